@@ -191,7 +191,7 @@ def test_a_process_survives_kernels_that_changed_places(root: Path) -> None:
         path.write_bytes(content)
     compiled, found, said = finish(start(root))
     assert (compiled, found) == (4, ["42", "43", "44", "45"])
-    assert "is damaged, or the file of another kernel" in said
+    assert "is damaged, or belongs to another kernel" in said
 
 
 def test_a_kernel_sealed_under_the_name_of_another_one_is_not_linked(root: Path) -> None:

@@ -176,8 +176,8 @@ def test_loops_are_upgraded():
     [
         (
             LOOPS.replace("return %c, %i", "%k = neg %i : si32[] return %c, %k"),
-            "the condition of a `while` gives the predicate alone in this version; compute in the "
-            "body what it gives besides",
+            "the condition of a `while` returns only the predicate in this version; compute its "
+            "other results in the body",
         ),
         (
             LOOPS.replace("scan_output_count = 1", "scan_output_count = 2"),

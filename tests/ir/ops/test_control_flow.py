@@ -89,7 +89,7 @@ def test_scan_stacks_what_it_does_not_carry() -> None:
     [
         (Scan(3), [F32, XS], ([F32, SLICE], [F32]), "carries 3 of 2 operands"),
         (Scan(-1), [F32, XS], ([F32, SLICE], [F32]), "carries -1 of 2 operands"),
-        (Scan(1), [F32], ([F32], [F32]), "scans nothing, so that it needs `length`"),
+        (Scan(1), [F32], ([F32], [F32]), "scans nothing and so needs `length`"),
         (
             Scan(1),
             [F32, SI32],

@@ -27,9 +27,9 @@ from gptrs.private_files import (
 from gptrs.quick_dataclass import dataclass
 
 VARIABLE = "GPTRS_CACHE_BYTES"
-"""The environment variable with the most bytes of compiled code on disk; 0 keeps nothing."""
+"""The environment variable that limits the bytes of compiled code on disk; 0 keeps nothing."""
 DEFAULT_BUDGET = 512 << 20
-"""Bytes of compiled code that are kept where the variable is not set."""
+"""The limit in bytes if the variable is not set."""
 _LOG = logging.getLogger("gptrs")
 _LONGEST_VERSION = 512
 _UNKNOWN = "another version of gptrs, or damaged"
@@ -37,7 +37,7 @@ _UNKNOWN = "another version of gptrs, or damaged"
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """A number of entries and the bytes that they take on disk."""
+    """A count of entries and their total size on disk in bytes."""
 
     count: int = 0
     nbytes: int = 0
@@ -51,58 +51,58 @@ class CachePart:
     """The entries of one origin."""
 
     name: str
-    """Kernels: their compiler and machine, in readable form. Weights: the path of their file when
-    they were made. Empty if origins are not distinguished.
+    """For kernels, the compiler and machine in readable form; for weights, the path of their file
+    at the time of writing; empty if origins are not distinguished.
     """
     current: bool
-    """Whether this process would use them: the version and the file are as they were."""
+    """Whether this process would use them: their version is current and their file unchanged."""
     entries: Entries
 
 
 @dataclass(frozen=True, slots=True)
 class CacheReport:
-    """The content of a cache, for `gptrs cache`."""
+    """The contents of a cache, as `gptrs cache` reports them."""
 
     folder: Path | None
-    """None if nothing can be cached, so that each process makes its own."""
+    """None if nothing can be cached and each process starts from scratch."""
     budget_bytes: int
-    """The most bytes that are kept; the least recently used entries go first."""
+    """The size limit in bytes; the least recently used entries are evicted first."""
     parts: Sequence[CachePart]
     installed: Sequence[CachePart] = ()
-    """Parts installed with the backend, or kept in a folder that users share. The budget does not
-    count them, and nothing here removes them. The name of a part that is not current says why."""
+    """Parts installed with the backend or kept in a folder that users share. They do not count
+    towards the budget and are never removed here. The name of a stale part says why it is stale."""
 
     @property
     def entries(self) -> Entries:
-        """All entries."""
+        """Return the total over all parts."""
         return sum((part.entries for part in self.parts), Entries())
 
     @property
     def stale(self) -> Entries:
-        """The entries that this process would not use."""
+        """Return the total over the parts that this process would not use."""
         return sum((part.entries for part in self.parts if not part.current), Entries())
 
 
 class DamagedEntryError(Exception):
-    """An error for a file that is not a whole entry; the text says why."""
+    """Raised for a file that is not a complete entry; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntryFormat:
-    """The entries of a cache: their files, and the words for them in messages."""
+    """The file format of a cache's entries, and the words that messages use for them."""
 
     noun: str
-    """One of them, `kernel`."""
+    """Noun for one entry, such as `kernel`."""
     made: str
-    """How one comes to be, `compiled`."""
+    """Participle for making one, such as `compiled`."""
     number: int
-    """Changes with the format of their content."""
+    """Version of the content's format."""
     names: re.Pattern[str]
-    """Names of their files; other files in the folder are ignored."""
+    """Pattern of the file names; other files in the folder are ignored."""
     largest: int
-    """Bytes of a content that is written or read at all."""
+    """Largest content in bytes that is written or read."""
     level: int = logging.WARNING
-    """The level of log messages about entries that cannot be used or kept."""
+    """Log level for entries that cannot be used or kept."""
 
     @property
     def magic(self) -> bytes:
@@ -111,7 +111,7 @@ class EntryFormat:
 
     @property
     def largest_file(self) -> int:
-        """Bytes of a file with the largest content."""
+        """Size in bytes of a file with the largest content."""
         return len(self.magic) + SEAL_BYTES + _LONGEST_VERSION + self.largest
 
     def encode(self, name: str, version: str, body: bytes) -> bytes:
@@ -121,12 +121,12 @@ class EntryFormat:
     def decode(self, name: str, data: bytes) -> tuple[str, bytes]:
         """Return the version and the content in the file `name`.
 
-        DamagedEntryError unless it is whole, and was written under this name.
+        Raise DamagedEntryError unless the file is complete and was written under this name.
         """
         magic = self.magic
         content = unsealed(name, data[len(magic) :]) if data.startswith(magic) else None
         if content is None:
-            raise DamagedEntryError(f"it is damaged, or the file of another {self.noun}")
+            raise DamagedEntryError(f"it is damaged, or belongs to another {self.noun}")
         version, _, body = content.partition(b"\n")
         return version.decode(), body
 
@@ -143,16 +143,16 @@ class EntryFormat:
 
 
 class DiskCache:
-    """Contents by name in `folder`; without a folder nothing is found or kept.
+    """Maps names to contents in `folder`; without a folder nothing is found or kept.
 
     Entries are code, or decide which code runs: `folder` must belong to the user and be closed to
     others, see `private_folder`. An entry that is damaged, or that another user may have written,
-    counts as absent, and is logged once per process. So is the first entry that cannot be written,
-    after which no more are. No failure of the disk is an error.
+    counts as absent and is logged once per process. After the first entry that cannot be written,
+    which is logged, no more are written. Disk failures never raise.
 
-    `version` is what entries are made by and for, empty where their names cover that; `budget` is
-    the most bytes that they may take together, those unused for longest go first. `shared` is
-    another folder, see `shared_folder`, where entries are looked for, too.
+    `version` identifies what makes and uses the entries, empty if their names cover that. `budget`
+    limits their total bytes; the least recently used are evicted first. `shared` is another folder
+    to search, see `shared_folder`.
     """
 
     def __init__(
@@ -171,13 +171,13 @@ class DiskCache:
         self.keeps = folder is not None and budget > 0
         """False without a folder or a budget, and once saving has failed."""
         self.written = Entries()
-        """The files that this process has written."""
+        """Files that this process has written."""
         self._unseen = 0
         """Bytes that may be saved before the next scan of the folder, which is slow."""
         self._warned: set[str] = set()
 
     def load(self, name: str) -> bytes | None:
-        """Return the content stored under `name`, None if there is none that can be trusted."""
+        """Return the content stored under `name`, None if there is no trustworthy entry."""
         for folder in self._folders():
             path = folder / name
             try:
@@ -198,11 +198,11 @@ class DiskCache:
         return [folder for folder in (self.folder, self.shared) if folder is not None]
 
     def has(self, name: str) -> bool:
-        """Return whether there is an entry called `name`, which nobody has looked at."""
+        """Return whether an entry called `name` exists, without checking it."""
         return any((folder / name).exists() for folder in self._folders())
 
     def names(self, beginning: str = "") -> list[str]:
-        """Return the names of entries that begin like this, sorted."""
+        """Return the sorted names of entries that start with `beginning`."""
         found: set[str] = set()
         for folder in self._folders():
             with suppress(OSError):
@@ -210,7 +210,7 @@ class DiskCache:
         return sorted(found)
 
     def discard(self, name: str, reason: str) -> None:
-        """Remove the entry called `name`, which turned out to be of no use."""
+        """Remove the entry called `name`, which turned out to be unusable."""
         found = [path for folder in self._folders() if (path := folder / name).exists()]
         for path in found[:1]:  # the one that was loaded
             self._discard(path, reason)
@@ -218,7 +218,7 @@ class DiskCache:
     def _discard(self, path: Path, reason: str) -> None:
         what = self.format
         self._warn("damaged", f"cached {what.noun} `{path}` is {what.made} again: {reason}")
-        with suppress(OSError):  # a directory, or one that is read-only: the next process looks
+        with suppress(OSError):  # a directory, or a read-only file: the next process tries again
             path.unlink(missing_ok=True)
 
     def save(self, name: str, body: bytes) -> bool:
@@ -247,7 +247,7 @@ class DiskCache:
         return True
 
     def report(self) -> CacheReport:
-        """Return what is kept by the version that made it, this one first; changes nothing."""
+        """Report the entries by version, the current one first; changes nothing."""
         shared = self._shared_parts()
         if self.folder is None:
             return CacheReport(None, self.budget, [], shared)
@@ -266,7 +266,7 @@ class DiskCache:
         return [CachePart(f"shared by users in `{self.shared}`", True, sum(held, Entries()))]
 
     def clear(self, *, stale_only: bool = False) -> Entries:
-        """Remove all entries, or only those of other versions; return what was removed.
+        """Remove all entries, or only stale ones; return what was removed.
 
         Loaded entries remain usable. ExecutionError if one cannot be removed.
         """
@@ -288,7 +288,7 @@ class DiskCache:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file that holds an entry by its name, its size in bytes, and when it was used last."""
+    """A file named like an entry, its size in bytes, and the time of its last use."""
 
     path: Path
     nbytes: int
@@ -308,9 +308,9 @@ def files_in(folder: Path, names: re.Pattern[str]) -> Iterator[Found]:
 
 
 def keep_within(folder: Path, names: re.Pattern[str], budget: int) -> int:
-    """Remove the entries unused for longest until the others fit, and what killed writers left.
+    """Evict the least recently used entries until the rest fit; remove leftovers of killed writers.
 
-    Returns how many of the bytes of the budget are free.
+    Returns the free bytes of the budget.
     """
     free = make_room(files_in(folder, names), budget)
     remove_abandoned(folder)
@@ -318,9 +318,9 @@ def keep_within(folder: Path, names: re.Pattern[str], budget: int) -> int:
 
 
 def make_room(files: Iterable[Found], budget: int, need: int = 0, before: float = math.inf) -> int:
-    """Remove files last used before a time, the earliest first, until `need` bytes are free.
+    """Remove files last used before `before`, oldest first, until `need` bytes are free.
 
-    Returns how many bytes of the budget are free.
+    Returns the free bytes of the budget.
     """
     in_order = sorted(files, key=lambda found: found.used)
     free = budget - sum(found.nbytes for found in in_order)
@@ -350,7 +350,8 @@ def remove(files: Iterable[Found]) -> Entries:
 def bytes_setting(
     variable: str, hint: str = "unset it for the default, 0 keeps nothing"
 ) -> int | None:
-    """Return the value of a variable in bytes, None if it is unset; UsageError for other text."""
+    """Return an environment variable as a number of bytes, None if unset; UsageError for other
+    text."""
     text = os.environ.get(variable, "").strip()
     if not text:
         return None

@@ -1,6 +1,6 @@
 """Every exception a user can catch, each saying when it is raised.
 
-The classes have the exit code of the command line and a short machine-readable code, so that one
+Each class has an exit code for the command line and a short machine-readable code, so that one
 function can turn any of them into a line of text or a JSON object.
 """
 
@@ -10,7 +10,7 @@ import errno
 from typing import ClassVar
 
 _EXCERPT = 100
-"""Most characters of a source line that an error shows."""
+"""Longest excerpt of a source line in an error, in characters."""
 
 
 class GptrsError(Exception):
@@ -52,7 +52,7 @@ class ContextLengthError(UsageError):
 
 
 class NoTokenError(UsageError):
-    """No next token is allowed in a text: its form, or suppressed tokens, leave none."""
+    """No next token is allowed: the required form or the suppressed tokens leave none."""
 
     code = "no_token"
 
@@ -64,9 +64,8 @@ class CacheBudgetError(UsageError):
 
 
 class EngineBusyError(GptrsError):
-    """An engine has as many requests as it takes: try again later.
-
-    `retry_after` is in how many seconds, as far as that is known.
+    """An engine's queue is full: try again later. `retry_after`: estimated seconds to wait, None if
+    unknown.
     """
 
     code = "busy"
@@ -74,13 +73,13 @@ class EngineBusyError(GptrsError):
 
 
 class TimeLimitError(GptrsError):
-    """An answer was not whole within the time limit of its request."""
+    """An answer was incomplete at the time limit of its request."""
 
     code = "time_limit"
 
 
 class EngineClosedError(GptrsError):
-    """An engine takes no more requests, or ended before an answer was whole."""
+    """An engine accepts no more requests, or ended before an answer was complete."""
 
     code = "closed"
 
@@ -107,12 +106,13 @@ class ParseError(ProgramError):
 
 
 def _excerpt(source_line: str, column: int) -> tuple[str, int]:
-    """At most `_EXCERPT` characters around `column`, fit for a terminal, and the offset of it."""
+    """Return at most `_EXCERPT` characters around `column`, safe for a terminal, and the column's
+    offset in them."""
     start = max(0, min(column - 1 - _EXCERPT // 2, len(source_line) - _EXCERPT))
     end = start + _EXCERPT
     before = "..." if start else ""
     after = "..." if end < len(source_line) else ""
-    # A tab would move the caret, and an escape sequence of a hostile file the cursor.
+    # A tab would shift the caret; an escape sequence in a hostile file could move the cursor.
     shown = "".join(c if c.isprintable() else " " for c in source_line[start:end])
     return before + shown + after, len(before) + column - 1 - start
 
@@ -158,11 +158,11 @@ class UnsupportedError(GptrsError):
 
 
 _SIGNS_OF_NO_MEMORY = ("failed to map segment", "cannot allocate memory", "out of memory")
-"""How the dynamic linker and libraries say it, in an ImportError or OSError."""
+"""Phrases for a lack of memory in ImportErrors and OSErrors of the dynamic linker and libraries."""
 
 
 def lacks_memory(error: BaseException | None) -> bool:
-    """Return whether an error, or one that it came of, is a lack of memory."""
+    """Return whether an error, or any in its chain of causes, is a lack of memory."""
     seen: list[BaseException] = []
     while error is not None and error not in seen:
         seen.append(error)

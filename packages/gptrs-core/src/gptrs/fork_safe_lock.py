@@ -1,4 +1,4 @@
-"""A lock around data that must be in order on both sides of a fork."""
+"""A lock for data that must be consistent on both sides of a fork."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import TracebackType
 
 
 class ForkSafeLock:
-    """Use it in `with`, only briefly, since forks wait until it is released.
+    """Lock that forks wait for; hold it in `with`, and only briefly.
 
     A fork copies the memory in its current state, but only one of the threads. Data that another
     thread was changing would remain half changed in the child, behind a lock that is never
@@ -18,7 +18,7 @@ class ForkSafeLock:
 
     def __init__(self) -> None:
         self.inner = threading.Lock()
-        """The lock itself, which is quicker in `with`: for what every call does."""
+        """The lock itself, which is faster in `with`: for paths that every call takes."""
         _locks.add(self)
 
     def __enter__(self) -> None:

@@ -1,8 +1,7 @@
 """Commands that install missing parts here: from a clone, from wheels, or from an index.
 
-pip records where a distribution came from if that was no index (PEP 610); the record of gptrs-core
-gives the location of its siblings. Libraries of others are named themselves, since every index has
-them.
+pip records where a distribution came from if not from an index (PEP 610); the record of gptrs-core
+locates its siblings. Third-party libraries are named as they are, since every index has them.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _OPTIONAL: Final = re.compile(
 
 
 def install_own(distribution: str) -> str:
-    """Return how to install a distribution of gptrs: "run `COMMAND`", with what else it takes."""
+    """Return how to install a distribution of gptrs: "run `COMMAND`", plus conditions if any."""
     origin = _origin("gptrs-core")
     if origin is None:
         return f"run `{_pip_install()} {distribution}`, {_FROM_WHEELS}"
@@ -52,7 +51,7 @@ def install_extra(distribution: str, extra: str) -> str:
 
 
 def install_libraries(requirements: Iterable[str]) -> str:
-    """Return how to install libraries that are not of gptrs."""
+    """Return how to install third-party libraries."""
     return f"run `{_pip_install()} {' '.join(requirements)}`"
 
 
@@ -68,7 +67,7 @@ def _pip_install() -> str:
 
 
 def _shown(path: Path) -> str:
-    """Return a path as a word of a shell, relative where it is below the current folder."""
+    """Return a path quoted for a shell, relative if it is below the current folder."""
     try:
         path = path.relative_to(Path.cwd())
     except (OSError, ValueError):  # the folder is gone, or the path is elsewhere
@@ -77,7 +76,8 @@ def _shown(path: Path) -> str:
 
 
 def _origin(distribution: str) -> Path | None:
-    """Return the wheel or the folder of a clone that the distribution came from, if it exists."""
+    """Return the wheel or the clone's folder from which the distribution was installed, if it
+    exists."""
     try:
         record = importlib.metadata.distribution(distribution).read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:

@@ -1,6 +1,6 @@
 """Modules that are imported on first use, to keep start-up fast.
 
-For modules that only some calls need: a file format among many, an option that few set. Type
+Meant for modules that only some calls need: one of many file formats, a rarely used option. Type
 checkers and import-linter read the import in the first branch, which Python does not run:
 
     if TYPE_CHECKING:
@@ -25,9 +25,9 @@ def lazy_module(name: str) -> ModuleType:
 
 @contextmanager
 def imported_when_used(*names: str) -> Generator[None]:
-    """Scope in which `import NAME` gives a stand-in for each module that is not imported yet.
+    """Scope in which `import NAME` binds a stand-in for each module not imported yet.
 
-    For a library that imports, at its top, another one that few of its functions need.
+    For a library whose top-level imports include one that few of its functions need.
     """
     later = {name: _LazyModule(name) for name in names if name not in sys.modules}
     sys.modules.update(later)
@@ -39,16 +39,16 @@ def imported_when_used(*names: str) -> Generator[None]:
 
 
 def _forget(name: str, module: ModuleType) -> None:
-    """Have the next import of `name` find the module itself."""
+    """Let the next import of `name` find the real module."""
     if sys.modules.get(name) is module:
         del sys.modules[name]
 
 
 class _LazyModule(ModuleType):
-    """Has the names of a module, which is imported when one of them is first read."""
+    """Stand-in that imports its module when an attribute is first read."""
 
     def __getattr__(self, name: str) -> object:
-        if name.startswith("__"):  # questions of inspecting tools
+        if name.startswith("__"):  # probes of inspection tools
             raise AttributeError(name)
         _forget(self.__name__, self)
         return getattr(import_module(self.__name__), name)

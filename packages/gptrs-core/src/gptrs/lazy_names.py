@@ -1,8 +1,8 @@
 """Public names that are imported on first use; the module's `.pyi` says where each is.
 
-So type checkers and Python read the same table, and `import gptrs` is fast. (The library
-lazy_loader reads only relative imports, and caches names in the package: those of `gptrs.api` would
-appear in `gptrs`.)
+Type checkers and Python thus read the same table, and `import gptrs` is fast. (The library
+lazy_loader reads only relative imports, and caches names in the package: the names of `gptrs.api`
+would appear in `gptrs`.)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ else:
 
 
 class _NoPublicNameError(AttributeError):
-    """Looks for similar names only when it is shown: imports of submodules raise it and drop it."""
+    """Searches for similar names only when shown: imports of submodules raise it and discard it."""
 
     def __init__(self, module: str, name: str, stub: Path, elsewhere: str) -> None:
         super().__init__(module, name, stub, elsewhere)
@@ -43,7 +43,7 @@ def _module_of(name: str, module: str, stub: Path) -> str:
     package = module if stub.stem == "__init__" else module.rpartition(".")[0]
     found = {
         each: package if path.stem == "__init__" else f"{package}.{path.stem}"
-        for path in (*stub.parent.glob("*.pyi"), stub)  # its own names count most
+        for path in (*stub.parent.glob("*.pyi"), stub)  # its own names take precedence
         for each in _sources(path)
     }
     if name in found:
@@ -70,7 +70,7 @@ def attach(
     """Return `__getattr__`, `__dir__` (PEP 562) and `__all__` of `module`, which lies in `file`.
 
     They offer the names that its stub imports by `from package.module import name as name`. The
-    error for another name says which sibling module has it, else ends with `elsewhere`.
+    error for any other name says which sibling module has it, else ends with `elsewhere`.
     """
     stub = Path(file).with_suffix(".pyi")
     sources = _sources(stub)

@@ -1,4 +1,5 @@
-"""A cache in memory: values that are slow to make, made once however many threads ask for them."""
+"""An in-memory cache for values that are slow to make: each is made once, however many threads
+ask."""
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ R = TypeVar("R", default=None)
 
 @dataclass(frozen=True, slots=True)
 class Lookup(Generic[V, R]):
-    """The answer of a cache."""
+    """The result of a lookup."""
 
     value: V
     hit: bool
-    """Whether it was cached, or another thread was just making it."""
+    """Whether it was cached, or another thread was already making it."""
     reason: R | None
     """The reason for a miss, see `MemoryCache.reason_of`; None on a hit."""
 
@@ -33,24 +34,24 @@ class Lookup(Generic[V, R]):
 @dataclass(frozen=True, slots=True)
 class _Entry(Generic[V, R]):
     answer: Lookup[V, R]
-    """The answer to every hit, made once."""
+    """The shared `Lookup` of every hit."""
     nbytes: int
 
 
 class _Making(Generic[V, R]):
-    """A value that a thread is making; others wait until it is `done`."""
+    """A value that a thread is making; other threads wait for `done`."""
 
     def __init__(self, reason: R, budget: float) -> None:
         self.reason = reason
         self.budget = budget
         self.done = threading.Event()
         self.made: _Entry[V, R] | None = None
-        """None while it lasts, and if it failed."""
+        """None until it is made, and if making it failed."""
         self._thread = os.getpid(), threading.get_ident()
 
     @property
     def by_others(self) -> bool:
-        """Whether another living thread makes it: not this one, nor one lost in a fork."""
+        """Whether another live thread is making it, not this one nor one lost in a fork."""
         process, thread = self._thread
         return process == os.getpid() and thread != threading.get_ident()
 
@@ -58,12 +59,12 @@ class _Making(Generic[V, R]):
 class MemoryCache(Generic[K, V, R]):
     """Maps keys to the values made for them. Safe between threads.
 
-    There are at most `capacity` entries; the least recently used go first. A subclass may set a
-    budget of bytes, give the reason for a miss (`R`, None here), and observe insertions and
+    Holds at most `capacity` entries; the least recently used are evicted first. A subclass may set
+    a budget of bytes, give the reason for a miss (`R`, None here), and observe insertions and
     evictions: these methods run while the lock is held, and must neither take another lock nor
     fail, except `budget_bytes`.
 
-    After a fork the child has the entries of its parent, and makes the values again that other
+    After a fork the child keeps its parent's entries, and itself makes the values that other
     threads of the parent were making.
     """
 
@@ -79,11 +80,11 @@ class MemoryCache(Generic[K, V, R]):
 
     @property
     def budget_bytes(self) -> float:
-        """The most bytes that the entries may take."""
+        """Return the limit of the entries' total bytes."""
         return math.inf
 
     def size_of(self, key: K, value: V) -> int:
-        """Return the bytes that an entry is estimated to take."""
+        """Return the estimated size of an entry in bytes."""
         return 0
 
     def reason_of(self, key: K) -> R:
@@ -100,11 +101,11 @@ class MemoryCache(Generic[K, V, R]):
         """Return the value under `key`, else the result of `make(reason of the miss)`.
 
         If several threads miss a key, the first makes the value and the others wait. If that fails,
-        only the first gets the error, and the next one tries itself. Different keys are made in
-        parallel. A value that alone exceeds the budget is not kept.
+        only the first gets the error, and the next one tries itself. Values of different keys are
+        made in parallel. A value that exceeds the budget on its own is not kept.
         """
         while True:
-            with self._lock.inner:  # every flush comes by here: no Python call for the lock
+            with self._lock.inner:  # every flush passes here: no Python call for the lock
                 found = self._entries.get(key)
                 if found is not None:
                     self._entries.move_to_end(key)
@@ -135,7 +136,7 @@ class MemoryCache(Generic[K, V, R]):
             return found.answer.value
 
     def keep(self, key: K, value: V) -> V:
-        """Keep a value and return it; one that another thread kept meanwhile stands."""
+        """Keep a value and return it; if another thread kept one meanwhile, return that one."""
         with self._lock:
             found = self._entries.get(key)
             if found is not None:
@@ -153,10 +154,10 @@ class MemoryCache(Generic[K, V, R]):
     def clear(self) -> None:
         """Drop all entries and reset the counts."""
         with self._lock:
-            # A value that is being made goes to the waiting threads, but is not kept.
+            # A value in the making goes to the waiting threads but is not kept.
             old = self._entries
             self._reset()
-        del old  # outside of the lock, since an executable may do anything when it goes
+        del old  # outside the lock, since an executable may run anything when it is freed
 
     def _make(self, key: K, make: Callable[[R], V], mine: _Making[V, R]) -> V:
         dropped: list[_Entry[V, R]] = []

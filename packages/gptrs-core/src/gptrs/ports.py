@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 class Port(Generic[P, R]):
-    """A function that is called here and filled in from above."""
+    """A function that this layer calls and a layer above provides."""
 
     def __init__(self) -> None:
         self._function: Callable[P, R] | None = None

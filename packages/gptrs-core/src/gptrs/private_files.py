@@ -16,21 +16,21 @@ import platformdirs
 ELSEWHERE = "set `GPTRS_CACHE_DIR` to a writable folder, or every process repeats this work"
 """Advice for a cache that cannot be kept."""
 OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-"""Do not follow links, and do not block on a pipe."""
+"""Flags that refuse symbolic links and do not block on a pipe."""
 SEAL_BYTES = hashlib.sha256().digest_size
-"""Bytes that `sealed` puts before a content."""
+"""Bytes that `sealed` prepends."""
 _PARTIAL = ".new-"
-"""The beginning of the names of files that are being written."""
+"""Prefix of the names of files being written."""
 _ABANDONED_S = 3600.0
-"""Age in seconds after which a partial file is abandoned: its writer was killed."""
+"""Age in seconds after which a partial file counts as abandoned by a killed writer."""
 
 
 def private_folder(*names: str) -> Path:
     """Return a directory below `GPTRS_CACHE_DIR`, else below the user's cache directory.
 
-    It is below the latter, too, where the former is a `shared_folder`. It is made with mode 0700 if
-    it is missing, and so are those above it. OSError if it belongs to somebody else, is a link, or
-    cannot be made private.
+    The user's cache directory is also used where GPTRS_CACHE_DIR is a `shared_folder`. Missing
+    directories, parents included, are created with mode 0700. OSError if the directory belongs to
+    somebody else, is a link, or cannot be made private.
     """
     own = Path(platformdirs.user_cache_dir("gptrs"))
     folder = own if shared_folder(*names) is not None else _cache_folder()
@@ -42,11 +42,11 @@ def private_folder(*names: str) -> Path:
 
 
 def shared_folder(*names: str) -> Path | None:
-    """Return the directory of a cache that was filled for users who cannot write there.
+    """Return the directory of a cache filled in advance for users who cannot write to it.
 
     None if there is none, if this user can write there, or if anybody but root and this user could
-    have put another one in its place: each directory on the way must belong to one of them, and be
-    closed for the writing of others, or sticky.
+    have replaced it: each directory of its path must belong to one of them, and be sticky or not
+    writable by others.
     """
     folder = _cache_folder().joinpath(*names)
     try:
@@ -64,7 +64,8 @@ def _cache_folder() -> Path:
 
 
 def make_private(folder: Path) -> None:
-    """Make a directory that is closed to others, or close it; OSError as in `private_folder`."""
+    """Create a directory closed to others, or close an existing one; OSError as in
+    `private_folder`."""
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
@@ -75,9 +76,8 @@ def make_private(folder: Path) -> None:
 
 
 def require_own(status: os.stat_result) -> None:
-    """Raise PermissionError for a file that neither this user nor root has written alone.
-
-    It belongs to another user, or others may write to it.
+    """Raise PermissionError for a file that somebody else than this user or root may have written.
+    Such a file belongs to another user, or others may write to it.
     """
     _require_trusted(status)
 
@@ -101,13 +101,13 @@ def read_own(path: Path, most: int) -> bytes | None:
         if not stat.S_ISREG(status.st_mode) or status.st_size > most:
             return None
         data = file.read(most)
-        with suppress(PermissionError):  # a file of root's stays as it is
+        with suppress(PermissionError):  # a file that root owns is left as it is
             os.utime(file.fileno())
         return data
 
 
 def sealed(name: str, content: bytes) -> bytes:
-    """Return `content` behind `SEAL_BYTES` that hold for it under this name only, for `unsealed`.
+    """Prepend a seal of `SEAL_BYTES`, valid for this content under this name only, for `unsealed`.
 
     The name of a cache entry is its key, so swapped entries are detected.
     """
@@ -115,7 +115,8 @@ def sealed(name: str, content: bytes) -> bytes:
 
 
 def unsealed(name: str, data: bytes) -> bytes | None:
-    """Return the content that was `sealed`, None if it is damaged or has another name."""
+    """Return the content that was `sealed`; None if it is damaged or was sealed under another
+    name."""
     content = data[SEAL_BYTES:]
     return content if data[:SEAL_BYTES] == _seal(name, content) else None
 
@@ -128,10 +129,9 @@ def _seal(name: str, content: bytes) -> bytes:
 
 @contextmanager
 def whole_file(path: Path) -> Generator[int]:
-    """Yield a descriptor; the data written to it becomes the file `path` when the scope ends.
-
-    After an exception there is no file. A power failure may leave a part of it, which readers must
-    be able to detect.
+    """Yield a descriptor; the data written to it becomes the file `path` when the scope ends. After
+    an exception there is no file. A power failure may leave a truncated file, which readers must be
+    able to detect.
     """
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=_PARTIAL)
     try:
@@ -147,14 +147,14 @@ def whole_file(path: Path) -> Generator[int]:
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
-    """Write all bytes, in several steps if the system accepts only a part."""
+    """Write all bytes, in several calls if the system accepts only some at a time."""
     left = memoryview(data)
     while left.nbytes:
         left = left[os.write(descriptor, left) :]
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove the partial files whose writers were killed: nothing was written to them for long."""
+    """Remove the partial files of killed writers, recognized by their age."""
     before = time.time() - _ABANDONED_S
     for path in folder.glob(f"{_PARTIAL}*"):
         try:

@@ -1,21 +1,22 @@
-"""Callbacks that report the progress of long work, and whether the library itself reports any."""
+"""Callbacks that report the progress of long work, and whether the library itself prints
+notices."""
 
 from collections.abc import Callable
 
 Progress = Callable[[int, int], None]
-"""Called with how many are done (texts, images, windows, pairs, rows) and how many there are."""
+"""Called with the number done (texts, images, windows, pairs, rows) and the total."""
 StepProgress = Callable[[int, int, str], None]
-"""Called with how many are done (steps, bytes), how many there are, the name of the next one."""
+"""Called with the number done (steps, bytes), the total, and the name of the next one."""
 SoundProgress = Callable[[float, float], None]
 """Called with the seconds of audio transcribed so far, and the total."""
 
 
 class Notices:
-    """Lines on standard error about what the library waits for."""
+    """Notices on standard error that say what the library is waiting for."""
 
     are_shown = True
-    """False where a program shows more itself, as the command line does."""
+    """False where a program shows progress itself, as the command line does."""
 
 
 NOTICES = Notices()
-"""Those of this process."""
+"""The notices of this process."""

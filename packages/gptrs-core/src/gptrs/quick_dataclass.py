@@ -1,7 +1,6 @@
-"""Dataclasses whose methods are compiled when they are first called.
-
-A process defines some 250 of them and calls few of their methods: compiling all with each class, as
-the standard library does, took a quarter of the CPU time of a start.
+"""Dataclasses whose methods are compiled when first called. A process defines some 250 dataclasses
+and calls few of their methods: compiling all methods with each class, as the standard library does,
+took a quarter of the CPU time of a start.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any, TypeVar, cast, dataclass_transform
 Made = TypeVar("Made")
 _Fields = Sequence[Field[Any]]
 FILES = (__file__, "<quick dataclass>")
-"""The file names of methods that are to be compiled, and of those that have been."""
+"""File names in tracebacks: of methods yet to be compiled, and of compiled ones."""
 
 
 @dataclass_transform(field_specifiers=(dataclasses.field,))
@@ -26,14 +25,14 @@ def dataclass(
 ) -> Callable[[type[Made]], type[Made]]:
     """Return a decorator like `dataclasses.dataclass` with these options.
 
-    The classes behave the same. A frozen one and its subclasses have to use the same of both
-    decorators.
+    The classes behave the same. A frozen class and its subclasses must use the same decorator of
+    the two.
     """
 
     def decorate(cls: type[Made]) -> type[Made]:
         own = frozenset(vars(cls))
         explicit_hash = own >= {"__hash__"} and (cls.__hash__ is not None or "__eq__" not in own)
-        cls.__doc__ = cls.__doc__ or cls.__name__  # else one is made of the signature
+        cls.__doc__ = cls.__doc__ or cls.__name__  # else `dataclass` derives one from the signature
         made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
         fields = cast("_Fields", dataclasses.fields(cast("Any", made)))
         _later(made, "__init__", lambda: _init(made, fields, frozen))
@@ -56,7 +55,7 @@ def _put(cls: type[object], name: str, value: object) -> None:
 
 
 def _later(cls: type[object], name: str, make: Callable[[], Callable[..., object]]) -> None:
-    """Give a class a method that is compiled, and replaced, when it is first called."""
+    """Give a class a method that compiles and replaces itself when first called."""
 
     def compiled() -> Callable[..., object]:
         made = make()
@@ -103,7 +102,7 @@ class _MadeDefault:
 
 
 _MADE = _MadeDefault()
-"""Stands in signatures for a default that a factory makes."""
+"""Marks, in signatures, a default made by a factory."""
 
 
 def _init(cls: type[object], fields: _Fields, frozen: bool) -> Callable[..., object]:
@@ -193,5 +192,6 @@ def _set_state(self: object, state: Sequence[object]) -> None:
 
 @cache
 def _names(cls: type[object]) -> tuple[str, ...]:
-    """Return the names of the fields of a dataclass, which takes longer than to set them."""
+    """Return the field names of a dataclass; looking them up takes longer than setting the
+    fields."""
     return tuple([each.name for each in cast("_Fields", dataclasses.fields(cast("Any", cls)))])

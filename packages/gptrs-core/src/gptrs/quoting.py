@@ -1,4 +1,4 @@
-"""Names and values out of a hostile file, as messages show them: escaped, and never long."""
+"""Names and values from possibly hostile files, as messages show them: escaped and short."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence, Sized
 
 LIMIT = 80
 _LONGEST_COMPARED = 100
-"""Characters; comparing takes time that grows with the square of the length."""
+"""Longest name compared, in characters: time grows with the square of the length."""
 
 
 def clipped(text: str, limit: int = LIMIT) -> str:
-    """Return at most `limit` characters of `text`, on one line, control characters escaped."""
+    """Return at most `limit` characters of `text` on one line, control characters escaped."""
     start = text[:limit]
     if not start.isprintable():
         start = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in start)[:limit]
@@ -24,14 +24,14 @@ def quoted(text: str, limit: int = LIMIT) -> str:
 
 
 def listed(names: Iterable[str], most: int = 4) -> str:
-    """Return the first `most` names, quoted, and how many more there are."""
+    """Return the first `most` names, quoted, and the number of the others."""
     names = list(names)
     shown = ", ".join(quoted(name) for name in names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
 def shown_value(value: object) -> str:
-    """Return a JSON value in backticks, clipped; huge ones by their size only."""
+    """Return a JSON value in backticks, clipped; of a huge value, only its size."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 256:
         return f"an integer of {value.bit_length()} bits"
     if isinstance(value, Sized) and not isinstance(value, str) and len(value) > LIMIT:

@@ -1,4 +1,4 @@
-"""Pieces of work with their times, for profiles: `with span("load model"):`."""
+"""Timed pieces of work for profiles: `with span("load model"):`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gptrs.quick_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A piece of work that ended. Spans of a thread nest; an inner one ends first."""
+    """A finished piece of work. Spans of a thread nest; an inner one ends first."""
 
     name: str
     """The kind of work: "optimize", "compile kernel"."""
     detail: str
-    """Name the object of the work; may be empty."""
+    """The name of the object of the work; may be empty."""
     started: float
     """In seconds of `time.perf_counter`."""
     seconds: float
@@ -30,7 +30,7 @@ _listeners: tuple[Callable[[Span], None], ...] = ()
 
 @contextmanager
 def spans_told(tell: Callable[[Span], None]) -> Generator[None]:
-    """Open a scope in which `tell` receives each span of every thread; it must not fail."""
+    """Open a scope in which `tell`, which must not fail, receives each span of every thread."""
     global _listeners
     _listeners = (*_listeners, tell)
     try:

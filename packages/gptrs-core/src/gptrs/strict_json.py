@@ -1,4 +1,4 @@
-"""JSON out of files that may be hostile: an object or list, bounded in size and depth, no NaN."""
+"""JSON from possibly hostile files: an object or list, bounded in size and depth, without NaN."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ MAX_DEPTH = 64
 MAX_VALUES = 4_000_000
 """Most lists, objects and commas in one text, which bounds the memory of the parsed values."""
 MAX_DIGITS = 400
-"""Most digits in a row, more than any double written out: longer integers take quadratic time."""
+"""Most digits in a row, enough for any double written out: parsing longer integers takes quadratic
+time."""
 
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _DIGITS_AS_0 = bytes.maketrans(b"123456789", b"000000000")
 _QUOTED_LINE = re.compile("line [0-9]+ of (`|standard input)")
-"""How callers name a line of a file whose name they have quoted."""
+"""Format in which callers name a line of a file whose name they have quoted."""
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -42,8 +43,8 @@ def parse_object(
 
     Refused: anything but an object, a key that occurs twice in one object, NaN, Infinity, numbers
     beyond the range of a double, unpaired surrogates, more than `max_depth` levels, MAX_VALUES
-    values or MAX_DIGITS digits. With `constants` NaN and Infinity are `{"__float__": "NaN"}` and so
-    on, as transformers 5 writes them; it wrote the bare words before.
+    values or MAX_DIGITS digits. With `constants`, NaN and Infinity are read from `{"__float__":
+    "NaN"}` and so on, as transformers 5 writes them, and from the bare words of earlier versions.
     """
     try:
         value = _parsed(data, max_depth, _as_object if constants else _no_constant)
@@ -69,9 +70,8 @@ def parse_list(data: bytes, where: str, error: type[GptrsError] = ModelError) ->
 def require_bounded(
     data: bytes, where: str, error: type[GptrsError] = ModelError, *, hint: str, max_depth: int
 ) -> None:
-    """`error` for JSON of more than `max_depth` levels, MAX_VALUES values or MAX_DIGITS digits.
-
-    For what another library parses; whether it is JSON at all is left to that.
+    """Raise `error` for JSON of more than `max_depth` levels, MAX_VALUES values or MAX_DIGITS
+    digits. For data that another library parses, which also decides whether it is JSON at all.
     """
     try:
         _check_bounds(data, max_depth)
@@ -116,7 +116,8 @@ def _unusable(where: str, problem: Exception, error: type[GptrsError], hint: str
 
 
 class _RefusedError(ValueError):
-    """JSON that the module accepts and we do not; a ValueError as its own errors are."""
+    """JSON that the `json` module accepts and we refuse; a ValueError like the module's own
+    errors."""
 
 
 def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -136,7 +137,7 @@ def _finite(text: str) -> float:
 
 
 def _check_bounds(data: bytes, max_depth: int) -> None:
-    """Refuse text that is too big to parse in bounded memory and stack."""
+    """Refuse text that could not be parsed in bounded memory and stack."""
     bare = _STRING.sub(b"", data)
     if sum(bare.count(char) for char in (b",", b"[", b"{")) > MAX_VALUES:
         raise _RefusedError(f"it has more than {MAX_VALUES} values")

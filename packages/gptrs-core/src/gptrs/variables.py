@@ -1,4 +1,4 @@
-"""The environment variables of gptrs, and a fast way to read some in every call."""
+"""The environment variables of gptrs, and a fast way to read them in every call."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ VARIABLES: Final = frozenset(
         *("GPTRS_OPT_POST_ITERS", "GPTRS_PASS_STATS", "GPTRS_SERVE_API_KEY"),
     )
 )
-"""All but options of a generation and those of a plugin, which begin with its name; `doctor` warns
-of a misspelled one."""
+"""All variables except generation options and plugin variables, which start with the plugin's name;
+`doctor` warns of misspelled ones."""
 
 
 class Variables:
-    """Some variables by name, read like `os.environ.get` in a tenth of the time."""
+    """A few variables by name, read like `os.environ.get` in a tenth of the time."""
 
     def __init__(self, *names: str) -> None:
         self._names = names
@@ -29,9 +29,10 @@ class Variables:
         self._unset = (None,) * len(names)
 
     def values(self) -> tuple[str | None, ...]:
-        """Return their values now, None for those that are not set."""
+        """Return their current values, None where unset."""
         environ = os.environ
-        # The mapping that it wraps; to ask `environ` for what is not set raises an exception.
+        # The dict inside `environ`: a lookup of an unset variable in `environ` itself raises and
+        # catches a KeyError, which is slow.
         wrapped = cast("Mapping[str, str] | None", getattr(environ, "_data", None))
         if wrapped is None:
             return tuple([environ.get(name) for name in self._names])

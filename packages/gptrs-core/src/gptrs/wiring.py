@@ -69,7 +69,7 @@ def functional(name: str) -> Callable[..., Any]:
 
 @capture_ports.origin_of.fill
 def origin_of(backend: Backend) -> str:
-    """Return the backend with what brought it."""
+    """Return the backend with its origin."""
     return manager.origin_of(backend)
 
 
@@ -94,13 +94,13 @@ def get_backend(name: str | None) -> Backend:
 @capture_ports.plugin_implementations.fill
 @cache
 def plugin_implementations() -> capture_ports.ImplementationSource:
-    """Return the implementations of functionals that installed plugins bring."""
+    """Return the implementations of functionals that installed plugins provide."""
     return plugin_functionals.PluginImplementations()
 
 
 @capture_ports.load_trace_sinks.fill
 def load_trace_sinks() -> None:
-    """Install the sinks that the environment names; without any, import nothing."""
+    """Install the trace sinks that the environment names; import nothing if there are none."""
     if os.environ.get("GPTRS_TRACE_SINKS"):
         trace_sinks.install_from_environment()
 

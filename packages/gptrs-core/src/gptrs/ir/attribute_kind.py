@@ -12,7 +12,7 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.value_tree import JsonNode, SyntaxNode
 
 MAX_LENGTH = 1024
-"""Longest tuple: there is one entry per axis, and products of them must be cheap."""
+"""Longest tuple of integers: entries correspond to axes, and products of them must stay cheap."""
 
 
 class AttributeKind(ABC):
@@ -21,9 +21,9 @@ class AttributeKind(ABC):
     __slots__ = ()
 
     wanted: str
-    """The requirement of a Python value, after the words "must be"."""
+    """What a Python value must be, phrased to follow "must be"."""
     written: str
-    """The form in text, after the word "expected"."""
+    """The text form, phrased to follow "expected"."""
 
     @abstractmethod
     def accepts(self, value: object) -> bool:
@@ -40,7 +40,7 @@ class AttributeKind(ABC):
     @property
     @abstractmethod
     def schema(self) -> dict[str, object]:
-        """The JSON Schema of the attribute, which may refer to the `$defs` of a program."""
+        """Return the JSON Schema of the attribute, which may refer to the `$defs` of a program."""
 
     @abstractmethod
     def to_json(self, value: typing.Any) -> object:

@@ -1,4 +1,4 @@
-"""The closed set of types an op attribute may have, and the kind that each stands for."""
+"""The closed set of types an op attribute may have, and the kind for each."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.value_tree import JsonNode, SyntaxNames, SyntaxNode
 from gptrs.quick_dataclass import dataclass
 
-# The kinds of attributes that choose: one of some words, or another kind or nothing.
+# The kinds of attributes that choose: one of several words, or a value or nothing.
 
 
 @dataclass(frozen=True, slots=True)
 class Enumerated(SameInJson):
-    """One of some words."""
+    """One of a fixed set of words."""
 
     words: tuple[str, ...]
     wanted: str = field(init=False)
@@ -142,7 +142,8 @@ class Dictionary:
         return hash(self._exact())
 
     def _exact(self) -> tuple[object, ...]:
-        """Values with their types; floats as text, so that -0.0 is not 0.0, but NaN is NaN."""
+        """Return values with their types; floats as text, so that -0.0 differs from 0.0 and NaN
+        equals NaN."""
         return tuple(
             (name, type(value), repr(value) if isinstance(value, float) else value)
             for name, value in self.items
@@ -153,14 +154,14 @@ class Dictionary:
 
 
 _TAGGED: dict[str, AttributeKind] = {"float": Float(), "dtype": ElementType()}
-"""The kinds that JSON would mix up with others: a float with an integer, a dtype with a string."""
+"""Kinds that JSON alone would confuse: a float with an integer, a dtype with a string."""
 _BARE: dict[type, AttributeKind] = {
     bool: Flag(),
     int: INTEGER,
     str: Text(),
     list: Integers(),
 }
-"""The others, by the Python type of their JSON value."""
+"""The other kinds, by the Python type of their JSON value."""
 _PLAIN_KINDS = (Flag(), INTEGER, Float(), Text(), ElementType(), Integers())
 
 
@@ -216,7 +217,8 @@ class Entries(AttributeKind):
 
     @override
     def to_json(self, value: Dictionary) -> object:
-        """A float or a dtype is `{"float": 1.0}`, `{"dtype": "f32"}`."""
+        """Return the JSON object; a float or dtype is wrapped: `{"float": 1.0}`, `{"dtype":
+        "f32"}`."""
         return {name: _to_json(entry) for name, entry in value.items}
 
     @override

@@ -1,4 +1,4 @@
-"""Limits of the size of a value and the depth of a program, checked before it is built."""
+"""Limits on the size of a value and the depth of a program, checked before it is built."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.ir.tensor_type import TensorType
 
 MAX_BYTES = 2**47
-"""Most bytes a value may take: what a process can address."""
+"""Largest size of a value in bytes: the address space of a process."""
 
 MAX_NESTING = 32
-"""Deepest nesting of regions in regions, and of calls in functions that are called."""
+"""Deepest nesting of regions, and of calls."""
 
 MAX_EXPANDED = 2**18
-"""Most instructions of a function that calls others, including those of its callees for each call.
+"""Most instructions of a function, counting those of its callees once per call.
 """
 
 
@@ -28,7 +28,7 @@ def require_bounded(type_: TensorType) -> None:
         raise ProgramError(f"a shape is a tuple of integers, got `{type_.shape!r}`")
     if not any(type_.dtype is dtype for dtype in dtypes.ALL):
         raise ProgramError(f"`{type_.dtype}` is not one of the dtypes of PTIR")
-    # As in TensorType: strides are computed from the other dims even where one is 0.
+    # As in TensorType: strides are computed from the other dims even if one is 0.
     static = (dim for dim in type_.shape if not isinstance(dim, SymbolicDim) and dim)
     if math.prod(static) * type_.dtype.itemsize > MAX_BYTES:
         raise ProgramError(f"`{type_}` takes more than 2^47 bytes")

@@ -17,9 +17,9 @@ from gptrs.quoting import did_you_mean, quoted
 
 
 class Builder:
-    """Collects parameters and instructions of a region, mostly of `@main`, then makes the program.
+    """Collects parameters and instructions of a region, usually `@main`, then makes the program.
 
-    Instructions may refer to `functions`, which come first in the program.
+    Instructions may refer to `functions`, which precede the region in the program.
 
     >>> builder = Builder()
     >>> x = builder.param(TensorType(dtypes.f32, (2,)), "x")
@@ -83,13 +83,12 @@ class Builder:
                 raise ProgramError(f"value of type `{value.type}` does not belong to this program")
 
 
-# Copies of regions and instructions: the same ones on other values.
+# Copies of regions and instructions with other values.
 
 
 def with_operands(instruction: Instruction, known: Mapping[Value, Value]) -> Instruction:
-    """Return `instruction` that reads `known[x]` where it read x.
-
-    Itself if it reads nothing known.
+    """Return `instruction` with each operand x replaced by `known[x]`. Returns the same object if
+    no operand is in `known`.
     """
     operands = tuple(known.get(operand, operand) for operand in instruction.operands)
     return (
@@ -98,7 +97,7 @@ def with_operands(instruction: Instruction, known: Mapping[Value, Value]) -> Ins
 
 
 def splice(region: Region, arguments: Sequence[Value], into: list[Instruction]) -> list[Value]:
-    """Append a copy of `region` on `arguments` to `into`; return the values that it returns."""
+    """Append a copy of `region`, applied to `arguments`, to `into`; return its results."""
     copies = dict(zip(region.params, arguments, strict=True))
     for instruction in region.instructions:
         results = tuple(Value(value.type, value.name) for value in instruction.results)
@@ -117,14 +116,14 @@ def copy_region(region: Region) -> Region:
     return Region(params, tuple(instructions), tuple(results))
 
 
-# An op as written in any form, a name and attributes, becomes a checked instance of its class.
+# Resolves a written op, a name with attributes in any form, to a checked instance of its class.
 
 
 _SHOWN = 43
 
 
 class SourcePosition(Protocol):
-    """A position in the written program, to which an error points."""
+    """A position in the written program that an error can point at."""
 
     def error(self, message: str) -> ProgramError:
         """Return an error with this message for this position."""
@@ -135,14 +134,14 @@ class WrittenValue(SourcePosition, Protocol):
     """A value written for an attribute, in the text or JSON form."""
 
     def read(self, kind: AttributeKind, result: TensorType) -> object:
-        """Return its value in an op with that result; ProgramError if it is not of `kind`."""
+        """Return the value for an op with this result; ProgramError if it is not of `kind`."""
         ...
 
 
 class WrittenOp:
     """The name of an op, its position, and its attributes, each with the position of its name.
 
-    `change` describes what has changed since the version of the program.
+    `change` describes changes of the op since the program's version.
     """
 
     def __init__(self, name: str, position: SourcePosition, change: OpChange) -> None:
@@ -212,7 +211,7 @@ class WrittenOp:
         return cast("Callable[..., Op]", self._class)(**values)
 
     def _values(self, result: TensorType) -> dict[str, object]:
-        """Return the attributes by their current names; removed attributes keep their own."""
+        """Return the attributes by their current names; removed attributes keep their old ones."""
         kinds = {**self._class.attribute_kinds, **self._change.kinds}
         values: dict[str, object] = {}
         for written, (position, value) in self.attributes.items():

@@ -1,6 +1,6 @@
 """Definitions of elementwise ops, as functions of Python numbers: the oracle of every kernel.
 
-A function takes numbers of the kinds that its op takes: bool, int, float (in double precision) or
+A function accepts the kinds of numbers that its op accepts: bool, int, float (double precision) or
 complex. Integers do not wrap here. A NaN operand gives NaN unless the op says otherwise.
 """
 
@@ -17,7 +17,7 @@ NAN: Final = math.nan
 
 
 def _by_kind(real: Callable[..., float], complex_: Callable[..., complex]) -> Definition:
-    """Return `complex_` of complex numbers, `real` of all others."""
+    """Return a function that applies `complex_` to complex numbers and `real` to all others."""
 
     def compute(*operands: Any) -> float | complex:
         return complex_(*operands) if isinstance(operands[0], complex) else real(*operands)
@@ -26,7 +26,7 @@ def _by_kind(real: Callable[..., float], complex_: Callable[..., complex]) -> De
 
 
 def _overflowing(function: Callable[[float], float]) -> Callable[[float], float]:
-    """Return `function` with infinity where Python raises OverflowError."""
+    """Wrap `function` to return infinity where Python raises OverflowError."""
 
     def compute(x: float) -> float:
         try:
@@ -38,12 +38,13 @@ def _overflowing(function: Callable[[float], float]) -> Callable[[float], float]
 
 
 def _periodic(function: Callable[[float], float]) -> Callable[[float], float]:
-    """Return `function` with NaN for infinities, where Python raises ValueError."""
+    """Wrap `function` to return NaN for infinities, where Python raises ValueError."""
     return lambda x: function(x) if math.isfinite(x) else NAN
 
 
 def _to_integral(function: Callable[[float], float]) -> Callable[[float], float]:
-    """Return `function`, which gives integers, as one of floats that keeps the sign of a zero."""
+    """Wrap `function`, which returns an integer, to return a float that keeps the sign of a
+    zero."""
     return lambda x: math.copysign(function(x), x) if math.isfinite(x) else x
 
 
@@ -93,7 +94,7 @@ def quotient(x: int, y: int) -> int:
 
 
 def _divide(x: float, y: float) -> float:
-    """`x / y` as IEEE 754 divides; of integers toward zero."""
+    """`x / y` per IEEE 754 for floats; truncated toward zero for integers."""
     if isinstance(x, int) and isinstance(y, int):
         return quotient(x, y)
     if y == 0:
@@ -109,13 +110,13 @@ def remainder(x: float, y: float) -> float:
 
 
 def _power(x: float, y: float) -> float:
-    """IEEE 754 `pow`, which gives 1 for `x^0` and `1^y` even of NaN."""
+    """IEEE 754 `pow`: 1 for `x^0` and `1^y`, even if the other operand is NaN."""
     odd = math.isfinite(y) and y % 2 == 1
     try:
         return math.pow(x, y)
     except OverflowError:
         return -INF if x < 0 and odd else INF
-    except ValueError:  # a fraction as the power of a negative base, or zero to a negative power
+    except ValueError:  # a fractional power of a negative base, or a negative power of zero
         if x == 0:
             return math.copysign(INF, x) if odd else INF
         return NAN

@@ -33,7 +33,7 @@ class DType:
         return hash(self.name)
 
     def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
-        """Pickle by name: there is one object of each type, which code compares by identity."""
+        """Pickle by name: each type is a single object, which code compares by identity."""
         return by_name, (self.name,)
 
     @property
@@ -112,10 +112,9 @@ def by_name(name: str) -> DType:
 
 
 def dtype_of(value: DTypeLike) -> DType:
-    """Return the dtype that a user means: one of PTIR or of NumPy, its name, or a type of Python.
-
-    `bool`, `int`, `float` and `complex` are i1, si64, f32 and cf32, as elements of lists are.
-    ProgramError with the known names otherwise.
+    """Return the PTIR dtype for a PTIR or NumPy dtype, a name, or a Python type. `bool`, `int`,
+    `float` and `complex` mean i1, si64, f32 and cf32, as for elements of lists. ProgramError with
+    the known names otherwise.
     """
     if isinstance(value, DType):
         return value
@@ -125,7 +124,8 @@ def dtype_of(value: DTypeLike) -> DType:
         return _BY_PYTHON[value]
     try:
         found = np.dtype(cast("Any", value))
-    except (TypeError, ValueError, SyntaxError):  # texts of some forms are parsed as Python
+    # SyntaxError because NumPy parses some strings as Python.
+    except (TypeError, ValueError, SyntaxError):
         return by_name(str(value))
     return from_numpy(found)
 
@@ -148,7 +148,7 @@ def from_numpy(dtype: np.dtype[np.generic]) -> DType:
         ) from None
 
 
-# The storage form of 4-bit integers, two a byte; in memory each of them takes a byte.
+# The storage form of 4-bit integers, two per byte; in memory each takes a byte.
 
 
 def pack_int4(array: np.ndarray) -> np.ndarray:
@@ -159,16 +159,16 @@ def pack_int4(array: np.ndarray) -> np.ndarray:
     """
     _require_4_bits(from_numpy(array.dtype))
     halves = np.zeros(array.size + array.size % 2, np.uint8)
-    # NumPy keeps the sign, or anything, in the upper half of the byte of an element.
+    # The upper half of an element's byte in NumPy holds the sign, or anything.
     halves[: array.size] = np.ascontiguousarray(array).reshape(-1).view(np.uint8) & 0xF
     return halves[0::2] | halves[1::2] << 4
 
 
 def unpack_int4(packed: np.ndarray, dtype: DType, shape: Shape) -> np.ndarray:
-    """Return the array of `shape` and of `si4` or `ui4` that `pack_int4` made `packed` of.
+    """Return the `si4` or `ui4` array of `shape` that `pack_int4` packed.
 
-    UsageError for other element types, another number of bytes, and a last half that is not 0
-    though no element is stored in it.
+    UsageError for other element types, a wrong number of bytes, or an unused last half that is not
+    0.
     """
     _require_4_bits(dtype)
     size = math.prod(shape)

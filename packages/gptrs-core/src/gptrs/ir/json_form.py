@@ -1,7 +1,7 @@
-"""The JSON form of programs: the content of the text form for tools that read no text.
+"""The JSON form of programs: the text form's content for tools that do not parse it.
 
-`docs/ptir.schema.json` is its schema. Values have the names of the text form, without `%`, types
-are spelled as there, attributes at their default are left out, and literals are base64:
+`docs/ptir.schema.json` is its schema. Values have their names in the text form without `%`, types
+are spelled alike, default attributes are omitted, and literals are base64:
 
     {"version": "ptir.v0.5", "functions": [{
       "name": "main",
@@ -59,20 +59,20 @@ _REGION = ("params", "instructions", "results")
 
 @dataclass()
 class _Scope:
-    """The region being read: what its names stand for, and its instructions so far."""
+    """The region being read: its names and instructions so far."""
 
     names: dict[str, Value] = field(default_factory=dict[str, Value])
     instructions: list[Instruction] = field(default_factory=list[Instruction])
 
     def value(self, node: JsonNode) -> Value:
-        """Return the value that a string names."""
+        """Return the value named by a string node."""
         name = node.string("the id of a value", MAX_NAME)
         if name not in self.names:
             raise node.error(f"value `%{name}` is not defined" if _is_name(name) else _BAD_ID)
         return self.names[name]
 
     def define(self, node: JsonNode, value: Value) -> Value:
-        """Let the name that a string holds stand for `value`."""
+        """Bind the name in a string node to `value`."""
         name = node.string("the id of a value", MAX_NAME)
         if not _is_name(name):
             raise node.error(_BAD_ID)
@@ -112,7 +112,9 @@ class JsonReader:
         fields = node.fields(("name", *_REGION))
         name = fields["name"].string("the name of a function", MAX_NAME)
         if not IDENTIFIER.fullmatch(name):
-            raise fields["name"].error("a name is of letters, digits, `_` and `.`, no digit first")
+            raise fields["name"].error(
+                "a name is letters, digits, `_` and `.`, with no digit first"
+            )
         if name in self._signatures:
             raise fields["name"].error(f"function `@{name}` is defined twice")
         function = Function(name, self._region(fields))
@@ -185,7 +187,7 @@ class JsonReader:
         return value
 
 
-_BAD_ID = "an id is of digits, or of letters, digits, `_` and `.` with no digit first"
+_BAD_ID = "an id is all digits, or letters, digits, `_` and `.` with no digit first"
 
 
 def _is_name(name: str) -> bool:
@@ -258,11 +260,11 @@ def print_json(program: Program, indent: int | None = None) -> str:
 def parse_json(text: str | bytes) -> Program:
     """Return the program whose JSON form is `text`, checked by `verify`.
 
-    Programs of ptir.v0.4 are upgraded, the dumps of that time (`spec_version`) included; in those,
-    errors speak of the JSON form that they amount to. ProgramError, with the path of the value as
-    in `functions[0].instructions[3].attributes.axis`, for anything else: text that is not JSON or
-    is nested or large beyond reason, unknown keys, ops and attributes, literals of the wrong
-    length, types that differ from what the op infers.
+    Programs of ptir.v0.4 are upgraded, as are dumps of that version (`spec_version`), whose errors
+    refer to the equivalent JSON form. ProgramError, with the path of the value as in
+    `functions[0].instructions[3].attributes.axis`, for anything else: text that is not JSON or is
+    nested or large beyond reason, unknown keys, ops and attributes, literals of the wrong length,
+    types that differ from what the op infers.
     """
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
     value = parse_object(

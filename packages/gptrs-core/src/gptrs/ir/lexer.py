@@ -18,7 +18,7 @@ TokenKind = Literal[
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 """A name after `%` or `@`; `%` may also be followed by only digits."""
 
-# Possessive repeats keep the time linear and the memory constant for any text.
+# Possessive repeats cannot backtrack: time is linear and memory constant for any text.
 _BLANK = re.compile(r"(?:[ \t\r\n]++|//[^\n]*+)*+")
 _TOKEN = re.compile(
     rf"""
@@ -37,12 +37,12 @@ _SHOWN = 40
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """The whole text, from which an error takes the line that it shows."""
+    """The whole text, from which errors quote a line."""
 
     text: str
 
     def error(self, at: int, message: str) -> ParseError:
-        """Return a ParseError that points at the character number `at`, counted from 0."""
+        """Return a ParseError that points at the character with the 0-based offset `at`."""
         start = self.text.rfind("\n", 0, at) + 1
         end = self.text.find("\n", at)
         line = self.text[start : len(self.text) if end < 0 else end].rstrip("\r")
@@ -69,9 +69,8 @@ class Token(NamedTuple):
 
 
 class Lexer:
-    """Reads tokens one at a time; `token` is the one that comes next.
-
-    `words` gives the words of another version that are spelled differently here.
+    """Reads tokens one at a time; `token` is the next one. `words` maps words of an older version
+    to their current spelling.
     """
 
     def __init__(self, text: str, words: Mapping[str, str] | None = None) -> None:
@@ -81,7 +80,7 @@ class Lexer:
         self.token = self._read()
 
     def advance(self) -> Token:
-        """Pass the next token and return it."""
+        """Consume the next token and return it."""
         passed = self.token
         self.token = self._read()
         return passed

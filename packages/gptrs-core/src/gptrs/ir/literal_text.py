@@ -1,7 +1,7 @@
 """Literals as text: nested lists of numbers, `splat(x)` and `hex("...")`, exact to the bit.
 
-Everything printed here reads back as the same bytes. An element that no number represents, a NaN
-other than `nan`, is written as the hex of its storage.
+Everything printed here reads back as the same bytes. A NaN other than `nan`, which no number
+represents, is written as the hex of its storage.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.value_tree import JsonNode, SyntaxCall, SyntaxNode, SyntaxSequence
 from gptrs.quick_dataclass import dataclass
 
-# Dense constant tensors, compared and hashed by their bits so that NaN and -0.0 keep identity.
+# Dense constants, compared and hashed by their bits, so that NaN payloads and -0.0 are distinct.
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,8 @@ class Literal:
         """Return the literal with the elements of `array`."""
         type_ = TensorType.of(array)
         data = np.ascontiguousarray(array, dtype=type_.dtype.numpy).tobytes()
-        if type_.dtype.bits == 4:  # NumPy ignores the upper half of the byte, equality must not
+        # NumPy ignores the upper half of the byte, but equality compares whole bytes.
+        if type_.dtype.bits == 4:
             data = (np.frombuffer(data, np.uint8) & 0xF).tobytes()
         return cls(type_, data)
 
@@ -64,7 +65,8 @@ class Literal:
 
     @property
     def splat(self) -> bytes | None:
-        """The bytes of the element that every position holds; None if they differ or at size 0."""
+        """The bytes of the element if all elements are equal; None if they differ or there are
+        none."""
         size = self.type.dtype.itemsize
         first = self.data[:size]
         return first if first and first * self.type.size == self.data else None
@@ -99,9 +101,8 @@ def print_literal(literal: Literal) -> str:
 
 
 def parse_literal(node: SyntaxNode, type_: TensorType) -> Literal:
-    """Return the literal of `type_` that was written as `node`.
-
-    Raise ParseError at the part that does not fit.
+    """Return the literal of `type_` written as `node`; ParseError points at the part that does not
+    fit.
 
     >>> parse_literal(read_value(Lexer("[1.0, -inf]")), TensorType(f32, (2,)))
     """
@@ -130,10 +131,11 @@ def _print_element(data: bytes, dtype: DType) -> str:
 
 
 def _shortest(data: bytes, dtype: DType) -> str | None:
-    """Return the shortest decimal that converts to these bits, None if there is none."""
+    """Return the shortest decimal that converts to exactly these bits, None if there is none."""
     with np.errstate(all="ignore"):
         value = float(np.frombuffer(data, dtype.numpy)[0])
-        # 17 significant digits distinguish any two f64; infinities and NaN ignore the precision.
+        # 17 significant digits distinguish any two f64; for infinities and NaN the precision is
+        # ignored.
         for digits in range(17):
             text = repr(float(f"{value:.{digits}e}"))
             if np.array(float(text)).astype(dtype.numpy).tobytes() == data:
@@ -201,7 +203,7 @@ def _parse_floats(leaves: list[SyntaxNode], dtype: DType) -> bytes:
         stored = wide.astype(dtype.numpy)
         lost = np.isfinite(wide) & ~np.isfinite(stored.astype(np.float64))
         lost |= np.isinf(wide) & ~np.isinf(stored.astype(np.float64))
-    # "1e999" is infinite before it is converted: only the word may give an infinity.
+    # Python reads "1e999" as infinity; only the word `inf` may mean it.
     for index in np.flatnonzero(lost | np.isinf(wide)):
         token = _number(leaves[index], dtype)
         if lost[index] or token.text not in ("inf", "-inf"):
@@ -296,7 +298,7 @@ def literal_from_json(node: JsonNode) -> Literal:
 
 
 def _decoded(node: JsonNode, size: int) -> bytes:
-    """Return the `size` bytes that a string holds in base64, counted before they are decoded."""
+    """Decode `size` bytes from a base64 string, whose length is checked before decoding."""
     length = 4 * ((size + 2) // 3)
     text = node.string(f"{size} bytes in base64", limit=max(length, 2**20))
     if len(text) != length:

@@ -31,7 +31,7 @@ OPS: dict[str, type[Op]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The parameter and result types of a region or function: all that an op sees of one."""
+    """The parameter and result types of a region or function, which is all an op sees of it."""
 
     params: tuple[TensorType, ...]
     results: tuple[TensorType, ...]
@@ -42,7 +42,7 @@ class Signature:
 
 
 class _Immutable:
-    """Base of `Op`: its frozen dataclass refuses its own fields, this refuses all other names."""
+    """Base of `Op`: the frozen dataclass protects its fields, this class all other names."""
 
     def __setattr__(self, name: str, value: object) -> None:
         raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
@@ -60,21 +60,21 @@ class Op(_Immutable):
     ProgramError, best made by `self.error`, for operands or attributes that PTIR does not allow.
     Its docstring is the definition of the op.
 
-    An op with regions lists their names in `region_names`; one that refers to functions has
-    attributes of the type `FunctionName`. Either sees the signatures, of its regions first, as
-    the keyword `bodies` of `infer`.
+    An op with regions lists their names in `region_names`; an op that refers to functions has
+    attributes of type `FunctionName`. `infer` gets their signatures, regions first, as the keyword
+    `bodies`.
     """
 
     name: ClassVar[str]
     region_names: ClassVar[tuple[str, ...]] = ()
-    """The regions that an instruction with this op carries, in their order."""
+    """The names of the regions of an instruction with this op, in order."""
     operand_names: ClassVar[tuple[str, ...]]
     variadic: ClassVar[bool]
     attribute_types: ClassVar[dict[str, Any]]
     function_attributes: ClassVar[tuple[str, ...]] = ()
-    """The attributes of the type `FunctionName`."""
+    """The names of the attributes of type `FunctionName`."""
     attribute_kinds: ClassVar[dict[str, AttributeKind]]
-    """How each attribute is checked, printed and read: what its type in `attribute_types` means."""
+    """The kind of each attribute, which checks, prints and reads it."""
     commutative: ClassVar[bool] = False
     """Whether swapping the two operands leaves every bit of the result unchanged."""
     data_operand: ClassVar[int] = 0
@@ -86,13 +86,13 @@ class Op(_Immutable):
         return self.name
 
     def infer(self, *operands: Any, **bodies: Any) -> Inferred:
-        """Result type(s) for operands of these types."""
+        """Return the result type, or a tuple of several, for operands of these types."""
         raise NotImplementedError
 
     def result_types(
         self, operands: Sequence[TensorType], bodies: Sequence[Signature] = ()
     ) -> tuple[TensorType, ...]:
-        """Check attributes and number of operands, infer; the result types as a tuple.
+        """Check attributes and operand count; return the inferred result types as a tuple.
 
         `bodies` holds the signature of each region, then of each function that `callees` names.
         """
@@ -169,14 +169,14 @@ class Op(_Immutable):
 
     def __hash__(self) -> int:
         values = (getattr(self, name) for name in self.attribute_types)
-        # NaN hashes by identity, and equal ones must not.
+        # Python hashes NaN by identity, but equal ops must have equal hashes.
         return hash(
             (self.name, *(repr(value) if isinstance(value, float) else value for value in values))
         )
 
 
 def _field_types(cls: type[Op]) -> dict[str, Any]:
-    """Return the types of the fields, which are written in the module of the class."""
+    """Return the types of the fields, evaluated in the module of the class."""
     written = {field.name: field.type for field in dataclasses.fields(cls)}
     holder = SimpleNamespace(__annotations__=written)
     return typing.get_type_hints(holder, vars(sys.modules[cls.__module__])) if written else {}
@@ -189,8 +189,9 @@ def op(name: str) -> Callable[[OpType], OpType]:
     def register(cls: OpType) -> OpType:
         if name in OPS:
             raise ValueError(f"op `{name}` is already defined by {OPS[name].__qualname__}")
-        # All ops are registered when a process starts, so slow work is avoided: methods that `Op`
-        # has for ops without attributes, `inspect.signature`, hints other than those of attributes.
+        # Every process registers all ops when it starts, so this avoids slow work: generated
+        # methods for ops without attributes (`Op` has them), `inspect.signature`, and hints of
+        # anything but attributes.
         has_attributes = bool(inspect.get_annotations(cls))
         decorated = dataclass(frozen=True, eq=False)(cls) if has_attributes else cls
         infer = decorated.infer.__code__

@@ -1,4 +1,4 @@
-"""Reads the text form of programs: recursive descent, each error at its cause."""
+"""Reads the text form of programs by recursive descent; each error points at its cause."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from gptrs.ir.versions import VERSIONS
 from gptrs.quick_dataclass import dataclass
 
 MAX_SPLAT_BYTES = 2**28
-"""Most bytes that the `splat` literals of one text may expand to, so that short texts are cheap.
+"""Most bytes that the `splat` literals of one text may expand to, so that a short text costs little
+memory.
 """
 _DTYPE_NAMES = frozenset(dtype.name for dtype in dtypes.ALL)
 
@@ -48,7 +49,7 @@ def parse_program(text: str) -> Program:
 
 @dataclass()
 class _Scope:
-    """The region being read: what its names stand for, and its instructions so far."""
+    """The region being read: its names and instructions so far."""
 
     names: dict[str, Value] = field(default_factory=dict[str, Value])
     instructions: list[Instruction] = field(default_factory=list[Instruction])

@@ -73,7 +73,8 @@ class Integer(SameInJson):
 
     @override
     def parse(self, node: SyntaxNode, result: TensorType) -> object:
-        # 20 characters hold every integer in range; int() itself refuses thousands of digits.
+        # 20 characters hold every 64-bit integer; longer digits would be converted in quadratic
+        # time, and from 4,300 on int() refuses them with an error of its own.
         if (
             not isinstance(node, Token)
             or not node.text.removeprefix("-").isdigit()
@@ -249,7 +250,7 @@ class ElementType(AttributeKind):
 
 @dataclass(frozen=True, slots=True)
 class Integers(AttributeKind):
-    """A tuple of integers, one an axis as a rule."""
+    """A tuple of integers, usually one per axis."""
 
     wanted: str = f"a tuple of at most {MAX_LENGTH} integers of 64 bits"
     written: str = f"a list of at most {MAX_LENGTH} integers such as `[0, 1]`"

@@ -20,8 +20,8 @@ from gptrs.ports import expanded
 class ValueNames:
     """Names values in the order in which they are printed; `where` is the prefix of errors.
 
-    Parameters keep their names as far as those are identifiers and unlike each other; all other
-    values are numbered from 0 on, through the regions of the function as well.
+    Parameters keep their names if these are distinct identifiers; all other values are numbered
+    from 0, across the regions of a function.
     """
 
     def __init__(self, where: str) -> None:
@@ -31,7 +31,7 @@ class ValueNames:
 
     @contextmanager
     def inner_region(self) -> Generator[None]:
-        """Within it nothing of the region around is visible."""
+        """Scope of an inner region, in which no name of the outer region is visible."""
         visible, self._names = self._names, {}
         yield
         self._names = visible
@@ -69,8 +69,8 @@ def print_program(program: Program, *, expand: bool = False) -> str:
 
     With `expand`, composites are replaced by their decompositions: only primitives remain.
 
-    Parameters keep their names as far as those are identifiers and unlike each other; all other
-    values are numbered from `%0` on in each function. Attributes at their default are left out.
+    Parameters keep their names if these are distinct identifiers; all other values are numbered
+    from `%0` in each function. Default attributes are omitted.
     """
     if expand:
         program = cast("Program", expanded(program))

@@ -17,10 +17,10 @@ from gptrs.quoting import counted, quoted
 VERSION = "ptir.v0.5"
 """The PTIR version that this package reads and writes."""
 VERSION_04 = "ptir.v0.4"
-"""The older version that is read, too."""
+"""The older version that is still read."""
 
 _SHOWN: Final = 4
-"""Parameters that a summary lists, and results."""
+"""Most parameters, and most results, that a summary lists."""
 
 
 def unknown_version(name: str) -> str:
@@ -31,7 +31,7 @@ def unknown_version(name: str) -> str:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Value:
-    """An SSA value, defined once; compared by identity. `name` is a wish for the printer."""
+    """An SSA value, defined once; compared by identity. `name` is a hint for the printer."""
 
     type: TensorType
     name: str | None = None
@@ -41,8 +41,8 @@ class Value:
 class Instruction:
     """One application of an op: operands defined earlier, results defined here.
 
-    `regions` correspond to `op.region_names`. They see nothing of the region around them, so that
-    the operands are all that an instruction reads.
+    `regions` correspond to `op.region_names`. They are isolated from the enclosing region, so an
+    instruction reads only its operands.
     """
 
     op: Op
@@ -151,7 +151,7 @@ class Program:
     def reachable(self) -> tuple[Function, ...]:
         """Return `@main` and every function that it refers to, at any depth, in program order."""
         reached = {"main"}
-        # A function comes after those that it refers to.
+        # Callees precede callers, so one backward pass suffices.
         for function in reversed(self.functions):
             if function.name in reached:
                 for instruction in function.body.walk():
@@ -165,24 +165,24 @@ class Program:
 
 
 def _listed(texts: Sequence[str]) -> str:
-    """Return the first few of many texts, and how many more there are."""
+    """Return the first few of many texts and the number of the others."""
     shown = texts if len(texts) <= _SHOWN else texts[:_SHOWN]
     more = [f"{len(texts) - len(shown)} more"] if len(texts) > len(shown) else []
     return ", ".join([*shown, *more])
 
 
-# Checks a whole program, however it was made: after it passed, a backend may trust it.
+# Checks a whole program, however it was made; backends may trust a verified program.
 
 
 def verify(program: Program) -> None:
     """Raise ProgramError for the first rule of PTIR that `program` breaks, in text order.
 
     Function names are identifiers, distinct, and one is `main`; a function refers to those defined
-    before it. In each region the parameters have distinct names; every value is defined once in
-    the program, and read in its own region only, after it is defined; every op is registered, its
-    attributes, operands and regions are as its class demands and its results have the types that
-    it infers; no value is too large, no nesting too deep, and no tree of calls too wide. Takes
-    time linear in the size of the program.
+    before it. In each region the parameters have distinct names; every value is defined once in the
+    program and read only in its own region, after its definition; every op is registered, its
+    attributes, operands and regions are what its class requires, and its results have the inferred
+    types; no value is too large, no nesting too deep, and no call tree too large. Takes time linear
+    in the size of the program.
     """
     verifier = _Verifier()
     for function in program.functions:

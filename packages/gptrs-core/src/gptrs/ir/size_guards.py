@@ -1,4 +1,4 @@
-"""Comparisons of symbolic sizes that polynomials cannot decide: an example decides, a guard records
+"""Comparisons of symbolic sizes that algebra cannot decide: example sizes decide, a guard records
 it.
 
     guards = SizeGuards({0: 37})        # ?0 is 37 in this call
@@ -36,7 +36,7 @@ from gptrs.quick_dataclass import dataclass
 Kept = TypeVar("Kept")
 
 FIRST_DERIVED = 500_000
-"""The number of the first derived symbol: symbols of programs are below."""
+"""The number of the first derived symbol; symbols of programs have smaller numbers."""
 
 Formula = Literal["floordiv", "least", "greatest", "select"]
 """`select(c, a, b)` is a where c >= 0, else b."""
@@ -44,7 +44,7 @@ Formula = Literal["floordiv", "least", "greatest", "select"]
 
 @dataclass(frozen=True, slots=True)
 class DerivedSize:
-    """The definition of a derived symbol: a formula of sizes that are defined before it."""
+    """The definition of a derived symbol: a formula over sizes defined before it."""
 
     number: int
     formula: Formula
@@ -67,9 +67,9 @@ class DerivedSize:
 class SizeGuards:
     """Example sizes of the symbols, by number, and the decisions made for them.
 
-    With `derive`, sizes that are not polynomials become derived symbols, see `DerivedSize`: meant
-    for code that only computes with sizes, since no program can be written with such symbols.
-    ProgramError for an example below 1.
+    With `derive`, sizes that are not polynomials become derived symbols, see `DerivedSize`. That is
+    for code that only computes with sizes: programs cannot contain such symbols. ProgramError for
+    an example below 1.
     """
 
     def __init__(self, sizes: Mapping[int, int], *, derive: bool = False) -> None:
@@ -84,12 +84,12 @@ class SizeGuards:
         self._ranges: dict[int, Bounds] = {}
         self._bounds: dict[int, Bounds] = {}
         self.assumed: dict[Quotient, int] = {}
-        """The dims that are written for quotients, which they equal."""
+        """Dims that replace quotients equal to them."""
         self._examples = dict(sizes)
-        """The example sizes of all symbols, derived ones as well."""
+        """The example sizes of all symbols, including derived ones."""
 
     def deriving(self) -> SizeGuards:
-        """Return the same guards with `derive`: decisions and derived symbols are shared."""
+        """Return these guards with `derive` set; decisions and derived symbols are shared."""
         shared = SizeGuards(self.example, derive=True)
         shared._guards = self._guards
         shared._derived = self._derived
@@ -106,7 +106,7 @@ class SizeGuards:
 
     @property
     def derived(self) -> tuple[DerivedSize, ...]:
-        """The definitions of derived symbols, each after those that it uses."""
+        """The definitions of derived symbols, in order of dependency."""
         return tuple(self._derived.values())
 
     def words(self) -> list[str]:
@@ -114,7 +114,7 @@ class SizeGuards:
         return [self._written(guard) for guard in self._guards]
 
     def completed(self, sizes: Mapping[int, int]) -> dict[int, int]:
-        """Return `sizes` with those of the derived symbols."""
+        """Return `sizes` extended by the derived symbols."""
         known = dict(sizes)
         for size in self._derived.values():
             known[size.number] = size.value(known)
@@ -125,13 +125,13 @@ class SizeGuards:
         return evaluated(dim, self._examples)
 
     def accept(self, sizes: Mapping[int, int]) -> bool:
-        """Return whether all that was decided holds for these sizes."""
+        """Return whether every recorded decision holds for these sizes."""
         if any(size < 1 for size in sizes.values()):
             return False
         derived = [guard for guard in self._guards if max(symbols_of([guard])) >= FIRST_DERIVED]
         plain = self._guards.keys() - derived
         if not all(evaluated(guard, sizes) >= 0 for guard in plain):
-            return False  # derived sizes need not have a value then: `n // (m - 1)` for m = 1
+            return False  # a derived size may have no value then: `n // (m - 1)` for m = 1
         known = self.completed(sizes) if derived else sizes
         return all(evaluated(guard, known) >= 0 for guard in derived)
 
@@ -144,7 +144,7 @@ class SizeGuards:
         return True
 
     def assume(self, quotient: Quotient, dim: int) -> None:
-        """Write `dim` for a quotient from now on; guards keep the two equal.
+        """Replace a quotient by `dim` from now on; guards keep the two equal.
 
         ProgramError unless they are equal for the example sizes.
         """
@@ -160,7 +160,8 @@ class SizeGuards:
         return self.assumed.get(quotient)
 
     def at_least_zero(self, dim: int) -> bool:
-        """Return whether `dim` is >= 0 for the example sizes; a guard if others could differ."""
+        """Return whether `dim` is >= 0 for the example sizes; add a guard if other sizes could
+        differ."""
         low, high = self.bounds(dim)
         if low is not None and low >= 0:
             return True
@@ -245,7 +246,7 @@ class SizeGuards:
 
 @contextmanager
 def deciding(guards: SizeGuards) -> Generator[SizeGuards]:
-    """Decide about symbolic dims with `guards`, in this thread, until the block ends."""
+    """Scope in which `guards` decide comparisons of symbolic dims, in this thread."""
     token = ASSUMPTIONS.set(guards)
     try:
         yield guards
@@ -262,14 +263,14 @@ def example_sizes() -> dict[int, int]:
 def usual_size(dim: int) -> int:
     """Return a dim as a number: for the example sizes, if it is symbolic.
 
-    No guard is added: it is for choices between ways to compute the same, where sizes decide which
-    one is faster. ProgramError for a symbolic dim outside of `deciding`.
+    No guard is added: use this only to choose between equivalent computations, where sizes decide
+    which is faster. ProgramError for a symbolic dim outside of `deciding`.
     """
     return active_guards().example_size(dim) if isinstance(dim, SymbolicDim) else dim
 
 
 def adopt(decided: SizeGuards) -> None:
-    """Let the guards of the `deciding` block around promise what `decided` does."""
+    """Add the guards of `decided` to those of the enclosing `deciding` block."""
     guards = ASSUMPTIONS.get()
     if isinstance(guards, SizeGuards):
         for guard in decided.guards:
@@ -277,7 +278,7 @@ def adopt(decided: SizeGuards) -> None:
 
 
 class GuardedValues(Generic[Kept]):
-    """The last values by key, each for the sizes that its guards accept."""
+    """The latest values by key, each valid for the sizes that its guards accept."""
 
     def __init__(self, most: int = 256) -> None:
         self._most = most
@@ -286,8 +287,8 @@ class GuardedValues(Generic[Kept]):
     def find(self, key: Hashable, make: Callable[[], Kept]) -> tuple[Kept, SizeGuards]:
         """Return the value under `key`, and its guards; `make` it if there is none for these sizes.
 
-        The sizes are those of the enclosing `deciding` block, which does not `adopt` the guards;
-        what is assumed there is so here.
+        Uses the sizes and assumptions of the enclosing `deciding` block, which does not `adopt` the
+        guards.
         """
         sizes, around = example_sizes(), ASSUMPTIONS.get()
         assumed = around.assumed if isinstance(around, SizeGuards) else {}
@@ -305,17 +306,17 @@ class GuardedValues(Generic[Kept]):
 
 
 def least(a: int, b: int) -> int:
-    """Return the smaller size; of symbolic ones a derived symbol."""
+    """Return the smaller size; a derived symbol if the sizes are symbolic."""
     return _of_two("least", a, b)
 
 
 def greatest(a: int, b: int) -> int:
-    """Return the greater size; of symbolic ones a derived symbol."""
+    """Return the greater size; a derived symbol if the sizes are symbolic."""
     return _of_two("greatest", a, b)
 
 
 def select(condition: int, a: int, b: int) -> int:
-    """Return `a` where `condition` >= 0, else `b`; of a symbolic condition a derived symbol."""
+    """Return `a` if `condition` >= 0, else `b`; a derived symbol if the condition is symbolic."""
     if not isinstance(condition, SymbolicDim):
         return a if condition >= 0 else b
     guards = active_guards()
@@ -350,7 +351,8 @@ def _of_two(formula: Literal["least", "greatest"], a: int, b: int) -> int:
 def _joined(
     bounds: Sequence[int | None], any_does: bool, choose: Callable[[Iterable[int]], int]
 ) -> int | None:
-    """Return the bound of a formula, None if it needs bounds of both operands and lacks one."""
+    """Return the bound of a formula; None if it needs bounds of both operands and one is
+    missing."""
     known = [bound for bound in bounds if bound is not None]
     return choose(known) if len(known) == len(bounds) or (any_does and known) else None
 

@@ -1,4 +1,4 @@
-"""Turns a program with symbolic dims into one for sizes that are known."""
+"""Turns a program with symbolic dims into one for known sizes."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ def symbols(program: Program) -> list[int]:
 def bind(program: Program, types: Mapping[str, TensorType]) -> dict[int, int]:
     """Return the sizes of the symbols for inputs of these types, by the names of the parameters.
 
-    The names are those of `program.inputs`; some may be missing, others are ignored.
-    A symbol is bound by a parameter of `@main` that has it as a plain dim, `f32[?0]`; every other
-    dim is checked if its symbols are bound. UsageError that names the parameter, the axis, and the
-    expected and actual sizes.
+    The names are those of `program.inputs`; some may be missing, others are ignored. A parameter of
+    `@main` with a plain symbol as a dim, `f32[?0]`, binds it; all other dims whose symbols are
+    bound are checked. UsageError names the parameter, the axis, and the expected and actual sizes.
     """
     found: dict[int, tuple[int, str]] = {}
     given = {name: param.type for name, param in program.inputs.items() if name in types}
@@ -55,7 +54,7 @@ def bind(program: Program, types: Mapping[str, TensorType]) -> dict[int, int]:
 
 
 def symbol_sources(params: Sequence[Value]) -> dict[int, tuple[int, int]]:
-    """Return for each symbol the first of `params` that has it as a plain dim, and the axis."""
+    """Map each symbol to the first of `params` that has it as a plain dim, and to that axis."""
     sources: dict[int, tuple[int, int]] = {}
     for position, param in enumerate(params):
         for axis, dim in enumerate(param.type.shape):
@@ -68,10 +67,11 @@ def symbol_sources(params: Sequence[Value]) -> dict[int, tuple[int, int]]:
 def specialize(program: Program, sizes: Mapping[int, int], *, check: bool = True) -> Program:
     """Return `program` with each `?n` replaced by `sizes[n]`, verified.
 
-    Itself if it has no symbols. Without `check` the caller knows that it is fine for these sizes.
+    Returns the same program if it has no symbols. Without `check`, the caller vouches that it is
+    valid for these sizes.
 
-    ProgramError for a symbol without a size, a size below 0, or a program that is malformed with
-    these sizes.
+    ProgramError for a symbol without a size, a negative size, or a program that these sizes make
+    malformed.
     """
     wanted = symbols(program)
     if not wanted:
@@ -97,7 +97,7 @@ def specialize(program: Program, sizes: Mapping[int, int], *, check: bool = True
 
 
 class Specializer:
-    """Gives the symbols of one program sizes again and again; what has symbols is found once."""
+    """Specializes one program repeatedly; its symbolic parts are found once."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -110,9 +110,8 @@ class Specializer:
         )
 
     def at(self, sizes: Mapping[int, int]) -> Program:
-        """Return the program with each `?n` replaced by `sizes[n]`; it is not verified.
-
-        `sizes` has all symbols. Its values may be dims.
+        """Return the program with each `?n` replaced by `sizes[n]`, unverified. `sizes` must cover
+        all symbols. Its values may be symbolic dims.
         """
         return Program(
             tuple(
@@ -124,7 +123,7 @@ class Specializer:
     def _specialized(self, region: Region, sizes: Mapping[int, int]) -> Region:
         values: dict[Value, Value] = {}
 
-        # Values that the region does not define are kept, for the verifier to report.
+        # Undefined values are kept, so that the verifier reports them.
         def define(old: Sequence[Value]) -> tuple[Value, ...]:
             new = tuple([_sized_value_of(value, sizes) for value in old])
             values.update(zip(old, new, strict=True))
@@ -142,7 +141,7 @@ class Specializer:
 
 
 def lone_symbol(dim: int) -> int | None:
-    """Return the number of the symbol that `dim` is, None if it is anything else."""
+    """Return the number of the symbol if `dim` is a plain symbol, else None."""
     if isinstance(dim, SymbolicDim) and len(dim.terms) == 1:
         ((monomial, factor),) = dim.terms
         if factor == len(monomial) == 1 and isinstance(monomial[0], int):

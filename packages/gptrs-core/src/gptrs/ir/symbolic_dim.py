@@ -1,10 +1,10 @@
-"""Sizes that are not known yet: polynomials over the symbols `?0`, `?1`, ... of a program.
+"""Symbolic sizes: polynomials over the symbols `?0`, `?1`, ... of a program.
 
-A symbol stands for any size, an integer >= 0; a quotient rounded down, `floor((?0+1)/2)`, stands
-where a symbol may. Such dims live in shapes, where a type checker takes them for integers: they
-add, multiply, divide and compare like integers as far as the answer is the same for all values of
-the symbols. Where it is not, the guards of `gptrs.ir.size_guards.deciding` answer inside such a
-block, and ProgramError is raised outside.
+A symbol stands for any size, an integer >= 0; a quotient rounded down, `floor((?0+1)/2)`, may occur
+wherever a symbol may. Dims occur in shapes, where type checkers see integers: they add, multiply,
+divide and compare like integers whenever the answer is the same for all values of the symbols.
+Otherwise the guards of an enclosing `gptrs.ir.size_guards.deciding` block answer; outside such a
+block, ProgramError is raised.
 """
 
 from __future__ import annotations
@@ -22,27 +22,30 @@ from gptrs.errors import ProgramError
 Atom: TypeAlias = "int | Quotient"
 """The number of a symbol, or a quotient."""
 Monomial: TypeAlias = "tuple[Atom, ...]"
-"""The atoms that are multiplied, in ascending order: () is the constant term."""
+"""The atoms of a product in ascending order; () is the constant term."""
 Bounds = tuple[int | None, int | None]
-"""The least and the greatest value, None where there is no such bound."""
+"""The least and the greatest value, None where unbounded."""
 
 MAX_TEXT = 200
-"""Most characters of a dim in text: no dim is longer, so that all that is written can be read."""
+"""Longest dim in text, in characters; dims stay below it, so that every printed dim can be read
+back."""
 MAX_TERMS = 16
 """Most terms of a polynomial, and most symbols of one term: far more than a program needs."""
 MAX_SYMBOLS = 10**6
 """One more than the greatest number of a symbol."""
 MAX_DEPTH = 3
-"""Most quotients inside one another."""
+"""Deepest nesting of quotients."""
 _MAX_COEFFICIENT = 2**63
 _SHORT = 2**53
-"""Four terms with coefficients below this and two symbols each are well below MAX_TEXT."""
+"""Dims below this bound are not measured: four terms with such coefficients and two symbols each
+are well below MAX_TEXT."""
 
 _NUMBER = "[0-9]{1,19}"
 
 
 def _pattern(depth: int) -> str:
-    """Return the pattern of dims with so many quotients inside one another, without groups."""
+    """Return the regular expression, without groups, of dims with quotients nested up to
+    `depth`."""
     atom = r"\?[0-9]{1,6}"
     if depth:
         atom = rf"(?:{atom}|floor\(\({_pattern(depth - 1)}\)/{_NUMBER}\))"
@@ -50,14 +53,14 @@ def _pattern(depth: int) -> str:
 
 
 PATTERN = _pattern(MAX_DEPTH)
-"""How a dim is written; the first term has a symbol."""
+"""Regular expression of a dim in text; its first term has a symbol."""
 JSON_PATTERN = PATTERN.replace(")*+", ")*")
-"""The same for readers of regular expressions that have no possessive repeats."""
+"""The same for regular expression engines without possessive repeats."""
 _TOKEN = re.compile(rf"floor\(\(|\)/{_NUMBER}\)|\?[0-9]{{1,6}}|{_NUMBER}|[-+*]")
 
 
 class Assumptions(Protocol):
-    """Answers for questions about dims that depend on their symbols."""
+    """Answers questions about dims that depend on the values of their symbols."""
 
     derive: bool
     """Whether quotients that are not polynomials become new symbols."""
@@ -67,7 +70,7 @@ class Assumptions(Protocol):
         ...
 
     def equal_to(self, quotient: Quotient) -> int | None:
-        """Return the dim that a quotient is assumed to equal, and that is written in its stead."""
+        """Return the dim that a quotient is assumed to equal and that replaces it."""
         ...
 
     def at_least_zero(self, dim: int) -> bool:
@@ -80,7 +83,7 @@ class Assumptions(Protocol):
 
 
 ASSUMPTIONS: ContextVar[Assumptions | None] = ContextVar("ASSUMPTIONS", default=None)
-"""The answers in force about symbols; set by `gptrs.ir.size_guards.deciding`."""
+"""The assumptions in force; set by `gptrs.ir.size_guards.deciding`."""
 
 
 class UnknownSizeError(ProgramError):
@@ -90,7 +93,7 @@ class UnknownSizeError(ProgramError):
         super().__init__(f"{question} for all values of its symbols; specialize the program first")
         self.question = question
         self.symbols = symbols_of(dims)
-        """The symbols in question."""
+        """The symbols involved."""
 
 
 def unknown_size(error: BaseException | None) -> UnknownSizeError | None:
@@ -121,7 +124,7 @@ class Quotient:
 
     @property
     def depth(self) -> int:
-        """How many quotients there are inside one another, this one included."""
+        """The nesting depth of quotients, this one included."""
         inner = (atom for monomial, _ in self.dividend.terms for atom in monomial)
         return 1 + max((atom.depth for atom in inner if isinstance(atom, Quotient)), default=0)
 
@@ -259,7 +262,8 @@ class SymbolicDim:
         return frozenset(found)
 
     def atoms(self) -> list[Atom]:
-        """Return the symbols and the quotients that are multiplied; those inside are left out."""
+        """Return the symbols and quotients that occur as factors; those inside quotients are left
+        out."""
         return list(dict.fromkeys(atom for monomial, _ in self.terms for atom in monomial))
 
     def substitute(self, values: Mapping[int, int]) -> int:
@@ -281,7 +285,7 @@ def symbol(number: int) -> int:
 
 
 def parse_dim(text: str) -> int:
-    """Return the dim that `text`, which matches PATTERN, stands for; an int if the symbols cancel.
+    """Parse `text`, which matches PATTERN, as a dim; an int if the symbols cancel.
 
     ProgramError if it is too long or has too many terms.
     """
@@ -291,9 +295,8 @@ def parse_dim(text: str) -> int:
 
 
 def _read(tokens: list[str]) -> int:
-    """Return the sum whose tokens, the first one last, end here or with the `)/n)` of a quotient.
-
-    They are taken from the list.
+    """Read a sum up to the end or the `)/n)` of a quotient. `tokens` is in reverse order; tokens
+    that were read are popped.
     """
     total, product, open_ = 0, 1, False
     while tokens:
@@ -358,7 +361,7 @@ def exact_quotient(dim: int, divisor: int) -> int | None:
 def exceeds(dim: int, limit: int) -> bool:
     """Return whether `dim` is a number above `limit`.
 
-    A symbolic one is judged when it is specialized.
+    A symbolic dim is checked when it is specialized.
     """
     return not isinstance(dim, SymbolicDim) and dim > limit
 
@@ -374,13 +377,13 @@ def is_negative(dim: int) -> bool:
 def is_nonzero(dim: int) -> bool:
     """Return whether `dim` is not 0.
 
-    A symbolic one is not, where nothing decides about it: it is judged when it is specialized.
+    False for a symbolic dim that nothing decides: it is checked when it is specialized.
     """
     return (isinstance(dim, SymbolicDim) and ASSUMPTIONS.get() is None) or bool(dim)
 
 
 def _deriving() -> Assumptions | None:
-    """Return the assumptions if they make symbols of quotients."""
+    """Return the assumptions if they turn quotients into symbols."""
     guards = ASSUMPTIONS.get()
     return guards if guards is not None and guards.derive else None
 
@@ -408,8 +411,8 @@ def _made(terms: Iterable[tuple[Monomial, int]]) -> int:
     kept = {monomial: factor for monomial, factor in total.items() if factor}
     if not any(kept):
         return kept.get((), 0)
-    # High degrees come first, so that a dim in text never begins like a number; then the order of
-    # the symbols. Multiplication preserves this order, which division relies on.
+    # Graded order: by degree, highest first, so that a dim in text never starts like a number; then
+    # by symbol. Multiplication preserves this order, which long division relies on.
     order = sorted(kept.items(), key=lambda term: (-len(term[0]), term[0]))
     _require_small(order)
     return cast("int", SymbolicDim(tuple(order)))
@@ -430,9 +433,9 @@ def _require_small(terms: Sequence[tuple[Monomial, int]]) -> None:
         and len(terms) <= 4
         and all(len(m) <= 2 and -_SHORT < f < _SHORT for m, f in terms)
     ):
-        return  # nearly all dims; writing one down takes longer than all arithmetic
+        return  # nearly all dims end here; printing a dim takes longer than the arithmetic
     if _deriving() is not None:
-        return  # never written down
+        return  # never printed
     if any(atom.depth > MAX_DEPTH for atom in quotients):
         raise ProgramError(f"a dim of more than {MAX_DEPTH} quotients inside one another")
     if len(terms) > MAX_TERMS or any(len(monomial) > MAX_TERMS for monomial, _ in terms):
@@ -457,8 +460,8 @@ def _substituted_atom(atom: Atom, values: Mapping[int, int]) -> int:
 def _floored(dim: SymbolicDim, divisor: int) -> int:
     """Return `dim // divisor` for a divisor that does not divide, in one form for equal dims.
 
-    Where the divisor divides a part, that part is outside of the quotient; its first factor is
-    above 0; a quotient of nothing but a quotient is one.
+    Canonical form: the part that the divisor divides stands outside the quotient, the quotient's
+    leading coefficient is positive, and a quotient of a quotient is merged into one.
     """
     if divisor < 0:
         return -dim // -divisor
@@ -491,8 +494,7 @@ def _floored(dim: SymbolicDim, divisor: int) -> int:
 def _divided(dim: SymbolicDim, divisor: int) -> tuple[int, int] | None:
     """Return quotient and remainder if they are the same polynomials for all values of the symbols.
 
-    In a division by an integer, only the constant term may leave a remainder, which is that of the
-    whole.
+    In a division by an integer, only the constant term may leave a remainder.
     """
     if isinstance(divisor, SymbolicDim):
         quotient = _quotient(dim, divisor)
@@ -541,7 +543,7 @@ def bounds_of(dim: int, symbols: Callable[[int], Bounds]) -> Bounds:
         return dim, dim
     try:
         low, high = _bounds_by_sign(dim, symbols)
-    except ProgramError:  # too large a dim on the way
+    except ProgramError:  # an intermediate dim was too large
         low = high = None
     if low is not None and high is not None:
         return low, high
@@ -553,7 +555,8 @@ def bounds_of(dim: int, symbols: Callable[[int], Bounds]) -> Bounds:
 
 
 def _bounds_by_sign(dim: SymbolicDim, symbols: Callable[[int], Bounds]) -> Bounds:
-    """Return bounds by the signs of terms, each atom written as its bound plus a number >= 0."""
+    """Return bounds from the signs of terms, after writing each atom as its bound plus a number >=
+    0."""
     moved: dict[Atom, int] = {}
     for atom in dim.atoms():
         if isinstance(atom, int):
@@ -577,7 +580,7 @@ def _bounds_by_sign(dim: SymbolicDim, symbols: Callable[[int], Bounds]) -> Bound
 
 
 def _bounds_without_quotient(dim: SymbolicDim, symbols: Callable[[int], Bounds]) -> Bounds:
-    """Return bounds with a quotient `floor(x/n)` in place as `(x-r)/n`, 0 <= r < n."""
+    """Return bounds after replacing a quotient `floor(x/n)` by `(x-r)/n`, 0 <= r < n."""
     for monomial, factor in dim.terms:
         (quotient, *others) = monomial or (0,)
         if isinstance(quotient, Quotient) and not others:

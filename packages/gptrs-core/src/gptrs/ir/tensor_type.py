@@ -17,7 +17,7 @@ MAX_ELEMENTS = 2**48
 """Most elements a tensor may have: larger products are refused before anything is allocated."""
 
 MAX_RANK = 32
-"""Most axes of a tensor: NumPy stops at 64, and kernels add some."""
+"""Most axes of a tensor: NumPy's limit is 64, and kernels add axes of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +37,15 @@ class TensorType:
         for dim in self.shape:
             if is_negative(dim):
                 raise ProgramError(f"a tensor type needs dims >= 0, got `{self}`")
-            # One of 0 must not hide an overflow in the others: strides are computed from them.
+            # A dim of 0 must not hide an overflow of the others, from which strides are computed.
             if not isinstance(dim, SymbolicDim):
                 elements *= dim or 1
         if elements > MAX_ELEMENTS:
             raise ProgramError(f"`{self}` has more than 2^48 elements")
 
     def __hash__(self) -> int:
-        # Keys of compiled steps hold hundreds of types: only their shapes tell most of them apart.
+        # Keys of compiled steps hold hundreds of types, most of which differ only in shape, so the
+        # hash is of the shape alone.
         return hash(self.shape)
 
     def __str__(self) -> str:

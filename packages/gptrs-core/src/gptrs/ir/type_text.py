@@ -39,7 +39,7 @@ def read_type(lexer: Lexer) -> TensorType:
 
 
 def read_type_after(name: Token, lexer: Lexer) -> TensorType:
-    """Return the type whose dtype `name` has been passed and whose dims come next."""
+    """Return the type whose dtype `name` has been consumed and whose dims follow."""
     try:
         dtype = dtypes.by_name(name.text)
     except ProgramError as error:
@@ -72,7 +72,7 @@ def _read_dim(lexer: Lexer) -> int:
 
 
 def read_symbolic(token: Token) -> int:
-    """Return the dim that a token of the kind `dim` stands for."""
+    """Return the dim of a token of kind `dim`."""
     try:
         return parse_dim(token.text)
     except ProgramError as error:

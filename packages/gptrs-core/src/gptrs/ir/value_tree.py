@@ -1,4 +1,4 @@
-"""The values of attributes as written, not yet given a meaning: words, lists, calls, types."""
+"""Attribute values as parsed, without an interpretation yet: words, lists, calls, types."""
 
 from __future__ import annotations
 
@@ -143,17 +143,18 @@ def _read_sequence(lexer: Lexer, depth: int) -> SyntaxSequence:
 
 
 MAX_STRING = 8192
-"""Longest string that is neither a name nor a literal: a type of 32 symbolic dims fits."""
+"""Longest string other than names and literals: a type of 32 symbolic dims fits."""
 
 
 @dataclass()
 class Allowance:
-    """Shared by all values of one text: the bytes left to unfold, and names of old versions."""
+    """State shared by all values of one text: the bytes left to unfold, and names of old
+    versions."""
 
     splat_bytes: int
     """Bytes that splats may still unfold to."""
     dtype_names: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Names of dtypes in the version of the text that have another name now."""
+    """Dtypes of the text's version that have been renamed since."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -185,7 +186,7 @@ class JsonNode:
         return shown_value(value)
 
     def fields(self, required: Iterable[str], optional: Iterable[str] = ()) -> dict[str, JsonNode]:
-        """Return the values of an object that has all required keys and no others than these."""
+        """Return the values of an object with all required keys and no unknown ones."""
         found = self._object()
         known = [*required, *optional]
         for key in found:
@@ -211,7 +212,7 @@ class JsonNode:
             yield JsonNode(value, f"{self.path}[{index}]", self.allowance)
 
     def list(self) -> list[object]:
-        """Return a list as it is."""
+        """Return the raw list."""
         if not isinstance(self.value, list):
             raise self.expected("a list")
         return cast("list[object]", self.value)
@@ -260,6 +261,6 @@ class JsonNode:
             raise self.error("the splats of the program unfold to too many bytes")
 
     def dtype_name(self) -> str:
-        """Return the name of a dtype in today's spelling, known or not."""
+        """Return the name of a dtype in current spelling, whether known or not."""
         name = self.string("the name of a dtype")
         return self.allowance.dtype_names.get(name, name)

@@ -21,11 +21,11 @@ class Version:
     change: Callable[[str], OpChange] = _unchanged
     """Returns the change of the op with this name."""
     dtype_names: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Today's names of the dtypes that were called otherwise."""
+    """Current names of renamed dtypes."""
 
 
 VERSIONS: Mapping[str, Version] = {
     VERSION: Version(),
     VERSION_04: Version(change_since_v04, DTYPE_NAMES_04),
 }
-"""By version line, today's first."""
+"""By version line, the current one first."""

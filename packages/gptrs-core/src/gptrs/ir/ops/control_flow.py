@@ -38,11 +38,11 @@ class ControlFlow(Op):
 
 @op("cond")
 class Cond(ControlFlow):
-    """The results of `then` where `predicate` is true, else those of `else`.
+    """The results of `then` if `predicate` is true, else the results of `else`.
 
-    `results = predicate ? then(operands..) : else(operands..)`. `predicate` is `i1[]`. Both
-    regions take the operands and give results of the same types, at least one. Only the chosen
-    region runs, so that an error in the other is not raised.
+    `results = predicate ? then(operands..) : else(operands..)`. `predicate` is `i1[]`. Both regions
+    take the operands and give results of the same types, at least one. Only the chosen region runs,
+    so an error in the other is never raised.
     """
 
     region_names = ("then", "else")
@@ -64,9 +64,9 @@ class Cond(ControlFlow):
 class While(ControlFlow):
     """`state = body(state)` as long as `condition(state)` is true; the last state.
 
-    The operands are the first state, one value or more. `condition` returns one `i1[]` and `body`
-    the next state; both take the state, whose types do not change. If the condition is false at
-    first, the results are the operands. Nothing bounds how often the body runs.
+    The operands are the initial state, at least one value. `condition` returns one `i1[]` and
+    `body` the next state; both take the state, whose types do not change. If the condition is false
+    at once, the results are the operands. The number of iterations is unbounded.
     """
 
     region_names = ("condition", "body")
@@ -86,13 +86,13 @@ class While(ControlFlow):
 class Scan(ControlFlow):
     """A loop over the leading axis of tensors that carries values along and stacks results.
 
-    The first `carry_count` operands are the first carried values, the others are scanned: all have
-    the same leading dim, the number of steps. Step i runs
-    `carried.., y.. = body(carried.., x[i]..)`; the results are the last carried values, then each
-    `y` stacked along a new leading axis, `out[i] = y` of step i. With `reverse` the steps go from
-    the last i to the first, and `out[i]` still belongs to `x[i]`. `length` is the number of steps;
-    it is needed where nothing is scanned and must agree otherwise. Zero steps give the first
-    carried values and stacks of leading dim 0. The types of carried values do not change.
+    The first `carry_count` operands are the initial carried values; the others are scanned and
+    share one leading dim, the number of steps. Step i runs `carried.., y.. = body(carried..,
+    x[i]..)`; the results are the last carried values, then each `y` stacked along a new leading
+    axis, `out[i] = y` of step i. With `reverse` the steps go from the last i to the first, and
+    `out[i]` still belongs to `x[i]`. `length` is the number of steps; it is needed where nothing is
+    scanned and must agree otherwise. Zero steps give the first carried values and stacks of leading
+    dim 0. The types of carried values do not change.
     """
 
     carry_count: int
@@ -116,12 +116,12 @@ class Scan(ControlFlow):
         return self.require_some((*carried, *stacked))
 
     def steps(self, operands: Sequence[TensorType]) -> int:
-        """Return how often the body runs for operands of these types."""
+        """Return the number of iterations for operands of these types."""
         scanned = operands[self.carry_count :]
         if any(x.rank == 0 for x in scanned):
             raise self.error("needs a leading axis in its scanned operands", *scanned)
         if self.length is None and not scanned:
-            raise self.error("scans nothing, so that it needs `length`")
+            raise self.error("scans nothing and so needs `length`")
         steps = scanned[0].shape[0] if self.length is None else self.length
         if any(x.shape[0] != steps for x in scanned):
             raise self.error(f"needs the leading dim {steps} in all scanned operands", *scanned)
@@ -132,7 +132,7 @@ class Scan(ControlFlow):
 
 @op("call")
 class Call(ControlFlow):
-    """The results of `function`, a function above this one, for these operands."""
+    """The results of `function`, defined earlier in the program, for these operands."""
 
     function: FunctionName
 

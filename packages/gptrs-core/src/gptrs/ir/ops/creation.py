@@ -49,7 +49,7 @@ _FLOAT_PRECISION = {"f8e4m3": 4, "f8e5m2": 3, "bf16": 8, "f16": 11, "f32": 24, "
 
 
 def count_of_exact_indices(dtype: DType) -> int:
-    """Return how many indices 0, 1, ... the type holds before one is rounded or wraps."""
+    """Return n such that the type represents the indices 0 .. n - 1 exactly."""
     if dtype.is_float:
         return 2 ** _FLOAT_PRECISION[dtype.name] + 1
     return 2 ** (dtype.bits - (dtype.kind == "signed"))

@@ -1,4 +1,4 @@
-"""The ops for functions under a name, and for kernels that PTIR itself does not know."""
+"""Ops for named functions, and for kernels unknown to PTIR."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _TARGET = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)+\.v[0-9]+")
 
 @op("composite")
 class Composite(ControlFlow):
-    """The results of `decomposition`, a function above this one, under a name: `softmax.v1`.
+    """A named computation, such as `softmax.v1`, defined by `decomposition`, an earlier function.
 
     The function defines what the composite computes; `kind`, `attrs` and the names of the
-    `operands` tell a backend which function it is, so that it may substitute a kernel. One that
-    does not know the `kind` runs the function, so a composite never changes what a program means.
-    `kind` is a name with a version; an implementation other than the usual one follows a slash,
-    `gelu.v1/sigmoid`. `operands` are the parameters that the operands belong to, in their order,
-    joined by blanks: `x weight bias`.
+    `operands` identify it, so that a backend may substitute a kernel. A backend that does not know
+    the `kind` runs the function, so a composite never changes the meaning of a program. `kind` is a
+    name with a version; an implementation other than the usual one follows a slash,
+    `gelu.v1/sigmoid`. `operands` lists the parameter name of each operand in order, separated by
+    blanks: `x weight bias`.
     """
 
     kind: str
@@ -50,12 +50,12 @@ class Composite(ControlFlow):
 
     @property
     def title(self) -> str:
-        """The functional, `softmax` of the kind `softmax.v1`."""
+        """The name of the functional: `softmax` for the kind `softmax.v1`."""
         return self.kind.partition("/")[0].rpartition(".")[0]
 
     @property
     def operand_names_given(self) -> tuple[str, ...]:
-        """The parameters that the operands belong to."""
+        """The parameter names of the operands, in order."""
         return tuple(self.operands.split())
 
 
@@ -63,10 +63,10 @@ class Composite(ControlFlow):
 class CustomCall(Op):
     """A pure function that a backend provides: `target` for these operands and `attrs`.
 
-    `target` is namespaced and versioned, `gptrs.numba.linear.f32.v1`; its owner defines its
-    meaning. `results` are the types of the results, which cannot be inferred; at least one. A
+    `target` is namespaced and versioned, as in `gptrs.numba.linear.f32.v1`; its owner defines its
+    meaning. `results` lists the result types, at least one, since they cannot be inferred. A
     backend that does not know the target refuses the program before it runs; the call is never
-    replaced by something else. What every backend can run is a `composite`.
+    replaced. For computations that every backend can run, use `composite`.
     """
 
     target: str
@@ -90,7 +90,8 @@ class CustomCall(Op):
 def decompositions(program: Program) -> frozenset[str]:
     """Return the names of the functions that only composites refer to."""
     plain, inner = {"main"}, set[str]()
-    for function in reversed(program.functions):  # each after all that refer to it
+    # Reversed, so that each function comes after everything that refers to it.
+    for function in reversed(program.functions):
         is_inner = function.name in inner - plain
         for made in function.body.walk():
             names = inner if is_inner or isinstance(made.op, Composite) else plain
@@ -98,26 +99,25 @@ def decompositions(program: Program) -> frozenset[str]:
     return frozenset(inner - plain)
 
 
-# What a backend says of a composite, before programs become canonical.
+# A backend's decisions on composites, made before canonicalization.
 
 
 @dataclass(frozen=True, slots=True)
 class Declined:
-    """A refusal: of a composite that a backend knows, or of a rewrite that would be no gain."""
+    """A refusal, by a backend of a composite that it knows, or of a rewrite that would gain
+    nothing."""
 
     reason: str
     """One sentence for users; `gptrs inspect --why` prints it."""
 
 
 Claimed = Op | Region | Declined | None
-"""Says how a backend treats a composite.
-
-An op computes it from the same operands, mostly a `custom_call` of a kernel, and a region with such
-an op in it, which takes the operands as parameters. Anything else inlines the composite; None
-without a reason, as for kinds that are not known.
+"""A backend's decision on a composite. An op, usually a `custom_call`, computes it from the same
+operands; a region computes it from the operands as its parameters. `Declined` and None inline the
+composite; None gives no reason, as for unknown kinds.
 """
 Claim = Callable[[Composite, Sequence[TensorType], Sequence[TensorType]], Claimed]
-"""Says what is done with a composite of operands and results of these types."""
+"""Decides on a composite, given its op and the types of its operands and results."""
 
 
 def unclaimed(op: Composite, operands: Sequence[TensorType], results: Sequence[TensorType]) -> None:

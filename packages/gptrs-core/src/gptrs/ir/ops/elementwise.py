@@ -26,26 +26,27 @@ RowType = TypeVar("RowType", bound="type[Row]")
 class Row(Op):
     """An op whose operands and result have one type.
 
-    A subclass is a name and a definition in words; its decorator `@row` says the rest. Primitive,
-    functional, tensor method, cases of the conformance kit, random programs and the reference
-    follow from that.
+    A subclass provides a name and a definition in words; its decorator `@row` gives the rest.
+    Primitive, functional, tensor method, conformance cases, random programs and the reference
+    kernel follow from them.
     """
 
     kinds: ClassVar[Kinds]
     """The kinds of element types that the op takes."""
     definition: ClassVar[Callable[..., Any] | None]
-    """Computes the op on Python numbers; None if the result depends on the width of the type."""
+    """The op on Python numbers; None if the result depends on the width of the type."""
     ulps: ClassVar[float]
-    """Units in the last place that an f32 or f64 result may be off; 0: correctly rounded."""
+    """Largest error of an f32 or f64 result in units in the last place; 0 means correctly
+    rounded."""
     smooth: ClassVar[tuple[float, float, float] | None]
-    """(a, b, c): up to magnitude a of x, the slope is at most b; results of floats there are at
-    most c."""
+    """(a, b, c): for |x| <= a, the slope is at most b and float results are at most c in
+    magnitude."""
     functional: ClassVar[str | None]
-    """The functional and tensor method that is the op itself, over broadcast operands."""
+    """The name of the functional and tensor method that apply the op to broadcast operands."""
 
 
 class Unary(Row):
-    """A row of one operand."""
+    """A row with one operand."""
 
     def infer(self, x: TensorType) -> TensorType:
         """Return the type of `x`."""
@@ -54,7 +55,7 @@ class Unary(Row):
 
 
 class Binary(Row):
-    """A row of two operands of one type."""
+    """A row with two operands of one type."""
 
     def infer(self, lhs: TensorType, rhs: TensorType) -> TensorType:
         """Return the common type of `lhs` and `rhs`."""

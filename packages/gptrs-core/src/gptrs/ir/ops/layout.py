@@ -97,7 +97,8 @@ class Slice(Op):
                 reason = f"needs start >= 0, size >= 0, stride >= 1 on axis {axis}"
                 raise self.error(f"{reason}, got {start}, {size}, {step}", x)
             end = start if size == 0 else start + (size - 1) * step + 1
-            # A symbolic size may be 0 for sizes other than the example: its start counts, too.
+            # A symbolic size that is positive in the example may be 0 for other sizes, so its start
+            # is checked, too.
             if start > x.shape[axis] or end > x.shape[axis]:
                 raise self.error(f"reads up to {end} on axis {axis}, past its size", x)
         return x.with_shape(self.sizes)
@@ -173,7 +174,7 @@ class Pad(Op):
         return low + spread + high
 
     def between(self, rank: int) -> tuple[int, ...]:
-        """How many values go between neighbours on each axis, with the default written out."""
+        """Return the number of values between neighbours on each axis, defaults written out."""
         return (0,) * rank if self.interior is None else self.interior
 
 

@@ -1,4 +1,4 @@
-"""Ops that make random numbers out of a seed: the same bits on every backend."""
+"""Ops that make random numbers from a seed: the same bits on every backend."""
 
 from __future__ import annotations
 

@@ -75,13 +75,13 @@ class ArgExtreme(Op):
     dtype: DType
 
     def infer(self, x: TensorType) -> TensorType:
-        """Return the shape without `axis` (or 1 in its place) in `dtype`."""
+        """Return `dtype` with the shape without `axis`, or with size 1 on it."""
         self.require_kind(x, "bool", "signed", "unsigned", "float")
         if not 0 <= self.axis < x.rank:
             raise self.error(f"has no axis {self.axis}", x)
         if not is_nonzero(x.shape[self.axis]):
             raise self.error(f"has no extreme: axis {self.axis} is empty", x)
-        require_position_dtype(self, self.dtype, x, self.axis)
+        require_index_dtype(self, self.dtype, x, self.axis)
         return TensorType(self.dtype, reduced_shape(x.shape, (self.axis,), self.keepdims))
 
 
@@ -160,7 +160,8 @@ def require_ascending_axes(op: Op, axes: tuple[int, ...], x: TensorType) -> None
 
 
 def require_kindred(op: Op, x: TensorType, *chosen: DType | None) -> None:
-    """ProgramError unless accumulate and output types are integer, float or complex as `x` is."""
+    """Raise ProgramError unless accumulate and output types are of the kind (integer, float,
+    complex) of `x`."""
     for dtype in chosen:
         if dtype is None or dtype is x.dtype:
             continue
@@ -168,8 +169,9 @@ def require_kindred(op: Op, x: TensorType, *chosen: DType | None) -> None:
             raise op.error(f"cannot accumulate in or return {dtype}", x)
 
 
-def require_position_dtype(op: Op, dtype: DType, x: TensorType, axis: int) -> None:
-    """ProgramError unless `dtype` is si32 or si64 and holds every position along `axis` of `x`."""
+def require_index_dtype(op: Op, dtype: DType, x: TensorType, axis: int) -> None:
+    """Raise ProgramError unless `dtype` is si32 or si64 and holds every index along `axis` of
+    `x`."""
     if dtype not in (dtypes.si32, dtypes.si64):
         raise op.error(f"needs indices of si32 or si64, got {dtype}", x)
     if dtype is dtypes.si32 and exceeds(x.shape[axis], 2**31):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op, op
-from gptrs.ir.ops.reduction import require_position_dtype
+from gptrs.ir.ops.reduction import require_index_dtype
 from gptrs.ir.tensor_type import TensorType
 
 
@@ -68,6 +68,6 @@ class TopK(Op):
             raise self.error(f"has no axis {self.axis}", x)
         if not 0 <= self.k <= x.shape[self.axis]:
             raise self.error(f"cannot give {self.k} elements of axis {self.axis}", x)
-        require_position_dtype(self, self.indices_dtype, x, self.axis)
+        require_index_dtype(self, self.indices_dtype, x, self.axis)
         values = x.with_shape((*x.shape[: self.axis], self.k, *x.shape[self.axis + 1 :]))
         return values, values.with_dtype(self.indices_dtype)

@@ -25,11 +25,11 @@ class AxisWindow:
     dilation: int
 
     def padded(self, dim: int) -> int:
-        """The size of an axis of `dim` elements with its padding."""
+        """Return the size of an axis of `dim` elements with its padding."""
         return self.low + dim + self.high
 
     def positions(self, dim: int) -> int:
-        """How many positions the window has on an axis of `dim` elements, padding included."""
+        """Return the number of window positions on an axis of `dim` elements, padding included."""
         if self.size == self.stride == 1:
             return self.padded(dim)
         reach = (self.size - 1) * self.dilation + 1
@@ -45,7 +45,7 @@ class Windowed(Op):
     dilation: tuple[int, ...] | None
 
     def axes(self) -> tuple[AxisWindow, ...]:
-        """The window axis by axis, defaults written out."""
+        """Return the window of each axis, defaults written out."""
         ones = (1,) * len(self.window)
         strides = ones if self.strides is None else self.strides
         padding = (0, 0) * len(self.window) if self.padding is None else self.padding
@@ -54,7 +54,8 @@ class Windowed(Op):
         return tuple(AxisWindow(*entries) for entries in zip(*columns, strict=True))
 
     def positions(self, x: TensorType, outer: int) -> Shape:
-        """The positions on each axis of `x` but the `outer` first and last ones.
+        """Return the number of positions on each axis of `x` except the `outer` first and last
+        axes.
 
         ProgramError for lists that do not describe windows, and for padding beyond all bounds.
         """

@@ -2,7 +2,7 @@
 
 A dump has `spec_version`, `entry`, `functions` and `regions`. It writes a choice as an object with
 one key, `{"Tensor": ...}`, or as a word, values as numbers, and the bytes of a literal as a list.
-It does not say which values a region takes and gives, so that control flow cannot be read from it.
+It does not record the parameters and results of regions, so control flow cannot be read from it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def is_dump(value: dict[str, object]) -> bool:
 
 
 def translate_dump(node: JsonNode) -> Json:
-    """Return the JSON form of the program in a dump, which `entry` names the main function of."""
+    """Return the JSON form of the program in a dump, whose `entry` names the main function."""
     fields = node.fields(("entry", "functions"), ("spec_version", "regions"))
     if "spec_version" in fields:
         version = fields["spec_version"].string("a version")
@@ -46,7 +46,7 @@ class _Function:
     def __init__(self, dims: Dims, node: JsonNode) -> None:
         self._dims = dims
         self._tuples: dict[int, int] = {}
-        # Hints repeat instructions of the body for backends that fuse them.
+        # Hints only repeat instructions of the body for backends that fuse them.
         self._fields = node.fields(_FUNCTION, ("hints",))
 
     def translated(self, entry: str) -> Json:

@@ -23,12 +23,12 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def camel_to_snake(word: str) -> str:
-    """Return the name in the text form of a word in a dump: `DotGeneral` is `dot_general`."""
+    """Return the text form of a word in a dump: `dot_general` for `DotGeneral`."""
     return _SPELLED.get(word, _HUMP.sub("_", word).lower())
 
 
 def variant(node: JsonNode) -> tuple[str, JsonNode | None]:
-    """Return a choice: a word, or the only key of an object with what belongs to it."""
+    """Return a choice and its content: a word alone, or the only key of an object and its value."""
     if isinstance(node.value, str):
         return node.string(), None
     entries = node.entries()
@@ -38,7 +38,7 @@ def variant(node: JsonNode) -> tuple[str, JsonNode | None]:
 
 
 class Dims:
-    """Dims in dumps; those with names get numbers in the order in which they turn up."""
+    """Dims in dumps; named dims are numbered in order of appearance."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}

@@ -1,6 +1,5 @@
-"""Changes since ptir.v0.4: one row an op, and the axes, which could count from the end.
-
-Ops and attributes by their names of today are read as well.
+"""Changes since ptir.v0.4: one row per op, and axes, which could count from the end. Current names
+of ops and attributes are accepted as well.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Types = Sequence[TensorType]
 
 
 def _nothing(attributes: Attributes, operands: Types, results: Types) -> None:
-    """The attributes mean what they meant."""
+    """Return the attributes unchanged."""
 
 
 def _same(regions: tuple[Region, ...]) -> tuple[Region, ...]:
@@ -36,26 +35,26 @@ def _same(regions: tuple[Region, ...]) -> tuple[Region, ...]:
 
 @dataclass(frozen=True)
 class OpChange:
-    """Turns an instruction of an older version into one of today's, if it can."""
+    """Upgrades an instruction of an older version to the current one if possible."""
 
     op: str | None = None
-    """Today's name of the op; None: the same."""
+    """The current name of the op; None if unchanged."""
     renamed: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Today's names of attributes by their old ones."""
+    """Current names of attributes by their old names."""
     kinds: Mapping[str, AttributeKind] = field(default_factory=dict[str, AttributeKind])
-    """How attributes were written that are gone or are written otherwise today."""
+    """Old kinds of attributes that were removed or are written differently now."""
     upgrade: Callable[[Attributes, Types, Types], None] = _nothing
-    """Turns attributes as read, by today's names, into today's, given the types of operands and
-    results; ProgramError, which follows the name of the op, for what has no counterpart."""
+    """Upgrades attributes, by current names, given the types of operands and results; ProgramError,
+    phrased to follow the op's name, if there is no counterpart."""
     upgrade_regions: Callable[[tuple[Region, ...]], tuple[Region, ...]] = _same
-    """Turns the regions into today's; ProgramError if there are none that mean the same."""
+    """Upgrades the regions; ProgramError if there is no counterpart."""
 
 
 UNCHANGED = OpChange()
 
 
 DTYPE_NAMES_04: Mapping[str, str] = {"fp8_e4m3": "f8e4m3", "fp8_e5m2": "f8e5m2"}
-"""Today's names of the dtypes that were called otherwise."""
+"""Current names of renamed dtypes."""
 
 _COUNTED_FROM = {
     "axis": 0, "axes": 0, "permutation": 0,
@@ -79,12 +78,12 @@ _XLA_SCATTER = {
 
 
 def change_since_v04(name: str) -> OpChange:
-    """Return what has become of the op called `name` in v0.4."""
+    """Return the change of the op called `name` in v0.4."""
     return _CHANGES.get(name, _AXES_ONLY)
 
 
 def _count_axes(attributes: Attributes, operands: Types, results: Types) -> None:
-    """Axes counted from the end become axes counted from 0; those to be reduced ascend."""
+    """Count negative axes from 0; sort the axes of reductions."""
     for name, operand in _COUNTED_FROM.items():
         value = attributes.get(name)
         side = operands[operand] if operand < len(operands) else results[0]
@@ -111,7 +110,7 @@ def _reduction(attributes: Attributes, operands: Types, results: Types) -> None:
 
 
 def _holds(wide: DType, narrow: DType) -> bool:
-    """Return whether each value of `narrow` is one of `wide` too."""
+    """Return whether `wide` represents every value of `narrow`."""
     return wide is narrow or (wide.kind == narrow.kind and wide.bits > narrow.bits)
 
 
@@ -196,8 +195,8 @@ def _condition_alone(regions: tuple[Region, ...]) -> tuple[Region, ...]:
     condition, *others = regions
     _, *state = condition.results or [None]
     if state and tuple(state) != condition.params:
-        reason = "the condition of a `while` gives the predicate alone in this version"
-        raise ProgramError(f"{reason}; compute in the body what it gives besides")
+        reason = "the condition of a `while` returns only the predicate in this version"
+        raise ProgramError(f"{reason}; compute its other results in the body")
     alone = Region(condition.params, condition.instructions, condition.results[:1])
     return (alone, *others)
 
@@ -258,7 +257,7 @@ ROWS: dict[str, OpChange] = {
     "transpose": OpChange(renamed={"perm": "permutation"}),
     "while": OpChange(upgrade_regions=_condition_alone),
 }
-"""The changes since v0.4, by its names; in all ops axes may count from the end."""
+"""The changes since v0.4, by old op name; in all ops, axes may count from the end."""
 _AXES_ONLY = OpChange(upgrade=_count_axes)
 _CHANGES = {
     name: dataclasses.replace(row, upgrade=_in_turn(_count_axes, row.upgrade))
