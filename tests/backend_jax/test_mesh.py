@@ -202,7 +202,7 @@ def test_processes_need_a_mesh(jax_backend: Backend) -> None:
     group = ProcessGroup("localhost:1", 2, 0)
     with pytest.raises(UsageError, match="2 processes at localhost:1 run one model"):
         gptrs.get_backend("jax", processes=group)
-    with pytest.raises(UsageError, match="process 2 is none of 2"):
+    with pytest.raises(UsageError, match="there is no process 2 of 2"):
         ProcessGroup("localhost:1", 2, 2)
     with pytest.raises(UsageError, match="HOST:PORT"):
         ProcessGroup("localhost", 2, 0)

@@ -28,7 +28,7 @@ func @main(%x: f32[1]) -> f32[1] {
 def test_a_program_too_large_for_any_machine(backend) -> None:
     tracemalloc.start()
     try:
-        with pytest.raises(ExecutionError, match=r"needs 256 TiB at one time, this machine has "):
+        with pytest.raises(ExecutionError, match=r"needs 256 TiB at once, this machine has "):
             gptrs.run_program(HUGE, {"x": np.ones(1, np.float32)}, backend=backend)
         assert tracemalloc.get_traced_memory()[1] < 20e6
     finally:
@@ -45,7 +45,7 @@ func @main(%x: f32[1000]) -> f32[10] {
     monkeypatch.setattr(memory, "memory_bytes", lambda: 40)
     memory.MemoryNeed(program).require()
     monkeypatch.setattr(memory, "memory_bytes", lambda: 39)
-    message = "needs 40 bytes at one time, this machine has 39 bytes"
+    message = "needs 40 bytes at once, this machine has 39 bytes"
     with pytest.raises(ExecutionError, match=re.escape(message)):
         memory.MemoryNeed(program).require()
     monkeypatch.setattr(memory, "memory_bytes", lambda: None)
@@ -64,7 +64,7 @@ def test_each_size_of_a_program_for_many_is_checked(backend) -> None:
         assert step(gptrs.tensor(small)).numpy() == 405
         tracemalloc.start()
         try:
-            with pytest.raises(ExecutionError, match=r"needs .* TiB at one time, this machine has"):
+            with pytest.raises(ExecutionError, match=r"needs .* TiB at once, this machine has"):
                 step(gptrs.tensor(huge))
             assert tracemalloc.get_traced_memory()[1] < 100e6
         finally:
@@ -84,9 +84,9 @@ func @main(%x: f32[?0], %y: f32[?0]) -> (f32[?0], f32[?0]) {
     roles = [InputRole.DONATED, InputRole.ARGUMENT]
     monkeypatch.setattr(memory, "memory_bytes", lambda: 40)
     memory.MemoryNeed(program, roles).require({0: 10})
-    with pytest.raises(ExecutionError, match="needs 44 bytes at one time"):
+    with pytest.raises(ExecutionError, match="needs 44 bytes at once"):
         memory.MemoryNeed(program, roles).require({0: 11})
-    with pytest.raises(ExecutionError, match="needs 80 bytes at one time"):
+    with pytest.raises(ExecutionError, match="needs 80 bytes at once"):
         memory.MemoryNeed(program).require({0: 10})
 
 

@@ -52,12 +52,12 @@ def test_an_offer_without_its_attribute_is_refused_when_the_class_is_made():
 def test_what_derives_from_no_backend_is_refused_with_the_name_of_the_base():
     with (
         pytest.raises(
-            UsageError, match=r"derives from `gptrs.api.backends.Backend`, got a `object`"
+            UsageError, match=r"derive from `gptrs.api.backends.Backend`, got a `object`"
         ),
         gptrs.use_backend(object()),  # pyright: ignore[reportArgumentType]
     ):
         pass
-    with pytest.raises(UsageError, match=r"derives from `gptrs.api.backends.Backend`, got a `int`"):
+    with pytest.raises(UsageError, match=r"derive from `gptrs.api.backends.Backend`, got a `int`"):
         gptrs.load_model(manager().demo_model_path(), backend=3)  # pyright: ignore
 
 

@@ -64,8 +64,9 @@ class CacheBudgetError(UsageError):
 
 
 class EngineBusyError(GptrsError):
-    """An engine's queue is full: try again later. `retry_after`: estimated seconds to wait, None if
-    unknown.
+    """An engine's queue is full: try again later.
+
+    `retry_after`: estimated seconds to wait, None if unknown.
     """
 
     code = "busy"

@@ -77,6 +77,7 @@ def make_private(folder: Path) -> None:
 
 def require_own(status: os.stat_result) -> None:
     """Raise PermissionError for a file that somebody else than this user or root may have written.
+
     Such a file belongs to another user, or others may write to it.
     """
     _require_trusted(status)
@@ -129,9 +130,10 @@ def _seal(name: str, content: bytes) -> bytes:
 
 @contextmanager
 def whole_file(path: Path) -> Generator[int]:
-    """Yield a descriptor; the data written to it becomes the file `path` when the scope ends. After
-    an exception there is no file. A power failure may leave a truncated file, which readers must be
-    able to detect.
+    """Yield a descriptor; the data written to it becomes the file `path` when the scope ends.
+
+    After an exception there is no file. A power failure may leave a truncated file, which readers
+    must be able to detect.
     """
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=_PARTIAL)
     try:

@@ -71,7 +71,9 @@ def require_bounded(
     data: bytes, where: str, error: type[GptrsError] = ModelError, *, hint: str, max_depth: int
 ) -> None:
     """Raise `error` for JSON of more than `max_depth` levels, MAX_VALUES values or MAX_DIGITS
-    digits. For data that another library parses, which also decides whether it is JSON at all.
+    digits.
+
+    For data that another library parses, which also decides whether it is JSON at all.
     """
     try:
         _check_bounds(data, max_depth)

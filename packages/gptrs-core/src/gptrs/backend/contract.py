@@ -1,7 +1,6 @@
-"""The contract between gptrs and a backend: two base classes, and the data that they exchange.
-
-A backend author reads this page and `op_table`. Four methods of `Backend` and one of `Executable`
-are abstract; all others have defaults, and are for backends that can do more.
+"""The contract between gptrs and a backend: two base classes, and the data they exchange. Backend
+authors need this module and `op_table`. Four methods of `Backend` and one of `Executable` are
+abstract; all others have defaults that more capable backends override.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ if TYPE_CHECKING:
 Precision = Literal["f32", "bf16", "int8"]
 """The precision of a model's products: `f32` widens weights and keeps activations; `bf16` rounds
 both sides of products with a matrix to bf16, as `gptrs.optimizer.passes.arithmetic_folding` says in
-PTIR; `int8` rounds the activations that meet quantized weights to 8 bits, by groups of at most 32.
-Sums are exact or f32 in all of them, and so is everything except such products."""
+PTIR; `int8` rounds activations multiplied with quantized weights to 8 bits, in groups of at most
+32. In all precisions, sums and everything outside these products are exact or f32."""
 Compiling = Callable[[int, int | None], None]
-"""Called before a kernel is compiled, with its number from 1 and the total, None if unknown."""
+"""Called before a kernel is compiled with its number, from 1, and the total, None if unknown."""
 
 
 class Buffer(Protocol):
@@ -59,12 +58,12 @@ class InputRole(enum.Enum):
     ARGUMENT = "argument"
     """Changes from run to run; must not be modified."""
     PARAMETER = "parameter"
-    """A model weight: the same buffer object in every run, so that work on it can be remembered."""
+    """A model weight: the same buffer object in every run, so work on it can be cached."""
     DONATED = "donated"
-    """Given away: its memory may be overwritten or returned as (part of) a result."""
+    """Donated: its memory may be overwritten or returned as (part of) a result."""
     STREAMED = "streamed"
-    """A model weight that may leave memory between runs. Like PARAMETER, to the last bit of the
-    results, but it may be a different buffer object in each run, and nothing derived from it may
+    """A model weight that may leave memory between runs. Results are the same bits as with
+    PARAMETER, but it may be a different buffer object in each run, and nothing derived from it may
     outlive it.
     """
 
@@ -82,12 +81,12 @@ class BoundInputs:
 
 
 class SubmittedRun(Protocol):
-    """A run that may still be going on, and may still fail."""
+    """A run that may still be in progress, and may still fail."""
 
     def check(self) -> None:
-        """Wait until it is known whether the run failed; raise what `run` would have raised.
+        """Wait for the run to succeed or fail; raise what `run` would have raised.
 
-        It may be called more than once, from any thread, and says the same each time.
+        It may be called repeatedly from any thread, always with the same outcome.
         """
         ...
 
@@ -104,15 +103,15 @@ class KernelRun:
     nbytes: int | None
     """Bytes of the tensors that it reads and writes, None if unknown."""
     operations: int | None = None
-    """Operations on elements, a multiply-add counts as two; None if unknown."""
+    """Operations on elements, where a multiply-add counts as two; None if unknown."""
     inputs: tuple[int, ...] = ()
-    """The inputs of the program that it reads or writes, by number, as far as that is known."""
+    """The indices of the program's inputs that it reads or writes, as far as known."""
     started: float | None = None
-    """Start time by `time.perf_counter`, in seconds; None: it has just ended."""
+    """Start time by `time.perf_counter` in seconds; None if it has just ended."""
 
 
 class Executable(ABC):
-    """A compiled program; may be called from several threads. Only `run` has to be written."""
+    """A compiled program, callable from several threads. Subclasses must define only `run`."""
 
     __slots__ = ()
 
@@ -128,9 +127,9 @@ class Executable(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it owns, such as weights in another format.
+        """Return the bytes it owns, such as weights in another format.
 
-        The program cache keeps to its budget by them.
+        The program cache counts them towards its budget.
         """
         return 0
 
@@ -146,10 +145,10 @@ class Executable(ABC):
     ) -> tuple[list[Buffer], SubmittedRun | None]:
         """Start a run; return its results and the run, None if it can no longer fail.
 
-        Takes the inputs of `run`, or of `run_bound` with `bound`. The results may immediately be
-        inputs of other runs, even if this one fails: then they have the promised types and
-        arbitrary elements. `check` is called before anybody reads them. Wrong inputs raise here,
-        and so may any error that is known immediately. The default waits for the run.
+        Takes the inputs of `run`, or with `bound` the inputs of `run_bound`. The results may be
+        passed to other runs at once. If this run fails, they have the promised types but arbitrary
+        elements; `check` is called before anybody reads them. Invalid inputs raise here, as may any
+        error known at once. The default waits for the run.
         """
         return (self.run(inputs) if bound is None else self.run_bound(inputs, bound)), None
 
@@ -164,20 +163,20 @@ class Executable(ABC):
 
 
 def overrides(executable: Executable, method: str) -> bool:
-    """Return whether the class of `executable` wrote `method` itself, and has not the default."""
+    """Return whether the class of `executable` overrides the default of `method`."""
     return getattr(type(executable), method) is not getattr(Executable, method)
 
 
 class Backend(ABC):
     """An execution engine for PTIR. A new one is three short files, see docs/recipes.
 
-    Attributes say what never changes for a backend object; methods may look at the environment. A
-    class that overrides a method of an offer sets the attribute that makes it: `symbolic` for
-    `compile_symbolic`, and so on; TypeError when the class is made if it does not.
+    Attributes are constant for a backend object; methods may depend on the environment. A class
+    that overrides an optional method must set the attribute that announces it, such as `symbolic`
+    for `compile_symbolic`; otherwise defining the class raises TypeError.
     """
 
     name: str
-    """The name under which the plugin registers it."""
+    """The name that its plugin registers."""
 
     # -- What every backend has ---------------------------------------------------------------
 
@@ -190,16 +189,17 @@ class Backend(ABC):
 
     @abstractmethod
     def compile(self, program: Program, roles: Sequence[InputRole]) -> Executable:
-        """Prepare a verified program; one role for each parameter of `@main`.
+        """Compile a verified program; `roles` has one role per parameter of `@main`.
 
-        Raises UnsupportedError that names every op and dtype it lacks, before anything runs
+        Raises UnsupportedError that names every unsupported op and dtype, before anything runs
         (`gptrs.backend.op_table.require_supported` does this from `refusal`).
         """
         ...
 
     @abstractmethod
     def to_device(self, array: np.ndarray) -> Buffer:
-        """Return a buffer with the elements of `array`, which it may share and never writes."""
+        """Return a buffer with the elements of `array`; it may share the memory but never writes to
+        it."""
         ...
 
     @abstractmethod
@@ -210,26 +210,27 @@ class Backend(ABC):
     # -- Programs -----------------------------------------------------------------------------
 
     shares_functions: bool = False
-    """Whether its passes and `compile` see functions that a program calls several times; all calls
-    are inlined otherwise."""
+    """Whether its passes and `compile` accept functions that a program calls several times;
+    otherwise all calls are inlined."""
     flushes_subnormals: bool = False
-    """Whether its arithmetic takes subnormal f32 and f64 for 0: PTIR, section Exactness. The
-    conformance kit does not judge these elements then."""
+    """Whether its arithmetic flushes subnormal f32 and f64 to 0 (PTIR, section Exactness). If so,
+    the conformance kit skips such elements."""
     ieee_floats: bool = False
-    """Whether its f32 and f64 are those of IEEE 754: sums, products, quotients and square roots are
-    rounded once, to nearest even, subnormal numbers included; `rsqrt` is `1 / sqrt(x)` in two such
+    """Whether its f32 and f64 follow IEEE 754: sums, products, quotients and square roots are
+    rounded once, to nearest even, including subnormal numbers; `rsqrt` is `1 / sqrt(x)` in two such
     steps. The optimizer then computes constants with NumPy instead of compiling them.
     """
     steps_at_once: int = 1
-    """Most steps of a generation in one run: 1 disables it, 4 to 16 hide the cost of a run. Greedy
-    texts run as a `while` around the model, which also chooses each token; no token is visible
-    before all of them have been chosen.
+    """Most generation steps per run: 1 disables grouping, 4 to 16 hide the cost of a run. Greedy
+    generation then runs a `while` loop around the model and the choice of each token; no token is
+    visible before the whole group is chosen.
     """
 
     def legalize(self) -> Sequence[Pass]:
-        """Return the passes that replace what the backend does not take, see `Pipeline`.
+        """Return the passes that replace unsupported ops, see `Pipeline`.
 
-        They run before parameters are folded: what calls of claimed composites take in goes here.
+        They run before parameters are folded, so passes that merge ops into claimed composites
+        belong here.
         """
         return ()
 
@@ -242,17 +243,17 @@ class Backend(ABC):
     ) -> Claimed:
         """Return the op or region, on the same operands, that computes a composite.
 
-        None inlines it; so does `Declined`, with a reason that `gptrs inspect --why` shows.
+        None inlines it; so does `Declined`, whose reason `gptrs inspect --why` shows.
 
-        `OpTable.claim` answers from the table.
+        `OpTable.claim` implements this from a table.
         """
         return None
 
     def compile_settings(self) -> Hashable:
-        """Return the settings that affect the result of `compile`, besides a program and its roles.
+        """Return the settings that affect `compile` besides the program and its roles, hashable.
 
-        Such as variables of the environment: programs that were compiled under other settings are
-        not used. It is called for every call, so it must be fast.
+        Environment variables, for example: programs compiled under other settings are not used.
+        Called for every call, so it must be fast.
         """
         return ()
 
@@ -263,20 +264,20 @@ class Backend(ABC):
     def deserialize(
         self, data: bytes, program: Program, roles: Sequence[InputRole]
     ) -> Executable | None:
-        """Return what `compile(program, roles)` would, read from what `serialize` gave.
+        """Return the result of `compile(program, roles)` from the bytes of `serialize`.
 
-        None for data that is damaged, or for another program, other roles, another machine, device,
-        version or setting. It may contain machine code: only the user may have written it.
+        None if the data is damaged or belongs to another program, other roles, another machine,
+        device, version or setting. It may contain machine code, so callers pass only data that the
+        user wrote.
         """
         return None
 
     # -- Sizes --------------------------------------------------------------------------------
 
     symbolic: bool = False
-    """Whether it compiles programs with symbolic dims; others get one program per sizes.
-
-    Then `refusal` and the passes see types with symbolic dims, inside a `deciding` block: their
-    comparisons of sizes become guards of the program.
+    """Whether it compiles programs with symbolic dims; otherwise it gets one program per
+    combination of sizes. If so, `refusal` and the passes see symbolic dims inside a `deciding`
+    block, where their comparisons of sizes become guards of the program.
     """
 
     def compile_symbolic(
@@ -285,9 +286,9 @@ class Backend(ABC):
         """Prepare a verified program with symbolic dims; one role for each parameter of `@main`.
 
         The executable runs on inputs of all sizes that `guards` accept, and its results have the
-        shapes of the program for these sizes; each symbol is alone a dim of some parameter. It
-        never runs on others: callers check `guards.accept` first. Called outside of any `deciding`
-        block. What lowering decides by the example becomes a guard as well:
+        shapes of the program for these sizes; each symbol occurs as a plain dim of some parameter.
+        Callers check `guards.accept` before every run. Called outside any `deciding` block.
+        Lowering should record its own decisions about sizes as guards:
 
             with deciding(guards.deriving()) as sizes: ...
 
@@ -298,25 +299,25 @@ class Backend(ABC):
     def padded_size(self, size: int) -> int | None:
         """Return the size, `size` or more, to which a caller pads an axis whose size varies.
 
-        None: no preferred sizes. Never less for a greater `size`. For backends without symbols that
-        take long to compile: a power of two gives a few programs and wastes at most half of the
-        work, `1 << (size - 1).bit_length()`.
+        None means no preference. The result must not decrease as `size` grows. For backends without
+        symbols that compile slowly: rounding up to a power of two, `1 << (size - 1).bit_length()`,
+        gives few programs and wastes at most half of the work.
         """
         return None
 
     # -- Precision ----------------------------------------------------------------------------
 
     precisions: Sequence[Precision] = ("f32",)
-    """The precisions that it has here."""
+    """The precisions that it supports on this machine."""
     precision: Precision = "f32"
-    """The precision of this object: `f32`, exact, by default."""
+    """The precision of this object; the default `f32` is exact."""
 
     def quantized_precision(self) -> Precision:
         """Return the default precision for models with quantized weights."""
         return "f32"
 
     def with_precision(self, precision: Precision | None) -> Backend:
-        """Return the backend with a precision, itself for None; UsageError if it lacks the
+        """Return this backend in a precision, itself for None; UsageError if it lacks the
         precision.
 
         The same object for the same precision. Backends with several override `in_precision`.
@@ -331,24 +332,24 @@ class Backend(ABC):
         return self.in_precision(precision)
 
     def in_precision(self, precision: Precision) -> Backend:
-        """Return the object, one for each, that computes in one of `precisions`."""
+        """Return the backend object for one of `precisions`, always the same object for each."""
         return self
 
     # -- Weights ------------------------------------------------------------------------------
 
     reads_mapped_files: bool = False
-    """Whether it is given weights as views of mapped files, and sees to what becomes of a run when
-    such a file is cut, see `gptrs.backend.mapped_files`; others are given weights in memory."""
+    """Whether it gets weights as views of mapped files and handles a file that is truncated during
+    a run, see `gptrs.backend.mapped_files`; others get weights in memory."""
     keeps_weights: bool = False
-    """Whether it keeps forms of weights on disk, where other processes and `gptrs cache` find them:
+    """Whether it caches transformed weights on disk for other processes and `gptrs cache`, through
     the five methods below."""
 
     def reads_quantized(self, codes: TensorType, bits: int, group_size: int) -> bool:
         """Return whether it computes with these packed codes as stored, [.., O, I * bits / 8].
 
         Programs read them by `dequantize` or `dequantize_affine` of `unpack_bits`, as written by
-        `gptrs.checkpoint.quantized_tensor.dequantized`. Where it is False, weights are decoded to
-        f32 once when they are loaded, and so take several times the memory.
+        `gptrs.checkpoint.quantized_tensor.dequantized`. If False, weights are decoded to f32 on
+        loading and take several times the memory.
         """
         return False
 
@@ -359,32 +360,33 @@ class Backend(ABC):
         load: Callable[[], np.ndarray],
         origin: WeightOrigin,
     ) -> Buffer:
-        """Return what `to_device(load())` would; `load` need not be called, or not yet.
+        """Return the equivalent of `to_device(load())`; `load` may be called later or never.
 
-        Forms derived from the buffer may be cached under `identity`, and so may the elements unless
-        `load` only returns a view of a "mapped" file. One that was "read" may be loaded at any
-        time, also within a run; that one is "computed" takes runs, so that it is loaded now or
+        Forms derived from the buffer may be cached under `identity`, as may the elements unless
+        `load` only returns a view (origin "mapped"). A weight of origin "read" may be loaded at any
+        time, even during a run; a "computed" one requires runs itself, so it is loaded now or
         never.
         """
         return self.to_device(load())
 
     def prefetch_weight(self, identity: WeightIdentity) -> bool:
-        """Start reading ahead the cached form of a weight, without waiting; False if none."""
+        """Start reading the cached form of a weight ahead without waiting; False if there is
+        none."""
         return False
 
     def weight_report(self) -> CacheReport:
-        """Return the cached forms, by weight file; changes nothing."""
+        """Report the cached forms by weight file; changes nothing."""
         raise NotImplementedError
 
     def clear_weights(self, *, stale_only: bool = False) -> Entries:
-        """Remove all forms, or only those that this process would not use; return what was removed.
+        """Remove all cached forms, or only stale ones; return what was removed.
 
         Processes that use them are not disturbed. ExecutionError if one cannot be removed.
         """
         return Entries()
 
     def finish_weights(self) -> Entries:
-        """Wait until all forms that this process has made are on disk; how many it has written."""
+        """Wait until all forms made by this process are on disk; return how many it has written."""
         return Entries()
 
     # -- Compiled code on disk ----------------------------------------------------------------
@@ -392,20 +394,19 @@ class Backend(ABC):
     keeps_code: bool = False
     """Whether it keeps compiled kernels or programs on disk, for `gptrs cache`."""
     tells_kernels: bool = False
-    """Whether `compiling` reports each kernel; for other backends, commands name the programs that
-    are compiled.
+    """Whether `compiling` reports each kernel; for other backends, commands report programs
+    instead.
     """
 
     def cache_report(self) -> CacheReport:
-        """Return the content, by what made it; compiles and changes nothing."""
+        """Report the cached code by its maker; compiles and changes nothing."""
         raise NotImplementedError
 
     def clear_cache(self, *, stale_only: bool = False) -> Entries:
-        """Remove all entries, or only those that this process would not use; return what was
-        removed.
+        """Remove all entries, or only stale ones; return what was removed.
 
-        Loaded entries remain usable, and running processes compile again. ExecutionError if an
-        entry cannot be removed.
+        Loaded entries remain usable; running processes compile again. ExecutionError if an entry
+        cannot be removed.
         """
         return Entries()
 
@@ -419,15 +420,15 @@ class Backend(ABC):
     # -- Devices ------------------------------------------------------------------------------
 
     ignored: Sequence[str] = ()
-    """Says which settings it was given and ignores, one sentence each."""
+    """Settings that it was given but ignores, one sentence each."""
     own_memory: bool = False
-    """Whether its buffers are outside of host memory: derived weights remain on the device, and
+    """Whether its buffers are outside host memory, so that derived weights stay on the device and
     only pages of host memory are released.
     """
     mesh: Mesh | None = None
     """The mesh that it runs on, None for a single device."""
     threads: int = 0
-    """Threads that it computes with, 0 if that is not known."""
+    """Number of threads it computes with, 0 if unknown."""
     follows: bool = False
     """Whether its process is a follower in a led `ProcessGroup`."""
 
@@ -440,44 +441,46 @@ class Backend(ABC):
     def host_view(self, buffer: Buffer) -> np.ndarray | None:
         """Return the host memory of `buffer`, None for a buffer on a device.
 
-        Called just to look, so with `own_memory` it must not copy.
+        Used for inspection, so with `own_memory` it must not copy.
         """
         return self.to_host(buffer)
 
     def copy(self, buffer: Buffer) -> Buffer:
-        """Return another buffer with the same elements, on a device without a way over the host."""
+        """Return another buffer with the same elements; on a device, without a round trip through
+        the host."""
         return self.to_device(self.to_host(buffer).copy())
 
     def place(self, source: ShardSource, sharding: Sharding) -> Buffer:
-        """Return `source` on the devices of `mesh`; each part is read for its device.
+        """Return `source` on the devices of `mesh`; each device reads only its part.
 
-        The buffer has shape and dtype of the whole, and `to_host` gives the whole.
+        The buffer has the shape and dtype of the whole, which `to_host` returns.
         """
         raise NotImplementedError
 
     def follow(self) -> None:
-        """Do what the first process does, and return when that ends, see `follows`.
+        """Repeat what the first process does, and return when it ends, see `follows`.
 
-        BackendError if it is lost. Nothing else of the backend may be used meanwhile.
+        BackendError if it is lost. The backend must not be used otherwise meanwhile.
         """
         raise NotImplementedError
 
     def lost(self) -> str | None:
-        """Return which other process is gone, in words, so that no run can succeed any more.
+        """Return a description of a process that died, without which no run can succeed any more.
 
-        None while all are alive. It is called often, from any thread, and must not wait.
+        None while all are alive. Called often from any thread, so it must not wait.
         """
         return None
 
     def read_bytes_per_s(self) -> float | None:
-        """Bytes a second that arrive from memory while large arrays are read in order.
+        """Return the memory bandwidth in bytes per second of reading large arrays sequentially.
 
-        Measured with `threads` threads; None: it does not measure.
+        Measured with `threads` threads; None if it does not measure.
         """
         return None
 
     def flop_per_s(self) -> float | None:
-        """Operations of f32 a second on values in registers, a fused multiply-add is two."""
+        """Return f32 operations per second on values in registers; a fused multiply-add counts as
+        two."""
         return None
 
     _OFFERS: ClassVar[Mapping[str, str]] = {
@@ -502,6 +505,6 @@ def required_backend(made: object) -> Backend:
     if isinstance(made, Backend):
         return made
     raise UsageError(
-        f"a backend derives from `gptrs.api.backends.Backend`, got a `{type(made).__name__}`",
+        f"a backend must derive from `gptrs.api.backends.Backend`, got a `{type(made).__name__}`",
         hint="name one, see `gptrs list backends`, or pass what `gptrs.get_backend` returned",
     )

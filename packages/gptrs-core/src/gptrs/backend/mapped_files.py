@@ -1,8 +1,7 @@
-"""The mapped files that programs read: which were cut meanwhile; their pages, read ahead and freed.
-
-To read a page that a mapped file no longer has ends the process by SIGBUS. A backend that compiles
-machine code installs a signal handler that reads and writes `MAPPED_FILES`: the pages become zeros,
-the handler counts, and the backend refuses the run when it ends. Its attribute
+"""The mapped files that programs read: detects truncation, reads pages ahead and frees them.
+Reading a page past the end of a truncated file ends the process by SIGBUS. A backend that compiles
+machine code installs a signal handler that reads and writes `MAPPED_FILES`: it maps zeros for such
+pages and counts them, and the backend fails the run when it ends. Its attribute
 `reads_mapped_files` is True; all others get weights that are read into memory.
 """
 
@@ -21,14 +20,14 @@ from gptrs.errors import ModelError
 from gptrs.quoting import quoted
 
 RUNNING, NEW, EVER, COUNT, FIRST = range(5)
-"""Words of the table: whether a program runs, failed reads since it began and ever, the number of
-slots, and the first slot."""
+"""Word offsets in the table: whether a program runs, failed reads in this run and in total, the
+number of slots, and the first slot."""
 SLOT_WORDS = 3
-"""Words of a slot: the first address of a mapping, the one past its end, failed reads."""
+"""Words of a slot: start address of a mapping, end address, failed reads."""
 MOST_FILES = 4096
 _PAGE = mmap.PAGESIZE
 _PREFETCH_BYTES = 1 << 17
-"""Bytes of one request: Linux reads little more than its read-ahead window (128 KiB) for one."""
+"""Bytes per request: Linux reads little more than its read-ahead window (128 KiB) for each."""
 
 
 class MappedFiles:
@@ -42,11 +41,12 @@ class MappedFiles:
         """The words of the table."""
         self._paths: dict[int, str] = {}
         self._free: list[int] = []
-        """Slots below the count whose files are mapped no more."""
+        """Slots below the count that are free again."""
         self._lock = threading.Lock()
 
     def add(self, mapping: mmap.mmap, path: str) -> None:
-        """Record the address of a mapping while it exists; beyond `MOST_FILES` none is recorded."""
+        """Record the address of a mapping during its lifetime; mappings beyond `MOST_FILES` are not
+        recorded."""
         memory = np.frombuffer(mapping, np.uint8)
         start = memory.__array_interface__["data"][0]
         with self._lock:
@@ -68,8 +68,8 @@ class MappedFiles:
         self._free.append(slot)
 
     def require_whole(self, arrays: Iterable[object]) -> None:
-        """Raise ModelError if the running program read a page that is gone, or has `arrays` of a
-        file that was cut.
+        """Raise ModelError if the running program read a missing page, or if `arrays` has views of
+        a truncated file.
         """
         cut = [slot for slot in sorted(self._paths) if self.table[FIRST + SLOT_WORDS * slot + 2]]
         if self.table[NEW]:
@@ -95,17 +95,17 @@ MAPPED_FILES = MappedFiles()
 
 
 def release_pages(array: np.ndarray) -> None:
-    """Let the system take back the memory behind an array that is a part of a mapped file.
+    """Let the system reclaim the memory behind an array that is a view of a mapped file.
 
-    The next read brings it in again. Any other array is left alone.
+    The next read loads it again. Other arrays are left alone.
     """
     _advise(array, getattr(mmap, "MADV_DONTNEED", None), None)
 
 
 def prefetch_pages(array: np.ndarray) -> None:
-    """Have the system read the part of a mapped file that an array is, without waiting for it.
+    """Ask the system to read the part of a mapped file behind an array, without waiting.
 
-    The bytes go to the system's page cache, not to the memory of this process. Any other array is
+    The bytes go to the system's page cache, not to the memory of this process. Other arrays are
     left alone.
     """
     _advise(array, getattr(mmap, "MADV_WILLNEED", None), _PREFETCH_BYTES)
@@ -131,5 +131,5 @@ def _mapping(array: np.ndarray) -> mmap.mmap | None:
     base: object = array
     while isinstance(base, (np.ndarray, memoryview)):
         base = cast("object", base.base if isinstance(base, np.ndarray) else base.obj)
-    # MADV_DONTNEED on a writable private mapping would throw changes away.
+    # MADV_DONTNEED on a writable private mapping would discard changes.
     return base if isinstance(base, mmap.mmap) and memoryview(base).readonly else None

@@ -1,4 +1,4 @@
-"""The memory of a program: when each value dies, the peak, and a refusal where that is too much."""
+"""The memory of a program: when each value dies, the peak, and an error if the peak is too high."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from gptrs.ir.symbolic_dim import evaluated
 from gptrs.ir.tensor_type import TensorType
 
 NO_SIZES: Mapping[int, int] = MappingProxyType({})
-"""For programs without symbols."""
+"""The sizes of programs without symbols."""
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
 def dying_values(region: Region) -> list[tuple[Value, ...]]:
-    """Return for each instruction the values that it uses last; results of the region never die.
+    """Return for each instruction the values whose last use it is; results of the region never die.
 
     A value that nothing reads dies at the instruction that defines it. Parameters that nothing
     reads are not listed.
@@ -45,29 +45,28 @@ def dying_values(region: Region) -> list[tuple[Value, ...]]:
 
 
 def program_peak_bytes(program: Program, sizes: Mapping[int, int] = NO_SIZES) -> int:
-    """Return `peak_bytes` of `@main`, with all that it calls; `sizes` of its symbols, if any."""
+    """Return the peak bytes of `@main` including callees; `sizes` gives its symbols, if any."""
     known = _Peaks(sizes)
-    for function in program.functions:  # each after those that it refers to
+    for function in program.functions:  # callees first
         known.functions[function.name] = known.of(function.body)
     return known.functions[program.main.name]
 
 
 class _Peaks:
-    """Computes peaks for sizes of the symbols, including those of called functions."""
+    """Computes peaks for given sizes of symbols, including called functions."""
 
     def __init__(self, sizes: Mapping[int, int]) -> None:
         self._sizes = sizes
         self.functions: dict[str, int] = {}
 
     def of(self, region: Region) -> int:
-        """Return the most bytes of values that are live at one time, with the parameters.
+        """Return the peak bytes of live values, including parameters.
 
         Every value occupies a dense buffer from the instruction that defines it to its last use;
         parameters, which belong to the caller, are always live. While an instruction runs, its
-        operands and results are both live. One with regions or callees, whose results are its own,
-        needs their peak instead: without their parameters, which are the operands; a loop counts
-        them as well, since from the second step on they are values of their own, and so are the
-        results that a `scan` stacks.
+        operands and results are both live. An instruction with regions or callees needs their peak
+        instead, excluding their parameters, which are its operands. A loop counts them as well:
+        from the second step on they are separate values, as are the results that a `scan` stacks.
         """
         params = set(region.params)
         live = most = self._bytes(region.params)
@@ -79,7 +78,7 @@ class _Peaks:
         return most
 
     def _inner(self, instruction: Instruction) -> int:
-        """Return the peak of the regions and callees, besides the values live around them."""
+        """Return the peak of regions and callees, excluding the values live around them."""
         op = instruction.op
         if isinstance(op, Scan):
             (body,) = instruction.regions
@@ -97,17 +96,18 @@ class _Peaks:
 
 
 def memory_bytes() -> int | None:
-    """Return the memory that this process may use, of machine or container; None if unknown."""
+    """Return the bytes of memory that machine or container allow this process; None if unknown."""
     limit = memory_limit()
     limits = [] if limit is None else [limit]
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # a system without these names
+    # A system without these sysconf names.
+    with contextlib.suppress(AttributeError, OSError, ValueError):
         limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     return min(limits, default=None)
 
 
 @cache
 def claims_when_written() -> bool:
-    """Return whether the system gives memory to zeros when they are first written, not before."""
+    """Return whether zeroed pages get memory only when first written (overcommit)."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             return Path("/proc/sys/vm/overcommit_memory").read_bytes().strip() != b"2"
@@ -115,10 +115,10 @@ def claims_when_written() -> bool:
 
 
 class MemoryNeed:
-    """The memory that a program needs besides its parameters, for sizes of its symbols if any.
+    """The memory that a program needs besides its parameters, for given sizes of symbols.
 
-    The parameters of `@main` are not counted: the caller has them, or they are mapped from files.
-    Neither are results that may reuse donated parameters.
+    The parameters of `@main` do not count: the caller holds them, or they are mapped from files.
+    Nor do results that may reuse donated parameters.
     """
 
     def __init__(self, program: Program, roles: Sequence[InputRole] = ()) -> None:
@@ -128,7 +128,7 @@ class MemoryNeed:
         named = zip(params, roles, strict=False)
         self._donated = _nbytes([p.type for p, role in named if role is InputRole.DONATED])
         self._all = _nbytes(_made(program))
-        """Bytes of all values together: computed in no time, and nearly always there is room."""
+        """Bytes of all values together: a cheap upper bound that nearly always fits."""
 
     def require(self, sizes: Mapping[int, int] = NO_SIZES) -> None:
         """Raise ExecutionError if the peak for these sizes exceeds the memory of the process."""
@@ -139,16 +139,15 @@ class MemoryNeed:
         needed = peak - _total(self._given, sizes) - donated
         if needed > available:
             raise ExecutionError(
-                f"the program needs {_size(needed)} at one time, this machine has"
-                f" {_size(available)}",
+                f"the program needs {_size(needed)} at once, this machine has {_size(available)}",
                 hint="use smaller tensors; `gptrs inspect PROGRAM` shows what is live at the peak",
             )
 
 
 def _made(program: Program) -> list[TensorType]:
-    """Return the types of all values but the parameters of `@main`.
+    """Return the types of all values except the parameters of `@main`.
 
-    Those of functions count once, because only one call runs at a time.
+    Values of a function count once, because only one call runs at a time.
     """
     found: list[TensorType] = []
     main = program.main.body
@@ -163,9 +162,9 @@ def _made(program: Program) -> list[TensorType]:
 
 
 def _nbytes(types: Iterable[TensorType]) -> list[tuple[int, int]]:
-    """Return numbers of bytes, some of them symbolic, and how often there are so many.
+    """Return distinct sizes in bytes, which may be symbolic, and their counts.
 
-    They are not added: a sum of many symbolic sizes is longer than a dim may be.
+    They are not added up: a sum of many symbolic sizes could exceed the longest dim.
     """
     return [(type_.nbytes, count) for type_, count in Counter(types).items()]
 
@@ -179,12 +178,12 @@ def _size(count: int) -> str:
     return f"{count / 1024**power:.4g} {_UNITS[power]}"
 
 
-# The collector of reference cycles, paused where many objects are made and few are garbage.
+# The collector of reference cycles, paused where many objects are made but few are garbage.
 
 
 @contextmanager
 def collector_paused() -> Generator[None]:
-    """Open a scope without the collector; it goes on afterwards if it was on before."""
+    """Scope that disables the collector, and restores it afterwards if it was enabled."""
     enabled = gc.isenabled()
     gc.disable()
     try:

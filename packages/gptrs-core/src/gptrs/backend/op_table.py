@@ -31,12 +31,12 @@ class OpTable(Generic[Kernel]):
     _composites: dict[str, tuple[Kernel, Condition | None]] = field(
         default_factory=dict[str, tuple[Kernel, Condition | None]]
     )
-    """The claims, by the target of the `custom_call` that a claimed composite becomes."""
+    """Predicates of claims by the target of the `custom_call` that replaces a composite."""
 
     def register(
         self, *ops: type[Op], dtypes: Iterable[DType], when: Condition | None = None
     ) -> Callable[[Kernel], Kernel]:
-        """Decorator: the kernel runs these ops on these element types, when `when` agrees."""
+        """Decorator: register a kernel for these ops on these element types, where `when` holds."""
 
         def add(kernel: Kernel) -> Kernel:
             for op in ops:
@@ -50,11 +50,11 @@ class OpTable(Generic[Kernel]):
         return add
 
     def composite(self, kind: str, *, when: Condition | None = None) -> Callable[[Kernel], Kernel]:
-        """Decorator: the kernel computes composites of `kind`, where `when` agrees.
+        """Decorator: register a kernel for composites of `kind`, where `when` holds.
 
-        It runs a `custom_call` with the operands and the `attrs` of the composite. Composites that
-        no kernel claims are inlined. ValueError for a kind that is already claimed, and for one of
-        another implementation, `gelu.v1/sigmoid`, whose results differ from the usual one.
+        It runs a `custom_call` with the composite's operands and `attrs`. Composites that no kernel
+        claims are inlined. ValueError for a kind that is already claimed, or that names another
+        implementation, such as `gelu.v1/sigmoid`, whose results differ from the usual one.
         """
 
         def add(kernel: Kernel) -> Kernel:
@@ -71,7 +71,8 @@ class OpTable(Generic[Kernel]):
     def claim(
         self, op: Composite, operands: Sequence[TensorType], results: Sequence[TensorType]
     ) -> CustomCall | Declined | None:
-        """Return the call of the kernel that claims a composite of these types, None for none."""
+        """Return the call of the kernel that claims a composite of these types, None if there is
+        none."""
         found = self._composites.get(self._target(op.kind))
         if found is None:
             return None
@@ -83,7 +84,7 @@ class OpTable(Generic[Kernel]):
         return f"{self.backend}.{kind}"
 
     def changed(self, changes: Mapping[type[Op], Callable[[Kernel], Kernel]]) -> OpTable[Kernel]:
-        """Return a table in which a function replaces the kernels of some ops."""
+        """Return a copy of the table with the kernels of some ops replaced by a function."""
         entries = {
             (op, dtype): (changes[op](kernel) if op in changes else kernel, when)
             for (op, dtype), (kernel, when) in self._entries.items()
@@ -95,7 +96,7 @@ class OpTable(Generic[Kernel]):
     ) -> Kernel | None:
         """Return the kernel for `op` on these types, None if there is none."""
         if isinstance(op, CustomCall) and op.target in self._composites:
-            return self._composites[op.target][0]  # `when` agreed to the composite
+            return self._composites[op.target][0]  # `when` accepted the composite
         entry = self._entries.get((type(op), op.key_dtype(operands, results)))
         if entry is None:
             return None
@@ -125,7 +126,7 @@ class OpTable(Generic[Kernel]):
 
 
 def require_static(backend: Backend, program: Program) -> None:
-    """UnsupportedError if `program` has symbolic dims."""
+    """Raise UnsupportedError if `program` has symbolic dims."""
     open_dims = [f"?{number}" for number in symbols(program)]
     if open_dims:
         raise UnsupportedError(
@@ -135,7 +136,7 @@ def require_static(backend: Backend, program: Program) -> None:
 
 
 def require_supported(backend: Backend, program: Program, *, symbolic: bool = False) -> None:
-    """UnsupportedError that lists each op and dtype that `@main` reaches and `backend` refuses.
+    """Raise UnsupportedError with each op and dtype reached from `@main` that `backend` refuses.
 
     A program with symbolic dims is refused, too, unless `symbolic`.
     """

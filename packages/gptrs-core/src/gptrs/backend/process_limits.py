@@ -1,4 +1,4 @@
-"""Limits of this process: CPUs and memory by cgroups, threads by the user's settings."""
+"""Limits of this process: CPUs and memory by cgroups, threads by user settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gptrs.errors import UsageError
 
 THREADS_VARIABLE: Final = "GPTRS_NUM_THREADS"
 MOST_THREADS: Final = 256
-"""The most threads that a user may name."""
+"""Most threads that a user may request."""
 _ROOT: Final = Path("/")
 _UNLIMITED: Final = 1 << 60
 """cgroup v1 says "no limit" by a number close to 2^63."""
@@ -42,34 +42,35 @@ def requested_threads(threads: int | None) -> int | None:
 
 
 def granted_cpus(root: Path = _ROOT) -> int:
-    """Return the CPUs in the affinity mask, fewer (at least 1) under a smaller cgroup quota."""
+    """Return the number of CPUs in the affinity mask, fewer (at least 1) under a smaller cgroup
+    quota."""
     available = affinity_cpus()
     quota = cpu_quota(root)
     return available if quota is None else max(1, min(available, math.ceil(quota)))
 
 
 def affinity_cpus() -> int:
-    """Return the CPUs that this process may be scheduled on."""
+    """Return the number of CPUs that this process may be scheduled on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def cpu_quota(root: Path = _ROOT) -> float | None:
-    """Return the CPUs that the tightest cgroup quota of this process allows; None without one."""
+    """Return the number of CPUs that the tightest cgroup quota allows; None without one."""
     quotas: list[float] = []
     for folder in _control_groups(root, "cpu"):
         words = _words(folder / "cpu.max")  # v2: "QUOTA PERIOD" or "max PERIOD"
         if not words:
             words = _words(folder / "cpu.cfs_quota_us") + _words(folder / "cpu.cfs_period_us")
-        # v1 says "no limit" by -1.
+        # cgroup v1: -1 means no limit.
         if len(words) == 2 and all(map(str.isdigit, words)) and int(words[0]) and int(words[1]):
             quotas.append(int(words[0]) / int(words[1]))
     return min(quotas, default=None)
 
 
 def memory_limit(root: Path = _ROOT) -> int | None:
-    """Return the bytes that the tightest cgroup limit of this process allows; None without one."""
+    """Return the bytes that the tightest cgroup limit allows; None without one."""
     limits = [
         int(word)
         for folder in _control_groups(root, "memory")
@@ -83,7 +84,8 @@ def memory_limit(root: Path = _ROOT) -> int | None:
 def _control_groups(root: Path, controller: str) -> Iterator[Path]:
     """Yield the cgroup folders of this process for `controller`, innermost first.
 
-    A container may show `/` where the host has a longer path: the mount point itself always comes.
+    A container may show `/` where the host has a longer path, so the mount point itself is always
+    included.
     """
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = [*line.split(":", 2), "", ""][:3]

@@ -1,6 +1,5 @@
-"""Settings of a backend: threads, a device, a mesh, its own options; and its devices.
-
-Light, since settings of plugins name it.
+"""Settings of a backend: threads, device, mesh and its own options; and device descriptions.
+Imports little, since plugin settings import it.
 """
 
 from __future__ import annotations
@@ -16,31 +15,31 @@ from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 
 Setting = Literal["device", "options", "mesh", "processes"]
-"""A setting; threads are not listed, as every backend gets them."""
+"""A setting; threads are not listed, since every backend takes them."""
 SETTINGS: tuple[Setting, ...] = get_args(Setting)
 
 
 LAUNCHED: Final = "auto"
-"""The value of `coordinator` if a launcher started the processes and knows their address."""
+"""The value of `coordinator` for processes started by a launcher that knows the address."""
 _LAUNCHERS: Final[Mapping[str, str]] = {
     "OMPI_MCA_orte_hnp_uri": "OMPI_COMM_WORLD_RANK",
     "SLURM_STEP_NODELIST": "SLURM_PROCID",
     "KUBERNETES_SERVICE_HOST": "JOB_COMPLETION_INDEX",
 }
-"""For each launcher a variable that it sets, and the one with the number of the process.
-
-The first launcher whose variable is set counts.
+"""For each launcher, a variable that it sets, and the variables with the process number. The first
+launcher whose variable is set wins.
 """
 
 
 MESH_AXES: Final = ("data", "tensor")
-"""The axes that a mesh may have: copies of the model for parts of a batch, parts of its weights."""
+"""The axes of a mesh: `data` splits batches over copies of the model, `tensor` splits its
+weights."""
 MOST_DEVICES: Final = 65_536
 
 
 @dataclass(frozen=True)
 class Mesh:
-    """Devices in a grid: the name and the size of each axis, the last one of nearest devices."""
+    """A grid of devices: name and size of each axis; neighbours on the last axis are closest."""
 
     axes: tuple[tuple[str, int], ...]
 
@@ -78,14 +77,14 @@ class Mesh:
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """Processes, of one host or several, that run the same program: this is `number` of `count`.
+    """Processes on one or more hosts that run the same program: this is `number` of `count`.
 
-    They meet at `coordinator`, HOST:PORT of the first. With `auto` a launcher has started them, and
-    the backend gets the address and the number of processes from it: `count` is None. UsageError
-    for numbers that do not fit.
+    They meet at `coordinator`, HOST:PORT of the first. With `auto`, a launcher started them and
+    tells the backend the address and the number of processes: `count` is None. UsageError for
+    inconsistent numbers.
 
-    All of them run the same steps in the same order; with `led`, only the first one receives
-    requests, and the backend of the others `follows`.
+    All run the same steps in the same order; with `led`, only the first receives requests, and the
+    backends of the others `follow`.
     """
 
     coordinator: str
@@ -105,7 +104,7 @@ class ProcessGroup:
     ) -> ProcessGroup | None:
         """Return the processes of `--coordinator`, `--processes` and `--process-id`.
 
-        None for a single process; UsageError for a part of the options.
+        None for a single process; UsageError if only some of the options are given.
         """
         if (coordinator, count, number) == (None, None, None):
             return None
@@ -149,7 +148,7 @@ class ProcessGroup:
             raise UsageError(f"a coordinator is HOST:PORT, got {quoted(self.coordinator)}")
         if self.count is None or not 0 <= self.number < self.count:
             raise UsageError(
-                f"process {self.number} is none of {self.count}",
+                f"there is no process {self.number} of {self.count}",
                 hint="they are numbered from 0, and all have the same coordinator and number",
             )
 
@@ -161,12 +160,12 @@ class ProcessGroup:
 
 @dataclass(frozen=True)
 class BackendSettings:
-    """The settings that a backend is made with; a factory that `takes` settings is given them.
+    """The settings of a new backend, passed to factories that declare `takes`.
 
-    `device` is one of the backend's names, such as `gpu:1`; `options` are pairs of a name and a
-    value, which only the backend knows; `mesh` is the devices over which weights and batches are
-    split, those of all `processes` together. Fields that are None or empty are left to the backend.
-    A backend raises UsageError for a setting that it cannot honor, with the alternatives.
+    `device` is a name that the backend defines, such as `gpu:1`; `options` are backend-specific
+    pairs of name and value; `mesh` describes the devices, of all `processes` together, over which
+    weights and batches are split. The backend chooses where fields are None or empty. A backend
+    raises UsageError for a setting that it cannot honor, with the alternatives.
     """
 
     threads: int | None = None
@@ -176,7 +175,7 @@ class BackendSettings:
     processes: ProcessGroup | None = None
 
     def given(self) -> dict[Setting, str]:
-        """Return the settings besides threads that are set, with their values in words."""
+        """Return the settings that are set, except threads, with their values as text."""
         found: dict[Setting, str] = {}
         if self.device is not None:
             found["device"] = self.device
@@ -189,7 +188,7 @@ class BackendSettings:
         return found
 
     def require_taken(self, backend: str, takes: Sequence[str]) -> None:
-        """UsageError for a setting that `backend`, which takes those in `takes`, would ignore."""
+        """Raise UsageError for a setting that is not in `takes`, which `backend` would ignore."""
         for name, value in self.given().items():
             if name not in takes:
                 raise UsageError(
@@ -201,7 +200,7 @@ class BackendSettings:
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """A device of a backend: its `name` as users type it, a description, and its bytes of memory.
+    """A device of a backend: its `name` as users type it, a description, and its memory in bytes.
 
     `used` says whether the backend runs on it. `memory` is None if unknown.
     """

@@ -1,4 +1,4 @@
-"""Weights and arguments over the devices of a mesh: names for axes, and where they are split."""
+"""Weights and arguments on the devices of a mesh: names of axes, and how they are split."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ RULES: Final[Mapping[str, str]] = {
     "mlp": "tensor",
     "tensor": "tensor",
 }
-"""The axis of a mesh over which an axis of a weight or argument is split; others are whole."""
+"""Maps the name of a tensor axis to the mesh axis that splits it; other axes are whole."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """The name of an axis of `units` equal parts that are never cut, such as heads."""
+    """The name of an axis of `units` equal, indivisible parts, such as heads."""
 
     name: str
     units: int | None = None
 
 
 Axes = tuple[Axis | str | None, ...]
-"""The name of each axis of a tensor, None for one that is never split."""
+"""The name of each axis of a tensor, None for axes that are never split."""
 Sharding = tuple[str | None, ...]
-"""For each axis of a tensor the axis of the mesh that splits it, None if it is whole."""
+"""For each axis of a tensor, the mesh axis that splits it, None if it is whole."""
 
 
 def sharding_of(mesh: Mesh, shape: Sequence[int], axes: Axes | None) -> Sharding:
-    """Return how a tensor lies on `mesh`; an axis that the mesh does not divide is whole.
+    """Return how a tensor is split over `mesh`; an axis not divisible by its mesh axis stays whole.
 
-    Each axis of the mesh splits one axis at most, the first that can be.
+    Each mesh axis splits at most one tensor axis, the first possible one.
     """
     found: list[str | None] = [None] * len(shape)
     if axes is None or len(axes) != len(shape):
@@ -62,7 +62,7 @@ class ShardSource(Protocol):
         ...
 
     def read(self, index: tuple[slice, ...]) -> np.ndarray:
-        """Return the part that a slice for each axis selects; only that comes into memory."""
+        """Return the part selected by one slice per axis; only that part is loaded."""
         ...
 
 

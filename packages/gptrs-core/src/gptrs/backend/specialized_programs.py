@@ -1,4 +1,4 @@
-"""A symbolic program on a backend that compiles numbers only: an executable for each sizes."""
+"""A symbolic program on a backend without symbols: one executable per combination of sizes."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from gptrs.ir.specialize import Specializer, specialize, symbol_sources
 from gptrs.memory_cache import MemoryCache
 
 MOST_SIZES = 256
-"""Executables that are kept: those used last."""
+"""Most executables kept, the most recently used ones."""
 
 
 class SpecializedPrograms(Executable):
-    """A program with symbols: compiles it for the sizes of each run.
+    """A program with symbols, compiled for the sizes of each run.
 
-    `compile_` compiles a program without symbols, and gives it a number for trace sinks, 0 for
-    that of the whole program; `most` are kept, those used last. Without `check` the programs are
-    not verified for each size: those that a guarded program accepts are sound.
+    `compile_` compiles a program without symbols and returns its number for trace sinks, 0 for the
+    number of the whole program. The `most` recently used executables are kept. Without `check`,
+    specialized programs are not verified: sizes accepted by guards are sound.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class SpecializedPrograms(Executable):
 
     @override
     def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:
-        """Run on inputs of any sizes; compile for these if they are new."""
+        """Run on inputs of any sizes; compile if the sizes are new."""
         return self.at(inputs)[1].run(inputs)
 
     @override
@@ -71,14 +71,15 @@ class SpecializedPrograms(Executable):
         return self.at(inputs)[1].run_profiled(inputs, tell)
 
     def at(self, inputs: Sequence[Buffer]) -> tuple[int, Executable, bool]:
-        """Return the program for the sizes of `inputs`: its number, and whether it was there."""
+        """Return number and executable for the sizes of `inputs`, and whether they were
+        cached."""
         sizes = tuple([inputs[position].shape[axis] for position, axis in self._sources.values()])
         found = self._made.find_or_make(sizes, lambda _: self._made_for(sizes))
         return *found.value, found.hit
 
     def _made_for(self, sizes: tuple[int, ...]) -> tuple[int, Executable]:
         values = dict(zip(self._sources, sizes, strict=True))
-        with collector_paused():  # hardly anything that is made is garbage
+        with collector_paused():  # compilation makes many objects but little garbage
             return self._compiled(values)
 
     def _compiled(self, values: Mapping[int, int]) -> tuple[int, Executable]:

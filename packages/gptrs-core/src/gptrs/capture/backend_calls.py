@@ -1,4 +1,4 @@
-"""Calls into backends: errors that they raise name them, and their results are checked."""
+"""Calls into backends: errors name the backend, and results are checked."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from gptrs.quoting import one_line
 from gptrs.variables import Variables
 
 _CHECK = Variables("GPTRS_CHECK_RESULTS")
-"""`1`: the results of every run are checked, not only those of the first one."""
+"""Environment variable: `1` checks the results of every run, not only of the first."""
 _PASSED_ON = (GptrsError, KeyboardInterrupt, MemoryError)
 _HINT = "report it to the authors of the backend; --debug shows the traceback"
 
 
 def compiled(backend: Backend, program: Program, roles: Sequence[InputRole]) -> Executable:
-    """Return what `backend.compile` makes, with results checked; BackendError if it fails."""
+    """Compile with `backend` and check the results of runs; BackendError if it fails."""
     try:
         with COMPILE_NOTICES.during(backend):
             made = backend.compile(program, roles)
@@ -52,7 +52,7 @@ def compiled(backend: Backend, program: Program, roles: Sequence[InputRole]) -> 
 def compiled_symbolic(
     backend: Backend, program: Program, roles: Sequence[InputRole], guards: SizeGuards
 ) -> Executable:
-    """Do as `compiled` for a program with symbolic dims, on a `symbolic` backend."""
+    """Like `compiled`, for a program with symbolic dims on a `symbolic` backend."""
     try:
         with COMPILE_NOTICES.during(backend):
             made = backend.compile_symbolic(program, roles, guards)
@@ -63,9 +63,9 @@ def compiled_symbolic(
 
 @contextmanager
 def blamed(backend: Backend, what: str) -> Generator[None]:
-    """Scope in which only code of `backend` runs: its errors become a BackendError that names it.
+    """Scope around code of `backend`: its errors become a BackendError that names it.
 
-    `what` says which code, as words after "failed in".
+    `what` describes the code, phrased to follow "failed in".
     """
     try:
         yield
@@ -75,7 +75,7 @@ def blamed(backend: Backend, what: str) -> Generator[None]:
 
 @contextmanager
 def without_exit(backend: Backend) -> Generator[None]:
-    """Scope in which SystemExit of a pass or an answer of `backend` becomes a BackendError."""
+    """Scope in which a SystemExit raised by `backend` becomes a BackendError."""
     try:
         yield
     except SystemExit as error:
@@ -83,7 +83,7 @@ def without_exit(backend: Backend) -> Generator[None]:
 
 
 def to_device(backend: Backend, array: np.ndarray) -> Buffer:
-    """Return `backend.to_device(array)`; BackendError if that fails or has another type."""
+    """Return `backend.to_device(array)`; BackendError if it fails or returns another type."""
     try:
         buffer = backend.to_device(array)
     except BaseException as error:
@@ -95,7 +95,7 @@ def to_device(backend: Backend, array: np.ndarray) -> Buffer:
 
 
 def padded_size(backend: Backend, size: int) -> int | None:
-    """Return `backend.padded_size(size)`; PluginError if that is smaller."""
+    """Return `backend.padded_size(size)`; PluginError if it is smaller than `size`."""
     wanted = backend.padded_size(size)
     if wanted is not None and wanted < size:
         raise PluginError(f"`padded_size({size})` of backend `{backend.name}` is {wanted}")
@@ -103,7 +103,7 @@ def padded_size(backend: Backend, size: int) -> int | None:
 
 
 def steps_at_once(backend: Backend) -> int:
-    """Return how many steps `backend` wants in one run; PluginError for less than 1."""
+    """Return how many steps `backend` wants per run; PluginError if below 1."""
     wanted = backend.steps_at_once
     if wanted < 1:
         raise PluginError(f"`steps_at_once` of backend `{backend.name}` is {wanted}")
@@ -111,7 +111,7 @@ def steps_at_once(backend: Backend) -> int:
 
 
 def moved(backend: Backend, what: str, move: Callable[[], Buffer], type: TensorType) -> Buffer:
-    """Return the buffer of `type` that `move` gives, a call of the method `what` of the backend."""
+    """Return the buffer of `type` from `move`, which calls the method `what` of the backend."""
     try:
         buffer = move()
     except BaseException as error:
@@ -121,7 +121,7 @@ def moved(backend: Backend, what: str, move: Callable[[], Buffer], type: TensorT
 
 
 def placed(backend: Backend, array: np.ndarray, axes: Axes | None) -> Buffer:
-    """Return `array` on `backend`: split by the names of its axes where that runs on a mesh."""
+    """Return `array` on `backend`, split by the names of its axes if the backend has a mesh."""
     mesh = None if axes is None else backend.mesh
     if mesh is None:
         return to_device(backend, array)
@@ -130,7 +130,7 @@ def placed(backend: Backend, array: np.ndarray, axes: Axes | None) -> Buffer:
 
 
 def to_host(backend: Backend, buffer: Buffer) -> np.ndarray:
-    """Return `backend.to_host(buffer)`; BackendError if that fails or has another type."""
+    """Return `backend.to_host(buffer)`; BackendError if it fails or returns another type."""
     try:
         array = backend.to_host(buffer)
     except BaseException as error:
@@ -152,14 +152,14 @@ def host_view(backend: Backend, buffer: Buffer) -> np.ndarray | None:
 
 
 def release_pages_of(backend: Backend, buffer: Buffer) -> None:
-    """Release the pages of the mapped file under `buffer` to the system."""
+    """Let the system reclaim the pages of the mapped file under `buffer`."""
     view = host_view(backend, buffer)
     if view is not None:
         release_pages(view)
 
 
 def copied(backend: Backend, buffer: Buffer) -> Buffer:
-    """Return a copy of `buffer`, on the device if the buffer is there."""
+    """Return a copy of `buffer` in the same memory, host or device."""
     if backend.own_memory:
         type_ = TensorType(dtypes.from_numpy(buffer.dtype), buffer.shape)
         return moved(backend, "copy", lambda: backend.copy(buffer), type_)
@@ -169,8 +169,9 @@ def copied(backend: Backend, buffer: Buffer) -> Buffer:
 class CheckedExecutable(Executable):
     """An executable of a backend whose results are checked against the types of its program.
 
-    The first run is checked, and with `GPTRS_CHECK_RESULTS=1` every one: number, dtypes, shapes.
-    BackendError if they differ, and for any exception of the backend that is not a GptrsError.
+    The first run, with `GPTRS_CHECK_RESULTS=1` every run, is checked: number, dtypes and shapes of
+    results. Raises BackendError if they differ, and for any exception of the backend except
+    GptrsErrors.
     """
 
     def __init__(self, made: Executable, backend: Backend, program: Program) -> None:
@@ -238,13 +239,12 @@ class CheckedExecutable(Executable):
         return results, None if run is None else _CheckedRun(run, self._backend)
 
     def _own(self, *methods: str) -> str:
-        """Return the first of `methods` that the backend wrote itself: the defaults call `run`."""
+        """Return the first of `methods` that the backend overrides: the defaults only call
+        `run`."""
         return f"`{next((each for each in methods if overrides(self._made, each)), 'run')}`"
 
     def _check(self, results: object, inputs: Sequence[Buffer]) -> None:
-        """Raise BackendError unless `results` have the types that the program returns for these
-        inputs.
-        """
+        """Raise BackendError unless `results` have the program's result types for these inputs."""
         if not isinstance(results, (list, tuple)):
             _refuse(self._backend, f"`run` gave a `{type(results).__name__}`, not a list")
         found = cast("Sequence[Buffer]", results)
@@ -261,7 +261,7 @@ class CheckedExecutable(Executable):
         self._due = self._always
 
     def _sizes(self, inputs: Sequence[Buffer]) -> dict[int, int]:
-        """Return the sizes of the symbols in this run: each is alone a dim of some parameter."""
+        """Return the sizes of the symbols in this run; each is a plain dim of some parameter."""
         sizes: dict[int, int] = {}
         for type_, given in zip(self._params, inputs, strict=True):
             for dim, size in zip(type_.shape, given.shape, strict=True):
@@ -272,7 +272,7 @@ class CheckedExecutable(Executable):
 
 
 class _CheckedRun:
-    """A run of a backend: what `check` raises names that."""
+    """A run of a backend, whose name `check` adds to errors."""
 
     __slots__ = ("_backend", "_run")
 
@@ -289,9 +289,7 @@ class _CheckedRun:
 
 
 def _alike(one: Buffer, other: Buffer) -> bool:
-    """Return whether both are NumPy arrays of one dtype and shape; every step calls it several
-    times.
-    """
+    """Return whether both are NumPy arrays of equal dtype and shape; every step calls it."""
     return (
         type(one) is np.ndarray
         and type(other) is np.ndarray
@@ -319,13 +317,14 @@ def _refuse(backend: Backend, problem: str) -> NoReturn:
 
 
 def _blame(backend: Backend, what: str, error: BaseException) -> NoReturn:
-    """Raise `error` itself if it is meant for the caller, else a BackendError that names it.
+    """Raise `error` itself if it is meant for the caller, else a BackendError that names the
+    backend.
 
-    SystemExit becomes one, too: a plugin must not end the program.
+    This includes SystemExit: a plugin must not end the program.
     """
     if isinstance(error, _PASSED_ON):
         raise error
-    if lacks_memory(error):  # libraries of a backend may be loaded by its first compilation
+    if lacks_memory(error):  # a first compilation may load the backend's libraries
         raise MemoryError(f"no memory is left for {what} of {origin_of(backend)}") from error
     problem = f"{origin_of(backend)} failed in {what}: {one_line(error)}"
     raise BackendError(problem, hint=_HINT) from error

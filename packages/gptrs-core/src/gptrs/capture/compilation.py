@@ -58,7 +58,7 @@ class Computation:
 
     @cached_property
     def digest(self) -> bytes:
-        """Identifies a computation by its content."""
+        """A digest of its content."""
         text = print_program(self.program)
         return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
@@ -71,17 +71,16 @@ class Computation:
 
 @dataclass(frozen=True)
 class Derivation:
-    """A recipe of a derived parameter on a backend; equal layers share the computation."""
+    """The recipe of a derived parameter on a backend; equal layers share its computation."""
 
     recipe: Recipe
     computation: Computation
 
     def derive(self, leaves: Sequence[Leaf], held: Collection[Leaf]) -> Parameter:
-        """Return the parameter derived from `leaves` by the recipe, computed on first use.
+        """Return the parameter that the recipe derives from `leaves`, computed on first use.
 
-        The first source keeps it, under the content of the recipe and of all sources, so that every
-        program that needs it finds it. Sources that are not in `held` are released once it is
-        computed.
+        The first source stores it under a key of the recipe and all sources, so every program that
+        needs it finds it. Sources not in `held` are released once it is computed.
         """
         sources = [leaves[number] for number in self.recipe.inputs]
         parents = [source for source in sources if isinstance(source, Parameter)]
@@ -119,22 +118,22 @@ class Derivation:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A compiled program and where its inputs come from."""
+    """A compiled program and the origin of its inputs."""
 
     number: int
     executable: Executable
     backend: Backend
     inputs: tuple[int | Derivation, ...]
-    """For each input: the position of a leaf of the captured graph, or a derived parameter."""
+    """For each input: the index of a leaf of the captured graph, or a derived parameter."""
     roles: tuple[InputRole, ...]
-    """One for each input."""
+    """One role per input."""
     memory: MemoryNeed | None = None
-    """For sizes of its symbols, if it has any, other than those that it was compiled for."""
+    """Prepares the program for other sizes, if it has symbols."""
     kept: tuple[str, tuple[int, ...]] | None = None
-    """The file of the optimized program, if it is on disk, and the guards of that."""
+    """The file of the optimized program, if it is on disk, and its guards."""
 
     def leaves(self, captured: Sequence[Leaf]) -> list[Leaf]:
-        """Return the leaves that the executable takes, derived from those of the captured graph."""
+        """Return the inputs of the executable, derived from the leaves of the captured graph."""
         held = {captured[source] for source in self.inputs if isinstance(source, int)}
         return [
             captured[source] if isinstance(source, int) else source.derive(captured, held)
@@ -149,9 +148,9 @@ class Prepared:
     def run(
         self, buffers: Sequence[Buffer], cached: bool = True, bound: BoundInputs | None = None
     ) -> list[Buffer]:
-        """Run it on `buffers`, and on those of `bound` after them.
+        """Run it on `buffers` followed by those of `bound`.
 
-        Notify the trace sinks; `cached`: an earlier call compiled it.
+        Notifies trace sinks; `cached`: an earlier call compiled it.
         """
         if events.sinks():
             return self._run_traced(_joined(buffers, bound), cached)
@@ -162,7 +161,7 @@ class Prepared:
     def _run_traced(self, buffers: Sequence[Buffer], cached: bool) -> list[Buffer]:
         number, executable = self.number, self.executable
         if isinstance(executable, SpecializedPrograms):
-            # Reported before the run, since deriving a weight runs a separate program.
+            # Sinks are told before the run, since deriving a weight runs a separate program.
             own, executable, was_there = executable.at(buffers)
             number, cached = own or number, cached and was_there
 
@@ -181,10 +180,10 @@ class Prepared:
         cached: bool,
         bound: BoundInputs | None = None,
     ) -> tuple[list[Buffer], Outcome | None]:
-        """Run it as `run` does, and wait for it only where the executable cannot but wait.
+        """Like `run`, but wait only if the executable must.
 
-        Check the outcome before reading a result, None if the run succeeded: it covers this run and
-        those that computed `leaves`, which are passed as `buffers`.
+        Returns the results and an outcome to check before reading them, None if the run succeeded.
+        It covers this run and those that computed `leaves`, which are passed as `buffers`.
         """
         if events.sinks():
             results, run = self._run_traced(_joined(buffers, bound), cached), None
@@ -198,9 +197,9 @@ def _joined(buffers: Sequence[Buffer], bound: BoundInputs | None) -> Sequence[Bu
 
 
 def settings_for(backend: Backend) -> Hashable:
-    """Return all settings that decide how `prepare` compiles a program for `backend`.
+    """Return all settings that affect how `prepare` compiles a program for `backend`.
 
-    They are part of every key of compiled programs.
+    They are part of every key of a compiled program.
     """
     return pipeline_settings(), backend.compile_settings()
 
@@ -216,13 +215,13 @@ def prepare(
 ) -> Prepared:
     """Optimize `program`, fold its parameters, and compile the rest on `backend`.
 
-    The backend sees only `@main`: calls, and composites that it does not claim, are inlined.
-    ExecutionError for a program that needs more memory than there is, UnsupportedError for one with
-    symbolic dims. `origin` and `reason` are for trace sinks. With `streaming` it runs in parts, and
-    takes streamed weights as `Parameter`s.
+    Unless the backend shares functions it sees only `@main`: calls, and composites that it does not
+    claim, are inlined. Raises ExecutionError for a program that needs too much memory,
+    UnsupportedError for one with symbolic dims. `origin` and `reason` are for trace sinks. With
+    `streaming` the program runs in parts and takes streamed weights as `Parameter`s.
 
-    With `guards` it may have symbolic dims, each a plain dim of some parameter: the result serves
-    all sizes that they accept afterwards.
+    With `guards` it may have symbols, each a plain dim of some parameter: the result serves all
+    sizes that the guards accept in the end.
     """
     request = _CompileRequest(origin, reason, fold=True, streaming=streaming, guards=guards)
     return _compile(program, backend, tuple(roles), request)
@@ -248,9 +247,9 @@ def compile_program(
     roles: Sequence[InputRole] | None = None,
     origin: str = "program",
 ) -> Executable:
-    """`prepare` without folding: the executable takes the inputs that `program` has.
+    """`prepare` without folding: the executable takes the inputs of `program`.
 
-    Without `roles` all inputs are arguments.
+    Without `roles`, all inputs are arguments.
     """
     given = tuple(roles or [InputRole.ARGUMENT] * len(program.main.body.params))
     return _compile(
@@ -292,7 +291,7 @@ def _told(
     start: events.CompileStart,
     made: Callable[[], tuple[Program | None, bool]],
 ) -> Generator[None]:
-    """Notify sinks that a program is compiled in this scope, and afterwards of the result.
+    """Scope of a compilation: notify sinks at its start, and of the result at its end.
 
     `made` returns the optimized program, and whether it was on disk.
     """
@@ -315,7 +314,7 @@ def _told(
 def _teller(
     number: int, sinks: Sequence[events.ExecutionTraceSink]
 ) -> Callable[[PassRun], None] | None:
-    """Return a function that notifies sinks of passes; None if none of them listens."""
+    """Return a function that notifies sinks of passes; None if there are no sinks."""
     ignored = events.ExecutionTraceSink.after_pass
     listeners = [sink for sink in sinks if type(sink).after_pass is not ignored]
     if not listeners:
@@ -338,7 +337,7 @@ class _Compiler:
     request: _CompileRequest
     observe: Callable[[PassRun], None] | None = None
     optimized: Program | None = None
-    """The program for the backend, once the passes are done."""
+    """The program for the backend, after the passes."""
     found: bool = False
     """Whether an earlier process optimized it."""
     kept: str | None = None
@@ -420,7 +419,8 @@ class _Compiler:
 
     @property
     def _share(self) -> bool:
-        """Whether the backend may see functions; streaming cuts `@main` into parts."""
+        """Return whether the backend may see functions; not when streaming cuts `@main` into
+        parts."""
         return self.request.fold and self.request.streaming is None
 
     def _executable(self, program: Program, roles: Sequence[InputRole]) -> Executable:
@@ -437,7 +437,7 @@ class _Compiler:
     def _for_new_sizes(
         self, special: Program, roles: Sequence[InputRole]
     ) -> tuple[int, Executable]:
-        """Compile for a run with new sizes, as a separate program for trace sinks."""
+        """Compile for a run with new sizes, a separate program to trace sinks."""
         start = events.CompileStart(
             events.next_number(),
             self.request.origin,

@@ -1,7 +1,6 @@
-"""Says on standard error what Python or a notebook waits for: a backend that compiles.
-
-One line for a wait of more than a second, where somebody looks: on a terminal, or in IPython.
-Programs that show compilations themselves turn it off in `gptrs.progress`.
+"""Reports on standard error that Python or a notebook waits for a backend to compile. Prints one
+line for a wait of more than a second, only on a terminal or in IPython. Programs that show
+compilations themselves turn it off in `gptrs.progress`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from gptrs.backend.contract import Backend
 from gptrs.progress import NOTICES
 
 _PATIENCE_S = 1.0
-"""Seconds of compiling that nothing is said about."""
+"""Seconds of compiling before a notice appears."""
 
 
 class CompileNotices:
@@ -26,11 +25,12 @@ class CompileNotices:
 
     def __init__(self) -> None:
         self._waited = 0.0
-        """Seconds that the process has compiled for so far: many short waits are a long one."""
+        """Seconds that the process has spent compiling so far: many short waits add up."""
 
     @contextmanager
     def during(self, backend: Backend) -> Generator[None]:
-        """Scope in which `backend` compiles a program; a thread speaks up when it takes long."""
+        """Scope in which `backend` compiles a program; a timer thread prints a notice if it takes
+        long."""
         stream = sys.stderr
         if not NOTICES.are_shown or not _somebody_looks(stream):
             yield
@@ -47,7 +47,7 @@ class CompileNotices:
 
 
 COMPILE_NOTICES = CompileNotices()
-"""Those of this process."""
+"""The notices of this process."""
 
 
 def _somebody_looks(stream: TextIO | None) -> bool:
@@ -60,7 +60,7 @@ def _somebody_looks(stream: TextIO | None) -> bool:
 
 
 class _Notice:
-    """The line of one compilation: its beginning when it takes long, its rest at the end."""
+    """The line about one compilation: started when it takes long, completed at the end."""
 
     def __init__(self, stream: TextIO, backend: str, patience: float) -> None:
         self._stream = stream
@@ -73,18 +73,18 @@ class _Notice:
         self._has_spoken = self._is_over = False
 
     def start(self) -> None:
-        """Begin to wait."""
+        """Start the timer."""
         self._started = time.monotonic()
         self._timer.start()
 
     def kernel(self, number: int, total: int | None) -> None:
-        """Note that a kernel is being compiled; programs whose kernels are kept wait for none."""
+        """Note that a kernel is being compiled; programs with cached kernels never get here."""
         self._kernels = number
         if self._started is None:
             self.start()
 
     def end(self) -> float:
-        """Finish the line, if there is one; return how many seconds the wait took."""
+        """Finish the line, if there is one; return the seconds waited."""
         self._timer.cancel()
         with self._lock:
             self._is_over = True
@@ -108,5 +108,5 @@ class _Notice:
         try:
             self._stream.write(text)
             self._stream.flush()
-        except (OSError, ValueError):  # nobody reads it any more
+        except (OSError, ValueError):  # the reader of the stream is gone
             pass

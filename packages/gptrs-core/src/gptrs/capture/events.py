@@ -1,4 +1,5 @@
-"""Events of programs and the sinks that listen to them: compilations, passes, runs, kernels."""
+"""Trace events of programs (compilations, passes, runs, kernels) and the sinks that receive
+them."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ class CompileStart:
     """A program is about to be optimized and compiled."""
 
     number: int
-    """Counts the programs of the process; all events of a program carry it."""
+    """The program's number in this process, carried by all of its events."""
     origin: str
     """The cause: "flush", "run_program", or "jit NAME"."""
     program: Program
@@ -43,8 +44,8 @@ class CompileStart:
     backend: str
     """The name of the backend."""
     reason: str
-    """Why the program cache had no executable, "not cached" if it was not used; "new sizes" for a
-    symbolic program that is compiled for the sizes of a run, on a backend without symbols.
+    """Why the program cache had no executable; "not cached" if it was not used; "new sizes" if a
+    backend without symbols compiles a symbolic program for the sizes of a run.
     """
 
 
@@ -77,7 +78,7 @@ class CompileEnd:
     seconds: float
     error: BaseException | None
     found: bool = False
-    """Whether an earlier process optimized it, so that it was on disk."""
+    """Whether the optimized program came from disk, kept by an earlier process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +89,9 @@ class RunStart:
     cached: bool
     """Whether an earlier call compiled the program."""
     shapes: tuple[tuple[int, ...], ...] = ()
-    """The types of the inputs; arguments come first, in the order of the program."""
+    """The types of the inputs in program order, arguments first."""
     read: Callable[[], tuple[np.ndarray | None, ...]] = tuple
-    """Copies the inputs to the host, before the run; parameters are None."""
+    """Copies the inputs to the host; call it before the run. Parameters are None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class ImplementationChoice:
     """Their types; a symbolic size is a range, `f32[2..16, 768]`."""
     backend: str
     seconds: tuple[tuple[str, float], ...]
-    """Of the best run of each implementation that took part."""
+    """Seconds of the best run of each implementation that took part."""
 
 
 Event = CompileStart | PassEvent | CompileEnd | RunStart | RunEnd | ImplementationChoice
@@ -135,28 +136,28 @@ class ExecutionTraceSink:
     """
 
     wants_kernels: bool = False
-    """Set it to get `after_kernel` from backends that can time kernels; runs get slower."""
+    """Set to True to get `after_kernel` from backends that can time kernels; runs get slower."""
 
     def before_program(self, event: CompileStart) -> None:
-        """A program is about to be compiled."""
+        """Called when a program is about to be compiled."""
 
     def after_pass(self, event: PassEvent) -> None:
-        """A pass was applied to it."""
+        """Called after a pass."""
 
     def after_program(self, event: CompileEnd) -> None:
-        """It was compiled, or failed to be."""
+        """Called when the program was compiled, or compilation failed."""
 
     def after_choice(self, choice: ImplementationChoice) -> None:
-        """An implementation was timed, or one that was timed earlier is being captured."""
+        """Called when an implementation was timed, or one timed earlier is being captured."""
 
     def before_run(self, event: RunStart) -> None:
-        """It is about to run."""
+        """Called before a run."""
 
     def after_kernel(self, event: KernelEvent) -> None:
-        """A kernel ran; only sinks with `wants_kernels` get this."""
+        """Called after a kernel, only for sinks with `wants_kernels`."""
 
     def after_run(self, event: RunEnd) -> None:
-        """It ran, or failed."""
+        """Called after a run, successful or not."""
 
 
 _everywhere: list[ExecutionTraceSink] = []
@@ -164,7 +165,7 @@ _scoped: ContextVar[tuple[ExecutionTraceSink, ...]] = ContextVar("gptrs_trace", 
 
 
 def install(sink: ExecutionTraceSink) -> None:
-    """Let `sink` listen to every thread until `uninstall`."""
+    """Register `sink` for events of all threads until `uninstall`."""
     _everywhere.append(sink)
 
 
@@ -175,7 +176,7 @@ def uninstall(sink: ExecutionTraceSink) -> None:
 
 @contextmanager
 def tracing(sink: ExecutionTraceSink) -> Generator[None]:
-    """Let `sink` listen to this thread in this scope."""
+    """Scope in which `sink` gets the events of this thread."""
     token = _scoped.set((*_scoped.get(), sink))
     try:
         yield
@@ -184,7 +185,7 @@ def tracing(sink: ExecutionTraceSink) -> Generator[None]:
 
 
 def sinks() -> Sequence[ExecutionTraceSink]:
-    """Return the sinks that listen now; without any, no event needs to be made."""
+    """Return the active sinks; without any, no event needs to be made."""
     scoped = _scoped.get()
     return (*_everywhere, *scoped) if _everywhere else scoped
 
@@ -201,8 +202,8 @@ def run_traced(
 ) -> list[Buffer]:
     """Run program `number` and notify trace sinks; `cached`: an earlier call compiled it.
 
-    `read` copies the inputs to the host; parameters are None. It runs with times of kernels if a
-    sink wants them.
+    `read` copies the inputs to the host; parameters are None. Kernels are timed if a sink wants
+    them.
     """
     listening = sinks()
     shapes = tuple([_shape(buffer) for buffer in buffers])
@@ -239,26 +240,26 @@ def _run_for(
 
 
 def _shape(given: Buffer | Parameter) -> tuple[int, ...]:
-    """Return the shape of an input, which is a `Parameter` where weights are streamed."""
+    """Return the shape of an input, a `Parameter` if weights are streamed."""
     return given.type.shape if isinstance(given, Parameter) else tuple(given.shape)
 
 
-# The trace sink of `GPTRS_PASS_STATS=1`: a table of what each pass did, at exit.
+# The trace sink of `GPTRS_PASS_STATS=1`: prints a table of the effect of each pass at exit.
 
 
 @dataclass(slots=True)
 class PassTotals:
-    """Sums over all applications of one pass in one stage."""
+    """Totals of one pass in one stage."""
 
     applied: int = 0
     changed: int = 0
     removed: int = 0
-    """Total number of instructions before minus after."""
+    """Instructions removed in total."""
     seconds: float = 0.0
 
 
 class PassStatistics(ExecutionTraceSink):
-    """A sink that adds up the pass events of every program; safe between threads."""
+    """A thread-safe sink that adds up the pass events of every program."""
 
     def __init__(self) -> None:
         self._totals: dict[tuple[str, str], PassTotals] = {}
@@ -274,7 +275,8 @@ class PassStatistics(ExecutionTraceSink):
             totals.seconds += event.seconds
 
     def table(self) -> str:
-        """Return a line a pass: stage, name, times applied, changed, removed instructions, ms."""
+        """Return one line per pass: stage, name, times applied, times changed, removed
+        instructions, ms."""
         with self._lock:
             rows = list(self._totals.items())
         lines = [f"{'stage':14}{'pass':28}{'applied':>9}{'changed':>9}{'removed':>9}{'ms':>10}"]

@@ -1,4 +1,4 @@
-"""Runs graphs and programs: reading a value computes everything that it depends on."""
+"""Runs graphs and programs: reading a value computes everything it depends on."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from gptrs.ir.specialize import bind, specialize
 from gptrs.ir.tensor_type import TensorType
 from gptrs.variables import Variables
 
-# Which backend runs a graph whose leaves do not say: the innermost scope's, else the default.
+# The backend of a graph whose leaves have none: that of the innermost scope, else the default.
 
 
 _scope: ContextVar[Backend | None] = ContextVar("gptrs_backend", default=None)
@@ -40,8 +40,7 @@ _scope: ContextVar[Backend | None] = ContextVar("gptrs_backend", default=None)
 
 @contextmanager
 def use_backend(backend: Backend | str) -> Generator[Backend]:
-    """Open a scope in which graphs whose leaves have no backend run on `backend`, given itself or
-    by name.
+    """Scope in which graphs whose leaves have no backend run on `backend`, an object or a name.
 
     PluginError for a name that no usable backend has, UsageError if it is not a backend.
     """
@@ -54,7 +53,7 @@ def use_backend(backend: Backend | str) -> Generator[Backend]:
 
 
 def scoped_backend() -> Backend | None:
-    """Return the backend of the innermost scope, None outside of all scopes."""
+    """Return the backend of the innermost scope, None outside any scope."""
     return _scope.get()
 
 
@@ -68,14 +67,14 @@ _EAGER = Variables("GPTRS_EAGER")
 _capturing: ContextVar[bool] = ContextVar("gptrs_capturing", default=False)
 
 program_cache = ProgramCache[Prepared]()
-"""Executables of flushed graphs, shared by the whole process."""
+"""Executables of flushed graphs, shared by all threads."""
 
 
 _reads = 0
 
 
 def values_read() -> int:
-    """Return how often this process has computed or read a value: what a capture must not do."""
+    """Return how often this process has computed or read a value, which a capture must not do."""
     return _reads
 
 
@@ -85,14 +84,14 @@ def _note_read() -> None:
 
 
 def eager() -> bool:
-    """Return whether each op runs as soon as it is applied: `GPTRS_EAGER=1`, and no capture."""
+    """Return whether ops run as soon as they are applied: `GPTRS_EAGER=1`, outside captures."""
     (asked,) = _EAGER.values()
     return asked not in (None, "", "0") and not _capturing.get()
 
 
 @contextmanager
 def capturing() -> Generator[None]:
-    """Run the block without eager mode: a program is wanted, not values."""
+    """Scope without eager mode, for capturing a program."""
     token = _capturing.set(True)
     try:
         yield
@@ -135,9 +134,8 @@ def _require_names(params: Mapping[str, Value], inputs: Mapping[str, np.ndarray]
 def materialize(outputs: Sequence[Captured]) -> None:
     """Run the graph below `outputs` as one program and store its results in their nodes.
 
-    Results belong to the backend of the leaves, else to the backend of the scope. Where neither
-    names one, the default backend computes, and the results are host values, free to join any
-    backend.
+    Results belong to the backend of the leaves, else of the scope. If there is neither, the default
+    backend computes, and the results are host values that any backend can use.
     """
     _note_read()
     pending = [output for output in outputs if resolve(output) is output]
@@ -182,15 +180,15 @@ def host_value(leaf: Leaf) -> np.ndarray:
 
 
 def streaming_of(leaves: Sequence[Leaf]) -> Streaming | None:
-    """Return how a program streams its weights, None if all of them fit in memory."""
+    """Return how a program over these leaves streams its weights, None if it does not."""
     streamers = (leaf.streamer for leaf in leaves if isinstance(leaf, Parameter))
     return next((streamer.streaming for streamer in streamers if streamer is not None), None)
 
 
 def input_of(leaf: Leaf, backend: Backend) -> Buffer:
-    """Return what a compiled program takes for a leaf: its memory, or a streamed weight itself.
+    """Return a compiled program's input for a leaf: its buffer, or the `Parameter` if streamed.
 
-    A program that reads such a weight is compiled with `streaming_of` its leaves.
+    A program that reads streamed weights is compiled with `streaming_of` its leaves.
     """
     if isinstance(leaf, Parameter) and leaf.streamer is not None and leaf.backend is backend:
         return cast("Buffer", leaf)
@@ -198,7 +196,7 @@ def input_of(leaf: Leaf, backend: Backend) -> Buffer:
 
 
 def buffer_of(leaf: Leaf, backend: Backend) -> Buffer:
-    """Return the memory of a leaf on `backend`; a host value is moved there once and stays."""
+    """Return the buffer of a leaf on `backend`; a host value moves there once and remains."""
     if leaf.backend is not None and leaf.backend is not backend:
         raise UsageError(
             f"a `{leaf.type}` on backend `{leaf.backend.name}` is used on `{backend.name}`",

@@ -21,24 +21,24 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
 
 next_age = itertools.count().__next__
-"""Returns the age of the next node: nodes are numbered in the order in which they are made."""
+"""Returns the age of the next node: nodes are numbered in order of creation."""
 
 
 @dataclass(eq=False, slots=True)
 class Stored:
-    """A value in memory: on `backend`, or still a host array where that is None."""
+    """A value in memory: on `backend`, or a host array if that is None."""
 
     type: TensorType
     buffer: Buffer
     backend: Backend | None
     viewed: bool = False
-    """Whether a host view exists, which a donation must not change."""
+    """Whether a host view exists, so that a donation must copy first."""
     consumed: bool = False
     """Whether the buffer was donated and must not be read."""
     axes: Axes | None = None
-    """The names of its axes, for backends that run on a mesh; None while no part is split."""
+    """The names of its axes for backends with a mesh; None if no axis is ever split."""
     outcome: Outcome | None = None
-    """The outcome of the run that computes it, if still unknown; readers check it."""
+    """The outcome of the run that computes it, if still pending; readers check it."""
     abstract: ClassVar[bool] = False
 
 
@@ -55,22 +55,22 @@ class Argument:
 
 @dataclass(eq=False, slots=True)
 class GraphNode:
-    """One application of an op; `stored` fills up when its results are computed."""
+    """One application of an op; `stored` is filled when its results are computed."""
 
     op: Op
     operands: tuple[Source, ...]
     types: tuple[TensorType, ...]
     backend: Backend | None
     abstract: bool
-    """Whether it depends on a placeholder, so that it has no value."""
+    """Whether it depends on a placeholder and so has no value."""
     stored: list[Stored | None]
     regions: tuple[Region, ...] = ()
     functions: tuple[Function, ...] = ()
-    """The functions that the op or its regions call, each after those it calls itself."""
+    """The functions that the op or its regions call, callees first."""
     constant: bool = False
     """Whether it depends on nothing at all."""
     age: int = field(default_factory=next_age)
-    """Its number in creation order: no node reads a later one."""
+    """Its number in order of creation: no node reads a later one."""
 
 
 @dataclass(eq=False, slots=True)
@@ -92,7 +92,7 @@ class Captured:
 
     @property
     def abstract(self) -> bool:
-        """Whether the node depends on a placeholder, so that it has no value."""
+        """Whether the node depends on a placeholder and so has no value."""
         return self.node.abstract
 
 
@@ -101,7 +101,7 @@ Source = Leaf | Captured
 
 
 def resolve(source: Source) -> Source:
-    """Return the stored value of a captured result that was computed, else `source` itself."""
+    """Return the stored value of `source` if it has been computed, else `source` itself."""
     if isinstance(source, Captured):
         return source.node.stored[source.index] or source
     return source
@@ -158,7 +158,7 @@ def common_backend(sources: Sequence[Source], what: str) -> Backend | None:
 
 @dataclass(slots=True)
 class GraphSlice:
-    """The part of a graph that the outputs need, in an order in which it can run."""
+    """The part of a graph that the outputs need, in executable order."""
 
     outputs: Sequence[Source]
     leaves: list[Leaf] = field(default_factory=list[Leaf])
@@ -199,7 +199,7 @@ class GraphSlice:
     ) -> ProgramKey:
         """Return the key of the program `lower(order)`, compiled with `roles` on `backend`.
 
-        `context` is all else that decides how it is compiled. Inputs are numbered by identity, so
+        `context` is everything else that affects compilation. Inputs are numbered by identity, so
         `f(a, a)` and `f(a, b)` differ.
         """
         builder = KeyBuilder()
@@ -227,7 +227,7 @@ class GraphSlice:
         return tuple({f.name: f for node in self.nodes for f in node.functions}.values())
 
     def _reference(self, source: Source) -> tuple[int, int]:
-        # A visited node is treated as a node even if another thread computes it meanwhile.
+        # A visited node stays a node even if another thread computes it meanwhile.
         if isinstance(source, Captured) and source.node in self._node_numbers:
             return self._node_numbers[source.node], source.index
         leaf = resolve(source)
@@ -235,7 +235,8 @@ class GraphSlice:
         return -1, self._leaf_numbers[leaf]
 
     def lower(self, order: Sequence[Leaf]) -> Program:
-        """Return the program over `order`, which holds each leaf once and may hold unused ones."""
+        """Return the program over the inputs `order`, which has each leaf once and may have unused
+        ones."""
         builder = Builder(self._functions())
         values: dict[tuple[int, int], Value] = {}
         for position, leaf in enumerate(order):

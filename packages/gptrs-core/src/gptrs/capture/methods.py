@@ -319,7 +319,7 @@ class Methods:
 
 
 def _flat(arguments: Sequence[int | Sequence[int]]) -> list[int]:
-    """Return the numbers of `2, 3` as well as of `(2, 3)`; symbolic sizes are numbers, too."""
+    """Return the numbers in `2, 3` or `(2, 3)`; symbolic sizes count as numbers."""
     parts = (part if isinstance(part, Iterable) else [part] for part in arguments)
     return [number for part in parts for number in part]
 
@@ -455,4 +455,4 @@ class Operators:
 def _has_elements(value: object) -> bool:
     if isinstance(value, Operators | bool | int | float | complex):
         return True
-    return type(value).__module__ == "numpy"  # not imported only for this
+    return type(value).__module__ == "numpy"  # avoids an import

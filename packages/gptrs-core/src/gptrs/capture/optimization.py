@@ -30,9 +30,9 @@ def optimize(
 ) -> Split:
     """Run the pipeline for `backend` on `program`.
 
-    Computations that depend only on `parameters` (one flag an input) are split off, unless it is
-    None. With `share`, a backend that takes functions gets those that are called several times; all
-    others are inlined. `observe` is called after every pass.
+    Computations that depend only on `parameters` (one flag per input) are split off, unless it is
+    None. With `share`, a backend that accepts functions gets those called several times; all others
+    are inlined. `observe` is called after every pass.
     """
     for_backend = _ForBackend(backend)
     shares = share and backend.shares_functions
@@ -46,7 +46,7 @@ def optimize(
 
 
 def claim_of(backend: Backend) -> Claim:
-    """Return what `backend` does with composites."""
+    """Return the claims of `backend` on composites."""
     return _ForBackend(backend).claim
 
 

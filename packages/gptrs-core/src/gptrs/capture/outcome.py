@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from gptrs.backend.contract import SubmittedRun
 
 MOST_UNCHECKED = 64
-"""Number of pending runs after which the oldest is waited for: its results may never be read."""
+"""Most pending runs before the oldest is awaited: its results may never be read."""
 
 
 class Outcome:
-    """The outcome of a run and of those before it whose results it reads.
+    """The outcome of a run and of the earlier runs whose results it reads.
 
-    Once it is known to be good it holds nothing; an error is kept, and raised for each reader.
+    After success it holds nothing; an error is kept and raised for each reader.
     """
 
     __slots__ = ("_earlier", "_error", "_run", "length")
@@ -23,15 +23,15 @@ class Outcome:
         self._earlier = tuple(earlier)
         self._error: Exception | None = None
         self.length = 1 + max([each.length for each in earlier], default=0)
-        """Runs one after another, as far as they were not known to be good."""
+        """Runs in order whose success was unknown."""
 
     @property
     def good(self) -> bool:
-        """Whether no check is pending, and there was no error."""
+        """Whether no check is pending and no run failed."""
         return self._run is None and not self._earlier and self._error is None
 
     def require(self) -> None:
-        """Wait for the runs; raise the error of the first one that failed."""
+        """Wait for the runs; raise the error of the first failure."""
         if self._error is not None:
             raise self._error
         try:

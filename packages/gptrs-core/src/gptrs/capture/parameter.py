@@ -1,4 +1,4 @@
-"""A weight of a model as a leaf of the graph: known by key and type, loaded on first use."""
+"""A model weight as a leaf of the graph: identified by key and type, loaded on first use."""
 
 from __future__ import annotations
 
@@ -19,31 +19,32 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
 
 PREFETCH = 2
-"""Parts of a program ahead that weights are prefetched, unless a model says otherwise."""
+"""How many program parts ahead weights are prefetched by default."""
 PIN_BELOW = 65_536
-"""Default size from which on a weight may leave memory."""
+"""Default size in bytes from which a weight may leave memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """How to stream the weights of a model through memory that is too small for all of them."""
+    """How to stream a model's weights through memory too small for all of them."""
 
     budget: int
-    """Most bytes of weights in memory."""
+    """Limit of weights in memory, in bytes."""
     prefetch: int = PREFETCH
-    """How many parts of a program ahead the file is read; 0: when a part needs it."""
+    """How many program parts ahead the file is read; 0: when a part needs it."""
     pin_below: int = PIN_BELOW
     """Weights of fewer bytes remain in memory once read."""
 
     @property
     def share(self) -> int:
-        """Most bytes of weights that a part of a program reads, and bytes that are kept free."""
+        """Limit of the bytes of weights that a part of a program reads, and of the bytes kept
+        free."""
         return self.budget // 8
 
 
 @dataclass(frozen=True)
 class WeightSource:
-    """A weight that is read in parts; a `ShardSource`."""
+    """A weight that can be read in parts; a `ShardSource`."""
 
     type: TensorType
     part: Callable[[tuple[slice, ...]], np.ndarray]
@@ -57,12 +58,12 @@ class Parameter:
     """One named weight on one backend, which `load` reads from its source.
 
     `key` is the 128-bit ParamKey of the weight; equal keys mean equal contents. A weight with a
-    `streamer` is in memory only as long as that holds it. `sources` are the weights that a derived
-    one is computed from. `zero_copy`: `load` gives a view of a mapped file and reads nothing ahead.
-    `read` returns the same in memory, for readers outside of a program, and `read_slice` a part of
-    it. `compute` gives the buffer of a derived one, for backends whose memory is not the host's.
-    `axes` names its axes for backends that run on a mesh. With an `identity`, a backend that
-    `keeps_weights` may keep forms of the weight on disk.
+    `streamer` is in memory only while the streamer holds it. `sources` are the weights of a derived
+    parameter. `zero_copy`: `load` returns a view of a mapped file without reading it. `read`
+    returns the elements in memory, for readers outside a program, and `read_slice` a part of them.
+    `compute` returns the buffer of a derived parameter, for backends with their own memory. `axes`
+    names its axes for backends with a mesh. With an `identity`, a backend that `keeps_weights` may
+    keep forms of the weight on disk.
     """
 
     abstract: ClassVar[bool] = False
@@ -107,14 +108,14 @@ class Parameter:
 
     @property
     def loading_nbytes(self) -> int:
-        """The bytes that loading takes, including those of its sources."""
+        """The bytes of memory that loading takes, including its sources."""
         return self.type.nbytes + sum(source.type.nbytes for source in self.sources)
 
     def buffer(self, *, keep: bool = True) -> Buffer:
         """Return the weight in the memory of its backend, loading it if necessary.
 
-        It remains there if `keep` is set and it is not streamed. CheckpointError if the source
-        gives another type.
+        It stays there if `keep` is set and it is not streamed. CheckpointError if the source has
+        another type.
         """
         found = self._buffer
         if found is not None:
@@ -122,31 +123,31 @@ class Parameter:
         return self.acquire() if keep and self.streamer is None else self._read()
 
     def host_value(self) -> np.ndarray:
-        """Return the elements as an array that is not a view of a file; errors as `buffer`."""
+        """Return the elements as an array that is not a view of a file; raises like `buffer`."""
         if self.zero_copy and self._read_copy is not None:
             return self._read_copy()
         return to_host(self.backend, self.buffer())
 
     def acquire(self) -> Buffer:
-        """Return the weight in the memory of its backend, where it remains until `release`."""
+        """Return the weight in the memory of its backend, held until `release`."""
         with self._lock:
             if self._buffer is None:
                 self._buffer = self._read()
             return self._buffer
 
     def release(self) -> None:
-        """Forget the weight, and give the memory of a mapped file back to the system."""
+        """Drop the weight, and let the system reclaim the memory of a mapped file."""
         if self._buffer is not None:
             self.release_pages(self._buffer)
             self._buffer = None
 
     def release_pages(self, buffer: Buffer) -> None:
-        """Give the memory of the mapped file under a `buffer` of the weight back to the system."""
-        if self.zero_copy:  # any other memory goes with the buffer
+        """Let the system reclaim the memory of the mapped file under a `buffer` of the weight."""
+        if self.zero_copy:  # other memory is freed with the buffer
             release_pages_of(self.backend, buffer)
 
     def prefetch(self) -> None:
-        """Let the system read the files that the weight, or its sources, are mapped from."""
+        """Ask the system to read ahead the mapped files of the weight or its sources."""
         if self.identity is not None and self.backend.prefetch_weight(self.identity):
             return
         for source in self.sources or (self,):
@@ -204,25 +205,26 @@ class Parameter:
 
 
 WeightRows = Mapping[Parameter, int | None]
-"""The weights that a part of a program reads: the most rows of each, None for all."""
+"""The weights that a part of a program reads: the largest number of rows of each, None for all."""
 
 
 class WeightStreamer(Protocol):
-    """Decides which weights of a model are in memory; see `streaming.mru_streamer`."""
+    """Decides which weights of a model are in memory; see
+    `streaming.streamed_executable.MruStreamer`."""
 
     @property
     def streaming(self) -> Streaming:
-        """The budget that it keeps to."""
+        """Its budget."""
         ...
 
     def require_room(self, parts: Sequence[WeightRows]) -> None:
-        """ModelError if one part of a program needs more memory at one time than the budget."""
+        """Raise ModelError if one part of a program needs more memory at once than the budget."""
         ...
 
     def acquire(self, weights: WeightRows) -> AbstractContextManager[Mapping[Parameter, Buffer]]:
-        """Hold these weights in memory for a scope, and give their buffers."""
+        """Hold these weights in memory for a scope, and yield their buffers."""
         ...
 
     def prefetch(self, weights: WeightRows) -> None:
-        """Have the files of weights read that a later part acquires whole."""
+        """Prefetch weights that a later part acquires whole."""
         ...

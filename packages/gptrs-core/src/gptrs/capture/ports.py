@@ -1,8 +1,7 @@
-"""The ports of capture: what tensors and programs need of the layers above, and of the optimizer.
-
-Through them a tensor finds its functionals, a program its backend and its trace sinks, a signature
-the active overrides, and a functional the implementations of plugins. A program that is found on
-disk needs no passes, so the optimizer is imported only when one is to be optimized.
+"""The ports of capture: functions that it needs from layers above and from the optimizer. Through
+them a tensor finds its functionals, a program its backend and trace sinks, a signature the active
+overrides, and a functional the implementations of plugins. Programs found on disk need no passes,
+so the optimizer is imported only on demand.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class ImplementationSource(Protocol):
     """Implementations of functionals by name, known before they are imported."""
 
     def names(self, functional: str) -> Sequence[str]:
-        """Return the names of the implementations of `functional` that are usable."""
+        """Return the names of the usable implementations of `functional`."""
         ...
 
     def load(self, functional: str, name: str) -> Found | None:
@@ -35,18 +34,18 @@ class ImplementationSource(Protocol):
 
 
 functional: Port[[str], Callable[..., Any]] = Port()
-"""The functional of that name."""
+"""The functional called `name`."""
 origin_of: Port[[Backend], str] = Port()
-"""The backend with what brought it, for messages: "backend `x` (from x-dist 1.0)"."""
+"""The backend with its origin, for messages: "backend `x` (from x-dist 1.0)"."""
 optimize: Port[
     [Program, Backend, Sequence[bool] | None, bool, Callable[[PassRun], None] | None], Split
 ] = Port()
 """Optimize a program, as `gptrs.capture.optimization.optimize` does."""
 get_backend: Port[[str | None], Backend] = Port()
-"""The backend of that name; for None the one in `GPTRS_BACKEND`, else the best that works."""
+"""The backend called `name`; for None, the one in `GPTRS_BACKEND`, else the best that works."""
 plugin_implementations: Port[[], ImplementationSource] = Port()
-"""The implementations of functionals that installed plugins bring."""
+"""The implementations of functionals that installed plugins provide."""
 load_trace_sinks: Port[[], None] = Port()
 """Install the sinks that `GPTRS_TRACE_SINKS` names, unless they listen already."""
 load_signature_contexts: Port[[], None] = Port()
-"""Import what makes the active overrides a part of each signature of a jitted function."""
+"""Import the module that adds the active overrides to every signature of a jitted function."""

@@ -1,4 +1,4 @@
-"""Turns a Python function of tensors into a region: what a loop or branch of a program runs."""
+"""Turns a Python function of tensors into a region, the body of a loop or branch."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ Body = Callable[..., Tensor | Sequence[Tensor]]
 
 @dataclass(frozen=True, eq=False)
 class CapturedBody:
-    """A function that was called with placeholders: its arguments, results and nodes."""
+    """A function called with placeholders: its arguments, results and nodes."""
 
     name: str
     arguments: tuple[Argument, ...]
     results: tuple[Source, ...]
     nodes: tuple[GraphNode, ...]
-    """The nodes that the region computes itself, in an order in which they can run."""
+    """The nodes that the region computes itself, in executable order."""
     outside: tuple[Source, ...]
     """Closed-over sources, which become operands of the instruction."""
 
     @property
     def functions(self) -> tuple[Function, ...]:
-        """The functions that the region calls, each after those it calls itself."""
+        """The functions that the region calls, callees first."""
         return tuple({f.name: f for node in self.nodes for f in node.functions}.values())
 
     def region(
@@ -54,8 +54,8 @@ class CapturedBody:
     ) -> Region:
         """Return the region, with parameters for the arguments and for `outside`.
 
-        Those for `outside` follow the first `after` arguments (default: all). `returned`, a part
-        of `outside`, is returned too, after as many results.
+        The parameters for `outside` follow the first `after` arguments (default: all). `returned`,
+        a part of `outside`, is inserted likewise after the first `after` results.
         """
         split = len(self.arguments) if after is None else after
         params: list[Source] = [*self.arguments[:split], *outside, *self.arguments[split:]]
@@ -86,9 +86,9 @@ def capture_body(name: str, function: Body, types: Sequence[TensorType]) -> Capt
 def capture_block(
     name: str, function: Callable[[Sequence[Tensor]], Sequence[Tensor]], sources: Sequence[Source]
 ) -> tuple[CapturedBody, tuple[int, ...]]:
-    """Call `function` with placeholders for all of `sources`; return the body, and which it uses.
+    """Call `function` with placeholders for all of `sources`; return the body and the indices used.
 
-    Its arguments are the tensors that it uses.
+    The body's arguments are only the tensors that it uses.
     """
     arguments = [
         Argument(source.type, position, source.backend) for position, source in enumerate(sources)
@@ -131,7 +131,7 @@ def outside_of(bodies: Sequence[CapturedBody]) -> tuple[Source, ...]:
 
 
 def _key(source: Source) -> Source | tuple[GraphNode, int]:
-    """Return what identifies a source: a captured result by node and index, not by object."""
+    """Return the identity of a source; of a captured result, its node and index."""
     return (source.node, source.index) if isinstance(source, Captured) else source
 
 
@@ -139,10 +139,11 @@ _Kind = Literal["constant", "varying", "outside"]
 
 
 class _BodyCapture:
-    """Decides for each node below the results whether the region computes it or takes it in.
+    """Decides for each node below the results whether the region computes it or gets it as an
+    operand.
 
-    The region computes values that vary with its arguments, and the constants that it needs. Values
-    that depend only on the surrounding region are computed there, once. `first` is the age of the
+    The region computes values that depend on its arguments, and the constants that it needs. Values
+    that depend only on the enclosing region are computed there, once. `first` is the age of the
     first node that can depend on an argument.
     """
 
@@ -180,7 +181,7 @@ class _BodyCapture:
                 continue
             node = source.node
             if node.age < self._first and not node.constant:
-                # Made before the body was called: the graph below it may be a whole large model.
+                # Older than the body, so not walked: the graph below it may be a whole model.
                 self._kinds[node] = "outside"
                 continue
             if not operands_done:
@@ -188,7 +189,7 @@ class _BodyCapture:
                 pending.extend((operand, False) for operand in reversed(node.operands))
                 continue
             kinds = {self._kind(operand) for operand in node.operands}
-            # dicts keep the order in which the nodes can run
+            # dicts preserve the executable order
             self._kinds[node] = (
                 "varying"
                 if "varying" in kinds
@@ -198,7 +199,7 @@ class _BodyCapture:
             )
 
     def _needed(self) -> list[GraphNode]:
-        """Return the nodes of the region that a result needs, in an order in which they can run."""
+        """Return the nodes of the region that a result needs, in executable order."""
         needed = {source.node for source in self._results if isinstance(source, Captured)}
         for node in reversed(self._kinds):
             if node in needed and self._kinds[node] != "outside":

@@ -1,4 +1,4 @@
-"""Sizes for what grows: few distinct ones, so that few programs are compiled on the way."""
+"""Buckets for growing sizes, so that few programs are compiled as a size grows."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from gptrs.errors import UsageError
 def bucket(size: int, first: int = 64, limit: int | None = None) -> int:
     """Return the smallest of `first`, `2 * first`, ... that holds `size`, at most `limit`.
 
-    A program is compiled for the shapes of its inputs. A buffer that grew by one element at a time
-    would need a program for each size; one that grows to the next bucket needs a number of programs
-    that is logarithmic in the last size. UsageError beyond `limit`, which is itself the last
-    bucket, and for a negative size or a first bucket below 1.
+    A program is compiled for the shapes of its inputs. A buffer that grows by single elements needs
+    a program per size; one that grows by buckets needs a number of programs logarithmic in its
+    final size. UsageError beyond `limit`, which is itself the last bucket, and for a negative size
+    or a first bucket below 1.
 
     >>> [bucket(size, first=4, limit=10) for size in (0, 4, 5, 8, 9)]
     [4, 4, 8, 8, 10]

@@ -32,7 +32,7 @@ from gptrs.ir.program import Function, Region
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
 
-# Placeholders for the arguments of captured functions: errors where a value would be needed.
+# Placeholders for arguments of captured functions, and the errors where a value is needed.
 
 
 @dataclass(eq=False, slots=True)
@@ -42,7 +42,7 @@ class Placeholder(Argument):
     function: str
     """The name of the function."""
     ended: bool = False
-    """Whether the capture is over: a tensor that still depends on it has leaked."""
+    """Whether the capture has ended: a tensor that still depends on it has leaked."""
 
 
 def require_known(what: str, source: Source, hint: str) -> None:
@@ -66,7 +66,7 @@ def _unknown(what: str, source: Source, hint: str) -> UsageError:
 
 
 def _leaked(asked: str, leaf: Placeholder) -> UsageError:
-    """Return the error for a tensor that is used after the capture that it belongs to."""
+    """Return the error for a tensor used after its capture has ended."""
     return UsageError(
         f"{asked} that only stood for an argument of `{leaf.function}` while it was captured",
         hint=f"let `{leaf.function}` return the tensor, and use what its calls return",
@@ -103,10 +103,10 @@ def array_type(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> TensorTyp
 
 
 class Tensor(Operators, Methods):
-    """An immutable tensor with a known type and a value that is computed when it is read.
+    """An immutable tensor of known type whose value is computed when read.
 
-    Make one with `gptrs.tensor`; functionals take and return them. `numpy()` runs what the value
-    depends on as one optimized program.
+    Make one with `gptrs.tensor`; functionals take and return them. `numpy()` runs everything the
+    value depends on as one optimized program.
     """
 
     __slots__ = ("_source",)
@@ -116,16 +116,16 @@ class Tensor(Operators, Methods):
 
     @classmethod
     def of_array(cls, array: npt.ArrayLike, axes: Axes | None = None) -> Tensor:
-        """Return a tensor with a copy of `array`; ProgramError for foreign dtypes.
+        """Return a tensor with a copy of `array`; ProgramError for dtypes unknown to PTIR.
 
-        `axes` names its axes for backends that run on a mesh.
+        `axes` names its axes for backends with a mesh.
         """
         copy = np.array(array, order="C")
         return cls(Stored(array_type(copy.dtype, copy.shape), copy, None, axes=axes))
 
     @classmethod
     def of_batch(cls, array: np.ndarray) -> Tensor:
-        """Return `of_array` of texts or images [B, ..], which devices may share."""
+        """`of_array` for texts or images [B, ..] whose batch axis a mesh may split."""
         return cls.of_array(array, ("batch", *(None,) * (array.ndim - 1)))
 
     @classmethod
@@ -135,7 +135,7 @@ class Tensor(Operators, Methods):
 
     @property
     def source(self) -> Source:
-        """The source of the value; a captured result becomes a stored one once it is computed."""
+        """The source of the value; a captured result becomes a stored value once computed."""
         source = self._source
         if isinstance(source, Captured):
             source = self._source = resolve(source)
@@ -288,7 +288,7 @@ class Tensor(Operators, Methods):
 
 
 def flush(tensors: Sequence[Tensor]) -> None:
-    """Compute all of these tensors that are not computed yet, as one program."""
+    """Compute those of the tensors that have no value yet, as one program."""
     sources = [tensor.source for tensor in tensors]
     execute.materialize([source for source in sources if isinstance(source, Captured)])
 
@@ -298,7 +298,7 @@ _SOURCE: Callable[[Tensor], Source] = attrgetter("_source")
 
 
 def known_leaves(tensors: Sequence[Tensor]) -> list[Leaf] | None:
-    """Return the leaves that hold the values of tensors; compute pending ones as one program.
+    """Return the leaves with the values of tensors; compute pending ones as one program.
 
     None if a value is unknown because a function is being captured.
     """
@@ -354,7 +354,7 @@ def tensor(value: npt.ArrayLike, dtype: DTypeLike | None = None) -> Tensor:
 
 
 def from_dlpack(value: object) -> Tensor:
-    """Return a tensor with a copy of an array of another library that speaks DLPack.
+    """Return a tensor with a copy of an array of another library that supports DLPack.
 
     UsageError for objects without `__dlpack__`, and for memory that is not the CPU's.
     """
@@ -371,24 +371,24 @@ def from_dlpack(value: object) -> Tensor:
     return Tensor.of_array(array)
 
 
-# Tensors and arrays of other libraries that exchange memory without a copy.
+# Exchange of memory with arrays of other libraries without a copy.
 
 
 def share_array(array: np.ndarray) -> Tensor:
     """Return a tensor over the memory of `array`, which is read when a program runs.
 
-    The caller does not change the array while something that depends on the tensor is still to be
+    The caller must not change the array while anything that depends on the tensor is still to be
     computed. A backend copies arrays that it cannot use, such as those not in row-major order.
-    ProgramError for foreign dtypes.
+    ProgramError for dtypes unknown to PTIR.
     """
     return Tensor(Stored(array_type(array.dtype, array.shape), array, None))
 
 
 def take_array(tensor: Tensor) -> np.ndarray:
-    """Return the value of `tensor` as an array of the caller's own, computed first if need be.
+    """Return the value of `tensor` as an array that the caller owns, computing it if necessary.
 
-    Without a copy if nothing else refers to the memory: a result of a program that was not read
-    before. The tensor is consumed then: reading it raises ConsumedTensorError.
+    No copy is made if nothing else refers to the memory, as for a program's result that has not
+    been read. The tensor is consumed then: reading it raises ConsumedTensorError.
     """
     source = tensor.source
     if not isinstance(source, Stored) or source.viewed or source.consumed or not source.backend:

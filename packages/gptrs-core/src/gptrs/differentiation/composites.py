@@ -1,4 +1,5 @@
-"""Rules of composites: that of the functional where it saves work, else of the decomposition."""
+"""Derivative rules of composites: the functional's own rule where it saves work, else the rules of
+the decomposition."""
 
 from __future__ import annotations
 
@@ -28,9 +29,9 @@ from gptrs.ir.ops.custom_call import Composite
 from gptrs.ir.program import Region
 
 OF_FUNCTIONAL: dict[str, Rule] = {}
-"""The rules of functionals by name, for composites that compute what the functional does."""
+"""Rules by functional, for composites that compute exactly what the functional does."""
 OF_KIND: dict[str, Rule] = {}
-"""The rules of composites that stand for a derivative, by the kind before the slash."""
+"""Rules of composites that carry their own derivative, by the kind before the slash."""
 
 
 def _functional(*names: str) -> Callable[[Backward], Backward]:
@@ -42,10 +43,10 @@ def _functional(*names: str) -> Callable[[Backward], Backward]:
 
 
 def own_rule(op: Composite, operands: Sequence[Tensor]) -> Rule | None:
-    """Return the rule of a composite, None if its derivative is that of its decomposition.
+    """Return the rule of a composite, None if its decomposition is differentiated instead.
 
-    The decomposition alone says what a composite computes. So the rule of a functional holds if the
-    functional makes the very same composite: not for other programs under its name, and not for
+    Only the decomposition defines what a composite computes. So the rule of a functional applies
+    only if the functional makes the same composite, not to other programs under its name or to
     implementations that override it.
     """
     kind = op.kind.partition("/")[0]
@@ -66,9 +67,10 @@ def body_of(op: Composite, functions: Functions) -> Region:
 
 
 def _forward(step: Step[Any]) -> tuple[Sequence[Tensor], object]:
-    """Run the composite as it is, so that a kernel may compute it.
+    """Run the composite as one instruction, so that a kernel may compute it.
 
-    One with loops or branches is entered: to run those twice costs more than to keep their values.
+    Composites with loops or branches are entered: running those twice costs more than keeping their
+    values.
     """
     op: Composite = step.op
     own = own_rule(op, step.operands)
@@ -96,10 +98,10 @@ def _has_regions(body: Region, functions: Functions) -> bool:
 
 @rule_of_many(Composite, forward=_forward)
 def _composite(step: Step[Composite], cotangents: Cotangents) -> Cotangents:
-    """The rule of the functional, or the decomposition again, backwards.
+    """Apply the functional's rule, or differentiate the decomposition.
 
-    Where the backend has no kernel for the composite, both runs of the decomposition are the same
-    expressions and computed once; where it has, what its insides are is computed again.
+    Without a kernel for the composite, both runs of the decomposition are equal expressions,
+    computed once; with a kernel, its intermediate values are recomputed.
     """
     own: Rule | None
     own, kept = step.kept
@@ -112,7 +114,7 @@ def _composite(step: Step[Composite], cotangents: Cotangents) -> Cotangents:
     return entered.pull(cotangents)
 
 
-# Functionals whose derivative is simpler than that of what they are made of.
+# Functionals whose derivative is simpler than the derivative of their decomposition.
 
 
 def _attribute(op: Composite, name: str) -> Any:
@@ -121,7 +123,7 @@ def _attribute(op: Composite, name: str) -> Any:
 
 @_functional("softmax", "safe_softmax")
 def _softmax(step: Step[Composite], cotangents: Cotangents) -> Cotangents:
-    """`y (g - sum(g y))`: the maximum that is subtracted has no part in it."""
+    """`y (g - sum(g y))`: the subtracted maximum does not contribute."""
     g, y = _wide(cotangents[0]), _wide(step.results[0])
     product = p.mul(g, y)
     along = _summed(product, _attribute(step.op, "axis"))

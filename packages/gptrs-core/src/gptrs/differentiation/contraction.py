@@ -1,4 +1,4 @@
-"""Rules of products of matrices, and of dequantization, which scales them."""
+"""Derivative rules of matrix products and of dequantization."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _dot_general(step: Step[DotGeneral], g: Tensor) -> Cotangents:
 
 
 class _Side:
-    """An operand of a product, its axes, and where its free axes are in the result."""
+    """An operand of a product, its axes, and the result axes of its free axes."""
 
     def __init__(
         self,
@@ -43,10 +43,11 @@ class _Side:
 
 
 def _product(op: DotGeneral, g: Tensor, side: _Side, other: _Side) -> Tensor:
-    """Return the cotangent of one side: `g` times the other side, over the axes of the latter.
+    """Return the cotangent of one side: `g` times the other side, contracted over the other's free
+    axes.
 
-    Of both orders of operands the one is taken whose axes come out in place, if there is one:
-    transposes were a sixth of a training step of GPT-2.
+    Uses the operand order whose result axes need no transpose, if there is one: transposes took a
+    sixth of a GPT-2 training step.
     """
     contracted = [side.contract[other.contract.index(axis)] for axis in sorted(other.contract)]
     leading = list(range(len(side.batch)))
@@ -63,7 +64,7 @@ def _product(op: DotGeneral, g: Tensor, side: _Side, other: _Side) -> Tensor:
     return found if straight == order else p.transpose(found, [straight.index(a) for a in order])
 
 
-# Codes have no derivative; scales and biases have.
+# Codes have no derivative; scales and biases do.
 
 
 @rule(q.Dequantize)
@@ -88,7 +89,8 @@ def _dequantize_affine(step: Step[q.DequantizeAffine], g: Tensor) -> Cotangents:
 
 
 def _groups(op: q.Quantization, x: Tensor) -> tuple[tuple[int, ...], list[int]]:
-    """Return the shape of `x` with an axis for the elements of a group, and the axes to add up."""
+    """Return the shape of `x` with a separate axis for the elements of a group, and the axes to
+    sum."""
     axis, size = op.axis, op.group_size
     if axis is None:
         return x.shape, list(range(x.rank))
@@ -99,7 +101,8 @@ def _groups(op: q.Quantization, x: Tensor) -> tuple[tuple[int, ...], list[int]]:
 
 
 def _gathered(op: q.Quantization, x: Tensor, parameter: Tensor, value: Tensor) -> Tensor:
-    """Return the sum of `value`, one an element of `x`, for each entry of a parameter."""
+    """Sum `value`, which has the shape of `x`, over the elements that share an entry of a
+    parameter."""
     shape, axes = _groups(op, x)
     if not parameter.rank:
         shape, axes = x.shape, list(range(x.rank))
@@ -107,7 +110,7 @@ def _gathered(op: q.Quantization, x: Tensor, parameter: Tensor, value: Tensor) -
 
 
 def _spread(op: q.Quantization, x: Tensor, parameter: Tensor) -> Tensor:
-    """Return a parameter as one value an element of `x`."""
+    """Expand a parameter to one value per element of `x`."""
     if not parameter.rank:
         return expand(parameter, x.shape)
     shape, axes = _groups(op, x)

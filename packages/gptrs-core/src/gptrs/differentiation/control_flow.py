@@ -1,4 +1,4 @@
-"""Rules of branches, loops and calls: what differentiates regions."""
+"""Derivative rules of branches, loops and calls, which differentiate regions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gptrs.ir.program import Region
 
 @rule_of_many(Cond)
 def _cond(step: Step[Cond], cotangents: Cotangents) -> Cotangents:
-    """The same branch again, backwards: it computes its values again, so nothing is kept."""
+    """Run the derivative of the branch taken, which recomputes its values, so nothing is kept."""
     predicate, *operands = step.operands
     wanted = step.wanted[1:]
     given = [each for each in cotangents if each is not None]
@@ -58,13 +58,14 @@ def _call(step: Step[Call], cotangents: Cotangents) -> Cotangents:
     return called.pull(cotangents)
 
 
-# Loops: the values of each step are stacked, and the loop runs again from the last to the first.
+# Loops: the values of each step are stacked, and a second loop runs from the last step to the
+# first.
 
 
 class Loop:
-    """A `scan`: which of its values stay the same, and which depend on what is differentiated.
+    """A `scan`, with its loop invariants and the values that depend on the differentiated inputs.
 
-    A carried value that the body returns as it came, such as a weight, is not kept for each step,
+    A carried value that the body returns unchanged, such as a weight, is not kept for each step,
     and its cotangents are added up rather than stacked.
     """
 
@@ -81,7 +82,7 @@ class Loop:
 
 
 def varying_carries(body: Region, given: Sequence[bool], count: int) -> list[bool]:
-    """Return which parameters of the body of a loop vary in some step; `count` are carried."""
+    """Return which parameters of a loop body vary in some step; the first `count` are carried."""
     varies = list(given)
     while True:
         results = varying(body, varies)[:count]
@@ -92,7 +93,7 @@ def varying_carries(body: Region, given: Sequence[bool], count: int) -> list[boo
 
 
 def _scan_forward(step: Step[Any]) -> tuple[Sequence[Tensor], object]:
-    """Stack what the loop carries into each step, too."""
+    """Run the loop, and also stack the carried values at the start of each step."""
     op: Scan = step.op
     loop = Loop(step)
     carried, scanned = step.operands[: loop.count], step.operands[loop.count :]
@@ -146,7 +147,7 @@ def _scan(step: Step[Scan], cotangents: Cotangents) -> Cotangents:
         [*loop.changed, *loop.constant, *loop.scanned], last + stacked, strict=True
     ):
         result[at] = found
-    for at in loop.constant:  # it is a result of the loop, too
+    for at in loop.constant:  # also a result of the loop
         extra, summed = of_last[at], result[at]
         if extra is not None and summed is not None:
             result[at] = p.add(summed, extra)

@@ -1,4 +1,4 @@
-"""Functions that bring their own derivative, and functions whose insides are computed twice."""
+"""Functions with their own derivative, and functions that are recomputed for their derivative."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Result = TypeVar("Result")
 
 
 def _composite(kind: str, function: Callable[..., object], args: tuple[object, ...]) -> object:
-    """Call `function` as a composite `kind`, whose operands are the tensors of the arguments.
+    """Call `function` as a composite `kind`.
 
-    Tensors that it uses without taking them are operands, too, after these.
+    Its operands are the tensors of the arguments, then the closed-over tensors.
     """
     leaves: list[Tensor] = []
     structure = flatten(args, leaves, AS_GIVEN)
@@ -48,16 +48,16 @@ def _composite(kind: str, function: Callable[..., object], args: tuple[object, .
     return rebuild(outputs[0], iter(results))
 
 
-# Functions that are computed again, rather than kept.
+# Functions whose values are recomputed rather than kept.
 
 
 def remat(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Return `function`, whose insides are computed again for its derivative instead of kept.
+    """Return `function` with intermediate values recomputed for its derivative instead of kept.
 
-    Others call it checkpointing (`jax.remat`, `torch.utils.checkpoint`). It saves the memory of
-    what the function computes on the way, and costs its time once more; choose the blocks of a
-    model. Arguments and results are as those of `gptrs.jit`; the tensors are given by position.
-    Without a derivative it is the function itself.
+    Also known as gradient checkpointing (`jax.remat`, `torch.utils.checkpoint`). It saves the
+    memory of intermediate values at the cost of a second run; apply it to the blocks of a model.
+    Arguments and results are as for `gptrs.jit`; tensors are passed by position. Without a
+    derivative it behaves like the function itself.
     """
     name = str(getattr(function, "__name__", type(function).__name__))
 
@@ -74,10 +74,10 @@ def _rematerialized(step: Step[Any]) -> tuple[Sequence[Tensor], object]:
 
 
 def _recomputed(step: Step[Composite], cotangents: Cotangents) -> Cotangents:
-    """The body again, backwards, in a branch that is always taken.
+    """Differentiate the body within a branch that is always taken.
 
-    Only the run knows that, so the optimizer does not merge these expressions with those of the
-    forward part, which would keep their values.
+    The optimizer cannot know that, so it does not merge these expressions with the forward ones,
+    which would keep their values alive.
     """
     region, count = body_of(step.op, step.functions), len(step.operands)
     given = [each for each in cotangents if each is not None]
@@ -93,7 +93,7 @@ def _recomputed(step: Step[Composite], cotangents: Cotangents) -> Cotangents:
         pairs = zip(tensors[:count], step.wanted, strict=True)
         return [zeros(x) for x, wanted in pairs if wanted]
 
-    # A sum of nothing is 0, so that this holds for cotangents without elements, too.
+    # A sum over no elements is 0, so this is true for empty cotangents, too.
     some = p.reduce(given[0], "sum", range(given[0].rank))
     always = p.bit_or(p.compare(some, some, "eq"), p.compare(some, some, "ne"))
     results = iter(p.cond(always, backward, nothing, *step.operands, *given))
@@ -103,16 +103,16 @@ def _recomputed(step: Step[Composite], cotangents: Cotangents) -> Cotangents:
 OF_KIND["remat.v1"] = Rule(_recomputed, _rematerialized, linear=False)
 
 
-# Derivatives that users give.
+# Derivatives defined by users.
 
 
 class _Known(NamedTuple):
-    """A function with its own derivative, and how its arguments and results are nested."""
+    """A function with its own derivative, and the nesting of its arguments and results."""
 
     function: CustomVjp[Any, Any]
     arguments: Structure
     tensors: int
-    """How many the arguments hold; closed-over ones follow."""
+    """Number of tensors in the arguments; closed-over tensors follow."""
 
 
 _KNOWN: dict[str, _Known] = {}
@@ -120,9 +120,9 @@ _numbers: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
 
 
 class CustomVjp(Generic[Parameters, Result]):
-    """A function with its own derivative: decorate it, then give the derivative by `defvjp`.
+    """A function with its own derivative: decorate it, then define the derivative with `defvjp`.
 
-    It is called by position; arguments and results are as those of `gptrs.jit`.
+    It is called with positional arguments; arguments and results are as for `gptrs.jit`.
     """
 
     def __init__(self, function: Callable[Parameters, Result]) -> None:
@@ -134,18 +134,18 @@ class CustomVjp(Generic[Parameters, Result]):
         self.backward: Callable[..., Any] | None = None
 
     def defvjp(self, forward: Callable[..., Any], backward: Callable[..., Any]) -> None:
-        """Give the derivative.
+        """Define the derivative.
 
-        `forward(*args)` returns what the function returns, and what `backward` needs: any tree.
-        `backward(kept, cotangents)` gets that, and the cotangents nested as the result, None for
-        other types than floats; it returns a tuple of one tree an argument, nested as it. In
-        these None is zero, and belongs to tensors that are no floats. `backward` must be linear in
-        the cotangents: `gptrs.jvp` transposes it.
+        `forward(*args)` returns the result of the function, and any tree that `backward` needs.
+        `backward(kept, cotangents)` gets this tree, and the cotangents nested as the result, None
+        for tensors that are not floats; it returns a tuple of one tree per argument, nested like
+        it. None means zero there, and is required for tensors that are not floats. `backward` must
+        be linear in the cotangents: `gptrs.jvp` transposes it.
         """
         self.forward, self.backward = forward, backward
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        """Call the function; UsageError without a derivative, and for arguments by keyword."""
+        """Call the function; UsageError without a derivative, or for keyword arguments."""
         if kwargs:
             raise UsageError(f"`{self.name}` with `custom_vjp` takes arguments by position only")
         if self.forward is None:
@@ -174,7 +174,7 @@ def _custom_forward(step: Step[Any]) -> tuple[Sequence[Tensor], object]:
     name, forward = known.function.name, known.function.forward
     if any(step.wanted[known.tensors :]):
         raise UsageError(
-            f"`{name}` with `custom_vjp` uses a tensor that is differentiated by without taking it",
+            f"`{name}` with `custom_vjp` closes over a tensor that is differentiated",
             hint="pass it as an argument",
         )
     given = cast("tuple[object, ...]", rebuild(known.arguments, iter(step.operands)))
@@ -212,5 +212,5 @@ OF_KIND["custom_vjp.v1"] = Rule(_custom_backward, _custom_forward)
 
 
 def _word(name: str) -> str:
-    """Return a name as a word of the kind of a composite."""
+    """Return a name in a form valid in the kind of a composite."""
     return "".join(char if char.isalnum() and char.isascii() else "_" for char in name)

@@ -1,4 +1,4 @@
-"""Rules of elementwise ops."""
+"""Derivative rules of elementwise ops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from gptrs.ir.ops import elementwise as e
 
 
 def _slope(op: type[Op], derivative: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
-    """Register a unary op by its cotangent, a function of the operand, the result, and its own."""
+    """Register a unary op: `derivative(operand, result, cotangent)` returns the operand's
+    cotangent."""
 
     def backward(step: Step[Op], cotangents: Cotangents) -> Cotangents:
         (g,) = cotangents
@@ -82,7 +83,7 @@ def _pow(step: Step[e.Pow], g: Tensor) -> Cotangents:
     """`p x^(p-1)`, 0 for p = 0; and `y log x`, 0 for x = 0 and p >= 0."""
     x, power = step.operands
     nil, one = zeros(x), filled(1, x)
-    # 0 * 0^-1 would be NaN, so the power is chosen before and the product after.
+    # 0 * 0^-1 would be NaN, so select before the power and after the product.
     flat = p.compare(power, nil, "eq")
     lower = p.pow(x, p.select(flat, one, p.sub(power, one)))
     by_base = p.select(flat, nil, p.mul(g, p.mul(power, lower)))
@@ -94,7 +95,8 @@ def _pow(step: Step[e.Pow], g: Tensor) -> Cotangents:
 
 @rule(e.Maximum, e.Minimum)
 def _extreme(step: Step[Op], g: Tensor) -> Cotangents:
-    """To the operand that was chosen; half to each of equal ones, and to both at NaN."""
+    """Pass the cotangent to the chosen operand, half to each if they are equal, and to both at
+    NaN."""
     lhs, rhs = step.operands
     worse = "lt" if isinstance(step.op, e.Maximum) else "gt"
     share = p.select(p.compare(lhs, rhs, "eq"), p.mul(g, filled(0.5, g)), g)
@@ -113,7 +115,7 @@ def _select(step: Step[e.Select], g: Tensor) -> Cotangents:
 
 @rule(e.Clamp)
 def _clamp(step: Step[e.Clamp], g: Tensor) -> Cotangents:
-    """To `x` within the bounds and on them, else to the bound that it is beyond."""
+    """Pass the cotangent to `x` within the bounds, inclusive, else to the bound that it exceeds."""
     x, low, high = step.operands
     ordered = p.compare(low, high, "lt")
     inside = p.bit_and(p.compare(x, low, "ge"), p.compare(x, high, "le"))

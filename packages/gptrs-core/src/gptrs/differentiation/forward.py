@@ -1,8 +1,6 @@
-"""Forward mode: run a region with the derivative of each value along a direction.
-
-Rules of the reverse mode are linear in the cotangents, so that their transposes are those of the
-forward mode: one table of rules serves both. Branches, loops and calls push both values through
-their regions.
+"""Forward mode: run a region with the derivative of each value along a direction. Reverse-mode
+rules are linear in the cotangents, and their transposes are the forward-mode rules, so one table
+serves both. Branches, loops and calls push values and derivatives through their regions.
 """
 
 from __future__ import annotations
@@ -32,11 +30,11 @@ from gptrs.ir.ops.custom_call import Composite
 from gptrs.ir.program import Instruction, Region
 
 Tangents = Cotangents
-"""A derivative for each value; None is zero."""
+"""A derivative for each value; None means zero."""
 
 
 class Pushed(NamedTuple):
-    """Values, and their derivatives along the direction of the inputs."""
+    """Values, and their derivatives along the input direction."""
 
     results: Sequence[Tensor]
     tangents: Tangents
@@ -45,7 +43,7 @@ class Pushed(NamedTuple):
 def push(
     region: Region, functions: Functions, inputs: Sequence[Tensor], tangents: Tangents
 ) -> Pushed:
-    """Capture a region on tensors, and its derivative along the tangents of these.
+    """Capture a region on tensors, and its derivative along their tangents.
 
     UsageError if an op has no derivative.
     """
@@ -72,7 +70,8 @@ def push(
 
 
 def _transposed(instruction: Instruction, step: Step[Any], directions: Tangents) -> Pushed:
-    """Transpose the reverse rule: as a function of the cotangents, its own reverse derivative."""
+    """Transpose the reverse rule: take the reverse derivative of the rule as a function of the
+    cotangents."""
     step, rule = taken(instruction, step)
     floats = [at for at, result in enumerate(step.results) if result.dtype.is_float]
     if rule is None and floats:
@@ -103,12 +102,12 @@ def _transposed(instruction: Instruction, step: Step[Any], directions: Tangents)
 
 
 def _filled(values: Sequence[Tensor], tangents: Tangents, chosen: Sequence[int]) -> list[Tensor]:
-    """Return the tangents at some positions, zeros for None."""
+    """Return the tangents at the chosen indices, zeros for None."""
     return [zeros(values[at]) if (found := tangents[at]) is None else found for at in chosen]
 
 
 def _spread(tangents: Sequence[Tensor], chosen: Sequence[int], count: int) -> Tangents:
-    """Return tangents at their positions among `count`: the opposite of `_filled`."""
+    """Return a list of `count` with tangents at the chosen indices: the inverse of `_filled`."""
     found = dict(zip(chosen, tangents, strict=True))
     return [found.get(at) for at in range(count)]
 
@@ -198,7 +197,8 @@ def _through_call(instruction: Instruction, step: Step[Any], directions: Tangent
 
 
 def _through_composite(instruction: Instruction, step: Step[Any], directions: Tangents) -> Pushed:
-    """By the rule of the functional; else the composite as it is, and tangents of its insides."""
+    """Use the rule of the functional; else run the composite as is, and push tangents through its
+    decomposition."""
     rule = own_rule(step.op, step.operands)
     if rule is not None and rule.linear:
         return _transposed(instruction, step, directions)

@@ -1,4 +1,4 @@
-"""`grad` and its kin: derivatives of Python functions of tensors."""
+"""`grad` and related functions: derivatives of Python functions of tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gptrs.capture.jitting.pytree import (
 from gptrs.capture.region import CapturedBody, capture_body
 from gptrs.capture.tensor import Tensor
 from gptrs.differentiation import (
-    composites as composites,  # the rules of each family
+    composites as composites,  # registers the rules of each family
 )
 from gptrs.differentiation import contraction as contraction
 from gptrs.differentiation import control_flow as control_flow
@@ -41,7 +41,7 @@ from gptrs.ir.program import Function, Region
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 Arguments = int | str | Sequence[int | str]
-"""Arguments of a function, by position or keyword: one, or several."""
+"""One or several arguments of a function, by position or keyword."""
 
 
 def grad(
@@ -49,7 +49,8 @@ def grad(
 ) -> Callable[Parameters, Any]:
     """Return a function of the same arguments that returns the gradient of `function`.
 
-    As `value_and_grad`, without the value; with `has_aux` it returns the gradient and the rest.
+    Like `value_and_grad` without the value; with `has_aux` it returns the gradient and the
+    auxiliary result.
     """
     both = value_and_grad(function, argnums, has_aux)
 
@@ -64,17 +65,17 @@ def grad(
 def value_and_grad(
     function: Callable[Parameters, object], argnums: Arguments = 0, has_aux: bool = False
 ) -> Callable[Parameters, tuple[Any, Any]]:
-    """Return a function of the same arguments that returns what `function` does, and its gradient.
+    """Return a function of the same arguments that returns the result of `function` and its
+    gradient.
 
-    `function` returns a float tensor of rank 0, with `has_aux` a pair of that and anything else.
-    The gradient has the nesting of the argument that `argnums` names, by position or keyword; for
-    several arguments it is a tuple. Every tensor in them must be of a float type; static values
-    stay as they are. What the function uses without taking it, and its other arguments, are
-    constants.
+    `function` returns a float tensor of rank 0, or with `has_aux` a pair of it and anything else.
+    The gradient is nested like the argument that `argnums` names, by position or keyword; for
+    several arguments it is a tuple. Every tensor in them must be of a float type; static values are
+    passed through. Other arguments and closed-over tensors are constants.
 
-    The function is captured as by `gptrs.jit`: it must not read the value of a tensor. Compile the
-    result with `gptrs.jit` if it is called more than once. UsageError for arguments that are not
-    floats, for another result, and where an op has no derivative, such as `while`.
+    The function is captured as by `gptrs.jit`, so it must not read the value of a tensor. Compile
+    the result with `gptrs.jit` if it is called more than once. UsageError for arguments that are
+    not floats, for a result of another type, or for an op without a derivative, such as `while`.
     """
 
     @functools.wraps(function)
@@ -86,7 +87,7 @@ def value_and_grad(
         returned = captured.linearized.results
         value = rebuild(captured.outputs, iter(returned))
         loss = _loss(value, has_aux, asked.name)
-        # The first of the results, also where the rest holds the same tensor.
+        # By index, not identity: the auxiliary result may hold the same tensor.
         seed = [filled(1, loss), *[None] * (len(returned) - 1)]
         return value, asked.nested(captured.pull(seed))
 
@@ -94,11 +95,11 @@ def value_and_grad(
 
 
 def vjp(function: Callable[..., Result], *args: object) -> tuple[Result, Callable[[Any], Any]]:
-    """Return `function(*args)`, and the product of vectors with its Jacobian as a function.
+    """Return `function(*args)`, and a function that multiplies vectors with its Jacobian.
 
-    The latter takes cotangents, nested as the result, and returns a tuple with one tree for each
-    argument, nested as it; zero is None in cotangents, and for tensors that are not floats. It is
-    linear, and may be called more than once. UsageError as for `value_and_grad`.
+    The latter takes cotangents nested like the result and returns a tuple with one tree per
+    argument, nested like it. None means zero in cotangents, and stands for tensors that are not
+    floats. It is linear and may be called more than once. UsageError as for `value_and_grad`.
     """
     asked = _Asked("vjp", function, range(len(args)), args, {}, integers=True)
     captured = asked.capture()
@@ -116,9 +117,9 @@ def jvp(
 ) -> tuple[Result, Any]:
     """Return `function(*primals)`, and its derivative along `tangents`, nested like the result.
 
-    The tangents are nested as the primals; None is zero, and belongs to tensors that are not
-    floats. Unlike the reverse mode, this one takes `while`. UsageError for tangents that do not
-    fit, and where an op has no derivative.
+    The tangents are nested like the primals; None means zero, and is required for tensors that are
+    not floats. Unlike reverse mode, this supports `while`. UsageError for tangents that do not fit,
+    or for an op without a derivative.
     """
     asked = _Asked("jvp", function, range(len(primals)), primals, {}, integers=True)
     given = asked.directions("tangents", tangents)
@@ -136,15 +137,16 @@ def hessian_vector(
 ) -> tuple[Any, ...]:
     """Return the product of the Hessian of a loss with vectors, one tree for each argument.
 
-    The loss is `function(*primals)`, a float tensor of rank 0; `vectors` are nested as the primals,
-    whose tensors are floats. That is the derivative of the gradient along the vectors: it costs
-    about as much as two gradients, and no Hessian is made.
+    The loss is `function(*primals)`, a float tensor of rank 0; `vectors` are nested like the
+    primals, whose tensors are floats. Computed as the derivative of the gradient along the vectors:
+    it costs about as much as two gradients, and the Hessian is never formed.
     """
     return jvp(grad(function, range(len(primals))), primals, vectors)[1]
 
 
 class _Linear:
-    """A captured function with its derivative: the program that ran, and how results are nested."""
+    """A captured function with its derivative: the program that ran, and the nesting of its
+    results."""
 
     def __init__(self, body: CapturedBody, outputs: Structure, leaves: Sequence[Tensor]) -> None:
         self.outputs = outputs
@@ -155,13 +157,13 @@ class _Linear:
 
     @functools.cached_property
     def linearized(self) -> Linearized:
-        """The program on the arguments, in reverse mode."""
+        """Return the program on the arguments, in reverse mode."""
         floats = [leaf.dtype.is_float for leaf in self.inputs[: self.count]]
         wanted = [*floats, *[False] * (len(self.inputs) - self.count)]
         return Linearized(self.region, self.functions, self.inputs, wanted)
 
     def pull(self, cotangents: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Return the cotangents of the arguments: zeros where they are floats without influence."""
+        """Return the cotangents of the arguments: zeros for floats without influence."""
         found = self.linearized.pull(cotangents)[: self.count]
         return [
             zeros(leaf) if each is None and leaf.dtype.is_float else each
@@ -170,7 +172,7 @@ class _Linear:
 
 
 class _Asked:
-    """A call of a function, and the arguments by which it is differentiated."""
+    """A call of a function, and the arguments it is differentiated with respect to."""
 
     def __init__(
         self,
@@ -195,7 +197,7 @@ class _Asked:
         self._structures = [self._flat(each, integers) for each in self._chosen]
 
     def _argument(self, wanted: int | str) -> int | str:
-        """Return the position in the call of an argument, else its keyword."""
+        """Return the position of an argument in the call, else its keyword."""
         known = list(inspect.signature(self._function).parameters)
         position = known.index(wanted) if isinstance(wanted, str) and wanted in known else wanted
         if wanted in self._kwargs:
@@ -241,7 +243,7 @@ class _Asked:
         return self._kwargs[where] if isinstance(where, str) else self._args[where]
 
     def capture(self) -> _Linear:
-        """Capture the function with placeholders for the tensors in question."""
+        """Capture the function with placeholders for the differentiated tensors."""
         outputs: list[Structure] = []
 
         def body(*tensors: Tensor) -> Sequence[Tensor]:
@@ -267,12 +269,13 @@ class _Asked:
         return _Linear(captured, outputs[0], self.leaves)
 
     def directions(self, what: str, trees: Sequence[object]) -> list[Tensor | None]:
-        """Return one tensor or None for each in question; UsageError unless they are nested so."""
+        """Return a tensor or None for each differentiated tensor; UsageError for another
+        nesting."""
         whole = (TUPLE, None, *self._structures)
         return leaves_like(what, whole, self.leaves, tuple(trees))
 
     def nested(self, found: Sequence[Tensor | None]) -> object:
-        """Return one tensor for each in question, nested as the arguments are."""
+        """Return one tensor for each differentiated tensor, nested like the arguments."""
         rest = iter(found)
         trees = [nested(structure, rest) for structure in self._structures]
         return tuple(trees) if self._several else trees[0]

@@ -1,4 +1,4 @@
-"""Rules of ops that read, write, and order elements by index."""
+"""Derivative rules of ops that read, write, and order elements by index."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _take(step: Step[i.Take], g: Tensor) -> Cotangents:
     numbers = p.reshape(indices, (indices.size,))
     if type(x.shape[0]) is int:
         return [p.segment_reduce(rows, numbers, "sum", x.shape[0]), None]
-    # `num_segments` is a number, so a symbolic count of rows is written to instead.
+    # `num_segments` must be a number, so for a symbolic count of rows, scatter into zeros instead.
     wide = p.reshape(numbers, (indices.size, *(1 for _ in x.shape[1:])))
     return [p.scatter_reduce(zeros(x), expand(wide, rows.shape), rows, 0, "add"), None]
 
@@ -69,7 +69,7 @@ def _scatter_reduce(step: Step[i.ScatterReduce], g: Tensor) -> Cotangents:
 
 
 def _last_writers(x: Tensor, indices: Tensor, axis: int) -> Tensor:
-    """Return where an update was written last of those to its element, in row-major order."""
+    """Return which updates were the last, in row-major order, to write their element."""
     flat = p.iota((indices.size,), 0, dtypes.si64)
     number = p.reshape(flat, indices.shape)
     nobody = splat(-1, dtypes.si64, x.shape)
@@ -86,7 +86,7 @@ def _segment_reduce(step: Step[i.SegmentReduce], g: Tensor) -> Cotangents:
         raise _no_products("segment_reduce", "prod")
     hit = p.compare(x, p.take(y, ids), "eq")
     count = p.segment_reduce(p.cast(hit, x.dtype), ids, "sum", op.num_segments)
-    count = p.maximum(count, filled(1, count))  # of segments without rows, too
+    count = p.maximum(count, filled(1, count))  # also where segments have no rows
     return [where(hit, p.take(p.div(g, count), ids)), None]
 
 
@@ -97,7 +97,7 @@ def _no_products(name: str, kind: str) -> UsageError:
     )
 
 
-# Sorting: the permutation that ran is carried along as indices.
+# Sorting: indices are sorted along to get the permutation.
 
 
 def _sorted_with_numbers(step: Step[Any]) -> tuple[Sequence[Tensor], object]:

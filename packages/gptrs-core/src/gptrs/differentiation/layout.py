@@ -1,4 +1,4 @@
-"""Rules of ops that move elements."""
+"""Derivative rules of ops that move elements."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def _concat(step: Step[la.Concat], g: Tensor) -> Cotangents:
 @rule(la.Pad)
 def _pad(step: Step[la.Pad], g: Tensor) -> Cotangents:
     (x,), op = step.operands, step.op
-    # Trimming is undone before what was put in between is skipped: an element may lie in either.
+    # Undo trimming before skipping interior values: trimmed positions may be elements or interior
+    # values.
     whole = p.pad(g, [-low for low in op.low], [-high for high in op.high])
     strides = [between + 1 for between in op.between(x.rank)]
     return [p.slice(whole, [0] * x.rank, x.shape, strides)]

@@ -1,4 +1,4 @@
-"""Derivatives nested as the values that they belong to."""
+"""Derivatives nested like the values that they belong to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from gptrs.errors import UsageError
 
 
 def as_tensors(tree: object) -> object:
-    """Return an argument with its arrays as tensors, and one that is no tree as it is."""
+    """Return an argument with arrays converted to tensors; one that is not a tree is returned
+    unchanged."""
     leaves: list[Tensor] = []
     try:
         structure = flatten(tree, leaves, AS_GIVEN)
@@ -37,9 +38,9 @@ def nested(structure: Structure, leaves: Iterator[Tensor | None]) -> object:
 def leaves_like(
     what: str, structure: Structure, values: Sequence[Tensor], tree: object
 ) -> list[Tensor | None]:
-    """Return the tensors of `tree`, nested as `structure` is; None where it has None.
+    """Return the tensors, or None, of `tree`, which must be nested like `structure`.
 
-    UsageError, which begins with `what`, unless each has the type of its value, a float.
+    UsageError, which begins with `what`, unless each has the float type of its value.
     """
     found = _leaves(structure, tree)
     if found is None or len(found) != len(values):

@@ -1,4 +1,4 @@
-"""Rules of reductions, running totals, and the norm op."""
+"""Derivative rules of reductions, running totals, and the norm op."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _reduce(step: Step[Reduce], g: Tensor) -> Cotangents:
     (x,), (y,), op = step.operands, step.results, step.op
 
     def spread(value: Tensor) -> Tensor:
-        """Return a value a slice as one an element, in the type of `x`."""
+        """Expand a value per slice to one per element, in the type of `x`."""
         kept = p.reshape(converted(value, x.dtype), reduced_shape(x.shape, op.axes, True))
         return expand(kept, x.shape)
 
@@ -27,7 +27,8 @@ def _reduce(step: Step[Reduce], g: Tensor) -> Cotangents:
         return [spread(g)]
     if op.kind == "prod":
         return [p.mul(spread(g), _others(x, op.axes))]
-    # Equal elements share alike. A NaN equals nothing, so that 0 / 0 makes its slice NaN.
+    # Equal elements share the cotangent equally. A NaN equals nothing, so that 0 / 0 makes its
+    # slice NaN.
     if y.dtype is not x.dtype:  # rounded, so that no element may equal it
         y = p.reduce(x, op.kind, op.axes)
     hit = p.compare(x, spread(y), "eq")
@@ -36,7 +37,8 @@ def _reduce(step: Step[Reduce], g: Tensor) -> Cotangents:
 
 
 def _others(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """Return for each element the product of the others of its slice; zeros divide nothing."""
+    """Return for each element the product of the others in its slice, without division, so zeros
+    are safe."""
     free = [axis for axis in range(x.rank) if axis not in axes]
     order = [*free, *axes]
     apart = p.transpose(x, order)
@@ -66,8 +68,8 @@ def _cumulative(step: Step[Cumulative], g: Tensor) -> Cotangents:
 def _later_products(op: Cumulative, x: Tensor, g: Tensor) -> Tensor:
     """Return at each j the sum over later i of `g[i]` times the product of x from j to i.
 
-    The product leaves out j, and i if the op is exclusive. A recurrence over the axis is exact
-    where elements are 0, unlike quotients of products.
+    The product excludes j, and i if the op is exclusive. A recurrence over the axis is exact for
+    elements of 0, unlike quotients of products.
     """
     order = [op.axis, *(axis for axis in range(x.rank) if axis != op.axis)]
     back = sorted(range(x.rank), key=order.__getitem__)
@@ -85,16 +87,17 @@ def _later_products(op: Cumulative, x: Tensor, g: Tensor) -> Tensor:
 
 
 def _to_records(op: Cumulative, x: Tensor, g: Tensor) -> Tensor:
-    """Return each cotangent at the element that was the extreme so far: the latest of equals."""
+    """Return the cotangents summed at the elements that were the running extreme: the latest of
+    equals."""
     axis = op.axis
-    if op.exclusive:  # result i is that of its neighbour
+    if op.exclusive:  # exclusive: result i is the running extreme of its neighbour
         low, high = [0] * x.rank, [0] * x.rank
         low[axis], high[axis] = (1, -1) if op.reverse else (-1, 1)
         g = p.pad(g, low, high)
     best = p.cumulative(x, "max" if op.kind == "max" else "min", axis, op.reverse)
     record = p.bit_or(p.compare(x, best, "eq"), p.compare(x, x, "ne"))
     number = p.iota(x.shape, axis, dtypes.si64)
-    # The first element that a total sees is a record, so that every minimum is one's number.
+    # The first element is always a record, so every result has one.
     other = filled(2**62, number) if op.reverse else zeros(number)
     kind = "min" if op.reverse else "max"
     latest = p.cumulative(p.select(record, number, other), kind, axis, op.reverse)
@@ -125,11 +128,11 @@ def normalized_backward(
     epsilon: float,
     centers: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the cotangent of `x` by `normal(x) * weight`, `normal(x)`, and `g`, the latter wide.
+    """Return the cotangent of `x` in `normal(x) * weight`, then `normal(x)` and `g`, both widened.
 
-    `normal(x)` is `(x - mean) / sqrt(var + epsilon)`, without `centers`
-    `x / sqrt(mean(x^2) + epsilon)`. Statistics are computed again: that costs less than keeping
-    them, and all is done in the type in which `x` accumulates.
+    `normal(x)` is `(x - mean) / sqrt(var + epsilon)`, without `centers` `x / sqrt(mean(x^2) +
+    epsilon)`. Statistics are recomputed, which costs less than keeping them; everything is computed
+    in the accumulation type of `x`.
     """
     wide, g = converted(x, x.dtype.accumulator), converted(g, x.dtype.accumulator)
 
@@ -152,7 +155,8 @@ def normalized_backward(
 
 
 def _mean(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """Return the mean over axes, which stay; symbolic sizes are counted when the program runs."""
+    """Return the mean over axes, which are kept; symbolic sizes are counted when the program
+    runs."""
     if all(type(x.shape[axis]) is int for axis in axes):
         return bounded_mean(x, axes)
     summed = p.reduce(x, "sum", axes, keepdims=True)

@@ -1,4 +1,4 @@
-"""Reverse mode: run a region again, then its rules from the last instruction to the first."""
+"""Reverse mode: run a region, then its rules from the last instruction to the first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gptrs.ir.program import Instruction, Region, Value
 
 
 class _Taken(NamedTuple):
-    """A step that depends on what is differentiated."""
+    """A step that depends on the differentiated inputs."""
 
     instruction: Instruction
     step: Step[Any]
@@ -31,12 +31,14 @@ class _Taken(NamedTuple):
 
 
 class Linearized:
-    """A region that ran on tensors, and can tell how its results depend on some of its inputs."""
+    """A region captured on tensors that can pull cotangents of results back to some of its
+    inputs."""
 
     def __init__(
         self, region: Region, functions: Functions, inputs: Sequence[Tensor], wanted: Sequence[bool]
     ) -> None:
-        """Capture the region on `inputs`; the derivatives by the `wanted` ones can be asked for."""
+        """Capture the region on `inputs`, to be differentiated with respect to the `wanted`
+        ones."""
         self._region = region
         self._taken: list[_Taken] = []
         asked = zip(region.params, wanted, strict=True)
@@ -47,7 +49,7 @@ class Linearized:
         self.results = tuple([self._known[value] for value in region.results])
 
     def pull(self, cotangents: Cotangents) -> list[Tensor | None]:
-        """Return the cotangents of the inputs for those of the results; None is zero.
+        """Return the cotangents of the inputs for the cotangents of the results; None means zero.
 
         UsageError if an op has no derivative.
         """
@@ -81,7 +83,8 @@ class Linearized:
     def _add(
         self, found: dict[Value, Tensor], values: Sequence[Value], cotangents: Cotangents
     ) -> None:
-        """Add cotangents of values to those that are known; drop what nobody asks for."""
+        """Add cotangents to those already found for their values; drop cotangents that are not
+        needed."""
         for value, cotangent in zip(values, cotangents, strict=True):
             if cotangent is None or value not in self._varying:
                 continue
@@ -91,7 +94,8 @@ class Linearized:
 
 
 def taken(instruction: Instruction, step: Step[Any]) -> tuple[Step[Any], Rule | None]:
-    """Run the forward part of a step; return it with its results, and its rule if there is one."""
+    """Run the forward part of a step; return the step with its results, and its rule if there is
+    one."""
     rule = RULES.get(type(instruction.op))
     if rule is None or rule.forward is None:
         return step._replace(results=emit(instruction, step.operands, step.functions)), rule
@@ -100,7 +104,7 @@ def taken(instruction: Instruction, step: Step[Any]) -> tuple[Step[Any], Rule | 
 
 
 def no_derivative(instruction: Instruction) -> UsageError:
-    """Return the error for an instruction without a rule, with what to use instead."""
+    """Return the error for an instruction without a rule, with a hint at what to use instead."""
     op = instruction.op
     if isinstance(op, While):
         return UsageError(

@@ -1,4 +1,4 @@
-"""The table of derivative rules, and what a rule is given."""
+"""The table of derivative rules, and the arguments of rules."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from gptrs.ir.program import Function, Instruction, Region
 
 OpType = TypeVar("OpType", bound=Op)
 Functions = Mapping[str, Function]
-"""The functions of a program by name, each after those that it calls."""
+"""The functions of a program by name, callees first."""
 Cotangents = Sequence[Tensor | None]
-"""A derivative for each value; None is zero."""
+"""A derivative for each value; None means zero."""
 
 
 class Step(NamedTuple, Generic[OpType]):
-    """One instruction of the program whose derivative is built, with the tensors it runs on."""
+    """One instruction of the differentiated program, with the tensors it runs on."""
 
     op: OpType
     operands: tuple[Tensor, ...]
     results: tuple[Tensor, ...]
     wanted: tuple[bool, ...]
-    """Whether the derivative by each operand is asked for."""
+    """Whether the cotangent of each operand is needed."""
     regions: tuple[Region, ...]
     functions: Functions
     kept: Any = None
@@ -34,11 +34,11 @@ class Step(NamedTuple, Generic[OpType]):
 
 
 Forward = Callable[[Step[Any]], tuple[Sequence[Tensor], object]]
-"""Computes the results of a step (which has none yet), and what its backward part needs."""
+"""Computes the results of a step (which has none yet), and the values that its backward part
+needs."""
 Backward = Callable[[Step[Any], Cotangents], Cotangents]
-"""Returns the cotangents of the operands for those of the results; at least one is not None.
-
-The result is linear in the cotangents: the forward mode transposes it."""
+"""Returns the cotangents of the operands for those of the results, which are
+not all None. It must be linear in the cotangents, since forward mode transposes it."""
 
 
 class Rule(NamedTuple):
@@ -47,7 +47,7 @@ class Rule(NamedTuple):
     backward: Backward
     forward: Forward | None = None
     linear: bool = True
-    """Whether `backward` may be transposed for the forward mode, else that enters the body."""
+    """Whether forward mode may transpose `backward`; otherwise it enters the body."""
 
 
 RULES: dict[type[Op], Rule] = {}
@@ -56,9 +56,8 @@ CONSTANT: set[type[Op]] = {
     *(elementwise.Sign, elementwise.Floor, elementwise.Ceil, elementwise.RoundNearestEven),
     *(elementwise.Bitcast, elementwise.StopGradient, random.RngUniform, random.RngNormal),
 }
-"""Ops with float results through which no derivative flows: steps, bits, and random numbers.
-
-Ops whose results are not floats need not be listed."""
+"""Ops with float results that no derivative flows through: step functions, bits, and random
+numbers. Ops whose results are not floats need not be listed."""
 
 
 def rule(
@@ -92,11 +91,11 @@ def rule_of_many(*ops: type[Op], forward: Forward | None = None) -> Callable[[Ba
     return register
 
 
-# What rules are made of.
+# Building blocks of rules.
 
 
 def filled(value: Number, like: Tensor) -> Tensor:
-    """Return a tensor of the type of `like` that holds one value."""
+    """Return a tensor of the type of `like` filled with `value`."""
     return splat(value, like.dtype, like.shape)
 
 
@@ -108,7 +107,7 @@ def zeros(like: Tensor) -> Tensor:
 def where(pred: Tensor, x: Tensor) -> Tensor:
     """Return `x` where `pred` holds, else 0.
 
-    A product with a mask would turn infinities that the mask hides into NaN.
+    Multiplying by a mask would turn masked infinities into NaN.
     """
     return primitives.select(pred, x, zeros(x))
 
@@ -121,7 +120,7 @@ def total(parts: Sequence[Tensor]) -> Tensor:
     return found
 
 
-# Instructions that run again, on other tensors.
+# Instructions captured again on other tensors.
 
 
 def functions_of(instruction: Instruction, functions: Functions) -> list[Function]:
@@ -133,9 +132,9 @@ def functions_of(instruction: Instruction, functions: Functions) -> list[Functio
 
 
 def with_callees(names: set[str], functions: Functions) -> list[Function]:
-    """Return the functions called `names` and those that they call, at any depth."""
+    """Return the functions called `names` and their callees, at any depth."""
     reached = set(names)
-    for function in reversed(list(functions.values())):  # each after those that it calls
+    for function in reversed(list(functions.values())):  # callees first
         if function.name in reached:
             reached.update(name for inner in function.body.walk() for name in inner.op.callees())
     return [function for function in functions.values() if function.name in reached]
@@ -165,9 +164,9 @@ def run_region(
 
 
 def varying(region: Region, given: Sequence[bool]) -> list[bool]:
-    """Return which results of a region may vary with the parameters that are `given`.
+    """Return which results of a region may vary with the `given` parameters.
 
-    Every float result of a loop or call counts that reads a value that varies.
+    If a loop or call reads a varying value, all of its float results count.
     """
     known = {param for param, varies in zip(region.params, given, strict=True) if varies}
     for instruction in region.instructions:
@@ -182,7 +181,7 @@ def varies_with(instruction: Instruction, known: set[Any]) -> bool:
 
 
 def summed_to(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return `x` added up to `shape`, from which it could be broadcast."""
+    """Return `x` summed to `shape`, which broadcasts to the shape of `x`."""
     lead = x.rank - len(shape)
     axes = [
         axis

@@ -1,4 +1,4 @@
-"""Rules of ops that slide a window."""
+"""Derivative rules of sliding-window ops."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from gptrs.ir.ops.window import AxisWindow, ExtractPatches, ReduceWindow
 
 
 def _spread(count: int, stride: int) -> int:
-    """Return how many elements lie from the first to the last position, as `pad` counts them."""
+    """Return the extent from the first to the last position, as `pad` with interior values counts
+    it."""
     return count + (count - 1) * (stride - 1) if stride > 1 and count else count
 
 
 class _Offset:
-    """One element of the window: what its positions read, as a strided slice of the operand."""
+    """One element of the window: the elements it reads at all positions form a strided slice of the
+    operand."""
 
     def __init__(
         self, axes: Sequence[AxisWindow], dims: Sequence[int], out: Sequence[int], at: Sequence[int]
@@ -36,9 +38,9 @@ class _Offset:
         self._trimmed = [(axis.low, axis.high) for axis in axes]
 
     def back(self, g: Tensor, outer: int) -> Tensor:
-        """Return `g`, one a position, where it was read from, zeros elsewhere.
+        """Return `g`, one value per position, scattered to the elements read, zeros elsewhere.
 
-        The `outer` first and last axes stay; padding is dropped.
+        The `outer` first and last axes are kept; padding is dropped.
         """
         low, high, between = [
             [*[0] * outer, *values, *[0] * outer]
@@ -60,7 +62,7 @@ def _offsets(
 
 @rule(ExtractPatches)
 def _extract_patches(step: Step[ExtractPatches], g: Tensor) -> Cotangents:
-    """The sum over the window of what each of its elements has read, put back."""
+    """Sum over the window's elements the cotangents put back where each was read."""
     (x,), channels = step.operands, step.operands[0].shape[-1]
     sizes = [*g.shape[:-1], channels]
     parts: list[Tensor] = []
@@ -87,7 +89,7 @@ def _reduce_window(step: Step[ReduceWindow], g: Tensor) -> Cotangents:
 
 
 def _spread_sums(axes: Sequence[AxisWindow], x: Tensor, g: Tensor) -> Tensor:
-    """Return the transpose of windowed sums, which is one: over `g` with its strides undone."""
+    """Return the transpose of windowed sums: a windowed sum over `g` dilated by the strides."""
     reaches = [(axis.size - 1) * axis.dilation for axis in axes]
     low = [reach - axis.low for reach, axis in zip(reaches, axes, strict=True)]
     spread = [_spread(count, axis.stride) for count, axis in zip(g.shape, axes, strict=True)]
@@ -103,8 +105,8 @@ def _spread_sums(axes: Sequence[AxisWindow], x: Tensor, g: Tensor) -> Tensor:
 def _to_first_extremes(step: Step[ReduceWindow], x: Tensor, y: Tensor, g: Tensor) -> Tensor:
     """Return the sum of the cotangents of all windows in which an element is the first extreme.
 
-    That is how torch has it; a NaN is an extreme. What falls on padding, in a window of nothing
-    but infinities, is dropped.
+    This matches torch; a NaN is an extreme. Cotangents that fall on padding, in a window of only
+    infinities, are dropped.
     """
     op, axes = step.op, step.op.axes()
     wide_type = x.dtype.accumulator  # f8e4m3 has no infinity

@@ -87,8 +87,9 @@ class Builder:
 
 
 def with_operands(instruction: Instruction, known: Mapping[Value, Value]) -> Instruction:
-    """Return `instruction` with each operand x replaced by `known[x]`. Returns the same object if
-    no operand is in `known`.
+    """Return `instruction` with each operand x replaced by `known[x]`.
+
+    Returns the same object if no operand is in `known`.
     """
     operands = tuple(known.get(operand, operand) for operand in instruction.operands)
     return (

@@ -112,9 +112,10 @@ def by_name(name: str) -> DType:
 
 
 def dtype_of(value: DTypeLike) -> DType:
-    """Return the PTIR dtype for a PTIR or NumPy dtype, a name, or a Python type. `bool`, `int`,
-    `float` and `complex` mean i1, si64, f32 and cf32, as for elements of lists. ProgramError with
-    the known names otherwise.
+    """Return the PTIR dtype for a PTIR or NumPy dtype, a name, or a Python type.
+
+    `bool`, `int`, `float` and `complex` mean i1, si64, f32 and cf32, as for elements of lists.
+    ProgramError with the known names otherwise.
     """
     if isinstance(value, DType):
         return value

@@ -69,8 +69,9 @@ class Token(NamedTuple):
 
 
 class Lexer:
-    """Reads tokens one at a time; `token` is the next one. `words` maps words of an older version
-    to their current spelling.
+    """Reads tokens one at a time; `token` is the next one.
+
+    `words` maps words of an older version to their current spelling.
     """
 
     def __init__(self, text: str, words: Mapping[str, str] | None = None) -> None:

@@ -110,8 +110,9 @@ class Specializer:
         )
 
     def at(self, sizes: Mapping[int, int]) -> Program:
-        """Return the program with each `?n` replaced by `sizes[n]`, unverified. `sizes` must cover
-        all symbols. Its values may be symbolic dims.
+        """Return the program with each `?n` replaced by `sizes[n]`, unverified.
+
+        `sizes` must cover all symbols. Its values may be symbolic dims.
         """
         return Program(
             tuple(

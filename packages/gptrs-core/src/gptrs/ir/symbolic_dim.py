@@ -295,8 +295,9 @@ def parse_dim(text: str) -> int:
 
 
 def _read(tokens: list[str]) -> int:
-    """Read a sum up to the end or the `)/n)` of a quotient. `tokens` is in reverse order; tokens
-    that were read are popped.
+    """Read a sum up to the end or the `)/n)` of a quotient.
+
+    `tokens` is in reverse order; tokens that were read are popped.
     """
     total, product, open_ = 0, 1, False
     while tokens:

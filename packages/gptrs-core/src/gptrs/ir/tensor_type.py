@@ -44,8 +44,8 @@ class TensorType:
             raise ProgramError(f"`{self}` has more than 2^48 elements")
 
     def __hash__(self) -> int:
-        # Keys of compiled steps hold hundreds of types, most of which differ only in shape, so the
-        # hash is of the shape alone.
+        # Keys of compiled steps hold hundreds of types that mostly differ in shape alone, so only
+        # the shape is hashed.
         return hash(self.shape)
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
 """The optimizer: passes and rewrites that simplify a program and preserve its results.
 
-Its names, listed in `__init__.pyi`, are imported on first use: a program that an earlier process
-optimized needs none of the passes.
+Names, listed in `__init__.pyi`, are imported on first use: a program that an earlier process
+optimized needs no passes.
 """
 
 from __future__ import annotations

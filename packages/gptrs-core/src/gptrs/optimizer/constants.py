@@ -1,4 +1,4 @@
-"""Values that hold one number in every element: recognized and emitted by rewrites."""
+"""Splats, values with the same number in every element: recognized and emitted by rewrites."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.rewrite.pattern import Emitter, Match
 
 MOVES = (BroadcastTo, Reshape, Transpose, Slice, Tile, Reverse)
-"""Ops every element of whose result is one of their operand."""
+"""Ops that only move or repeat elements of their operand."""
 
 _MAX_MOVES = 8
-"""How far back a constant is looked for, so that long chains take no more than linear time."""
+"""How far back to look for a constant, so that long chains take linear time."""
 
 
 def splat_value(match: Match, value: Value) -> Literal | None:
     """Return the element that `value` repeats, as a literal of rank 0, None if unknown.
 
-    It is known where a constant with one element, or with equal ones, lies behind `value` or behind
-    ops that move elements.
+    It is known if `value` is a constant with one element or only equal ones, possibly behind ops
+    that move elements.
     """
     for _ in range(_MAX_MOVES):
         node = match.definition(value)
@@ -35,12 +35,14 @@ def splat_value(match: Match, value: Value) -> Literal | None:
 
 
 def is_splat(match: Match, value: Value, number: complex) -> bool:
-    """Return whether every element of `value` is `number`, which its dtype must hold exactly."""
+    """Return whether every element of `value` is `number`, which its dtype must represent
+    exactly."""
     return splat_value(match, value) == Literal.full(number, value.type.dtype)
 
 
 def beside_splat(match: Match, number: complex) -> Value | None:
-    """Return the operand of a binary op whose other one holds `number` everywhere, lhs first."""
+    """Return the operand of a binary op whose other operand is `number` everywhere; lhs is tried
+    first."""
     lhs, rhs = match.operands
     if is_splat(match, rhs, number):
         return lhs
@@ -55,7 +57,7 @@ def emit_splat(emit: Emitter, element: Literal, type_: TensorType) -> Value:
 
 def _single(literal: Literal) -> Literal | None:
     size, data = literal.type.dtype.itemsize, literal.data
-    # The ends are compared first: the whole of a large literal is read only if it looks like one.
+    # Compare the ends first, so that a large literal is read whole only if it may be a splat.
     if data[:size] != data[-size:] or literal.splat is None:
         return None
     return Literal(literal.type.with_shape(()), literal.splat)

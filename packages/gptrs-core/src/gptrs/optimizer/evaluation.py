@@ -20,20 +20,20 @@ Evaluator = Callable[[Program], Sequence[np.ndarray]]
 Definitions = dict[Value, Instruction]
 
 CHEAP = (Constant, Iota, BroadcastTo)
-"""Ops that a backend recomputes at almost no cost, while their values take memory."""
+"""Ops that cost almost nothing to recompute, while their values take memory."""
 
 
 def definitions(region: Region) -> Definitions:
-    """Return the instruction behind each value that `region` defines."""
+    """Map each value that `region` defines to its instruction."""
     return {value: made for made in region.instructions for value in made.results}
 
 
 def known_instructions(region: Region, given: Iterable[Value]) -> dict[Instruction, bool]:
     """Return the instructions that read only `given` and each other, in order.
 
-    The value says whether it depends on one of `given`. Random ops are left out, since a program
-    that draws numbers shall draw them each time; so are custom calls, composites, calls, ops of
-    symbolic dims, and `while`, which may never end.
+    The flag says whether it depends on one of `given`. Random ops are excluded, since a program
+    must draw its numbers in each run; so are custom calls, composites, calls, ops with symbolic
+    dims, and `while`, which may never end.
     """
     from_given = dict.fromkeys(given, True)
     known: dict[Instruction, bool] = {}
@@ -60,7 +60,7 @@ def _may_be_evaluated(instruction: Instruction) -> bool:
 
 
 def cut(values: Sequence[Value], params: Sequence[Value], defined: Definitions) -> Program:
-    """Return the program from `params` to `values`, made of the instructions that they need."""
+    """Return the program from `params` to `values`, with only the instructions they need."""
     needed: dict[Instruction, None] = {}
     pending = [(value, False) for value in reversed(values)]
     while pending:

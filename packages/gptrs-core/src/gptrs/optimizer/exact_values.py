@@ -1,8 +1,7 @@
-"""Constants that NumPy computes as a backend does: moves of elements, integers, some floats.
-
-The first program of a process would otherwise wait for kernels that run once: with an empty cache,
+"""Constants that NumPy computes with the same bits as any backend: moves, integers, some floats.
+Otherwise the first program of a process would wait for kernels that run once: with an empty cache,
 `numba` compiled for 4 s to fold the positions `iota * 1` of the demo model. The reference backend
-remains the definition: a test holds each function equal to it on all types.
+remains the definition; a test compares each function with it on all types.
 """
 
 from __future__ import annotations
@@ -39,7 +38,8 @@ def _slice(op: layout.Slice, x: _Arrays) -> np.ndarray:
 
 
 def _rsqrt(x: np.ndarray) -> np.ndarray:
-    # Two roundings, as `Backend.ieee_floats` says: each batch norm of a file folds such a chain.
+    # Two roundings, as `Backend.ieee_floats` demands. Every batch norm in an imported file folds
+    # such a chain.
     return np.reciprocal(np.sqrt(x))
 
 
@@ -55,7 +55,7 @@ MOVES: Mapping[type[Op], _Move] = {
     layout.Reverse: lambda op, x: np.flip(x[0], op.axes),
     elementwise.Select: lambda _, x: np.where(*x),
 }
-"""Ops whose result elements come from operands or an attribute, for any type."""
+"""Ops of any type whose result elements are copied from operands or an attribute."""
 
 ARITHMETIC: Mapping[type[Op], _Function] = {
     elementwise.Neg: np.negative,
@@ -65,7 +65,8 @@ ARITHMETIC: Mapping[type[Op], _Function] = {
     elementwise.Maximum: np.maximum,
     elementwise.Minimum: np.minimum,
 }
-"""Ops that wrap, for integers of at least 8 bits: 4-bit integers are stored in bytes."""
+"""Ops that wrap, for integers of at least 8 bits; 4-bit integers are stored in bytes, so NumPy
+would not wrap them."""
 
 IEEE_754: Mapping[type[Op], _Function] = {
     elementwise.Neg: np.negative,
@@ -81,8 +82,8 @@ IEEE_754: Mapping[type[Op], _Function] = {
     elementwise.Ceil: np.ceil,
     elementwise.RoundNearestEven: np.rint,
 }
-"""Ops of f32 and f64 whose bits IEEE 754 fixes, for backends that follow it. Others may flush
-subnormal numbers to zero, or have a faster square root."""
+"""Ops of f32 and f64 whose bits IEEE 754 fixes, for backends that follow it. Other backends may
+flush subnormal numbers to zero, or use a faster, less exact square root."""
 
 LOGIC: Mapping[type[Op], _Function] = {
     elementwise.Not: np.invert,
@@ -90,7 +91,7 @@ LOGIC: Mapping[type[Op], _Function] = {
     elementwise.Or: np.bitwise_or,
     elementwise.Xor: np.bitwise_xor,
 }
-"""Ops of such integers or of bool."""
+"""Ops of integers of at least 8 bits, or of bool."""
 
 COMPARISONS: Mapping[str, _Function] = {
     "lt": np.less,
@@ -100,19 +101,19 @@ COMPARISONS: Mapping[str, _Function] = {
     "gt": np.greater,
     "ne": np.not_equal,
 }
-"""The directions of `compare`, of the same types."""
+"""The directions of `compare`, on the same types."""
 
 
 def exact_values(
     instructions: Iterable[Instruction], *, ieee_floats: bool = False
 ) -> dict[Value, np.ndarray]:
-    """Return the results of those instructions, given in order, that NumPy computes exactly.
+    """Return the results of those of the `instructions`, in order, that NumPy computes exactly.
 
-    They depend only on each other. `ieee_floats` is that of the backend: False leaves arithmetic
-    of floats to it.
+    The instructions depend only on each other. `ieee_floats` is the backend's flag: False leaves
+    float arithmetic to the backend.
     """
     known: dict[Value, np.ndarray] = {}
-    with np.errstate(all="ignore"):  # PTIR defines what overflow gives
+    with np.errstate(all="ignore"):  # PTIR defines the results of overflow
         for instruction in instructions:
             compute = _function_of(instruction, ieee_floats)
             if compute is None or not all(value in known for value in instruction.operands):
@@ -141,7 +142,7 @@ def _function_of(instruction: Instruction, ieee_floats: bool) -> _Function | Non
     return None
 
 
-# Ops that give the same bits wherever an element stands, and whether an op takes operands.
+# Ops whose result bits do not depend on an element's position, and a check of operand types.
 
 
 EXACT_UNARY: tuple[type[Op], ...] = (
@@ -158,8 +159,8 @@ EXACT_UNARY: tuple[type[Op], ...] = (
     ops.Cast,
     ops.Bitcast,
 )
-"""Of one operand. Of real types IEEE 754 fixes the results; exponentials and the like may differ in
-the last bit between the loops that a backend runs for other shapes and strides."""
+"""Unary ops. IEEE 754 fixes their results for real types; exponentials and the like may differ in
+the last bit between a backend's loops for other shapes and strides."""
 
 EXACT_BINARY: tuple[type[Op], ...] = (
     ops.Add,
@@ -175,11 +176,11 @@ EXACT_BINARY: tuple[type[Op], ...] = (
     ops.ShiftRightLogical,
     ops.Compare,
 )
-"""Of two operands. `maximum` and `minimum` may give either of two zeros."""
+"""Binary ops. `maximum` and `minimum` are missing: they may return either of two zeros."""
 
 
 def accepts(op: Op, *operands: TensorType) -> bool:
-    """Return whether `op` takes these operands; it does not where symbolic dims leave that open."""
+    """Return whether `op` accepts these operands; False if symbolic dims leave that open."""
     try:
         op.result_types(operands)
     except ProgramError:

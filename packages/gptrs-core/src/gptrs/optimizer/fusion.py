@@ -1,4 +1,4 @@
-"""Finds matches of patterns in a region, and replaces each by one instruction."""
+"""Finds matches of patterns in a region and replaces each by one instruction."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from gptrs.quick_dataclass import dataclass
 
 @dataclass(frozen=True)
 class FoundCall:
-    """A call that a pattern found in a program, under the names of the function that was called."""
+    """A call of a function that a pattern found in a program, with arguments by parameter name."""
 
     pattern: str
     operands: Mapping[str, Bound]
-    """By parameter; those that the call did without are left out."""
+    """Operands by parameter; omitted ones are left out."""
     attributes: Mapping[str, object]
     """The values of all other parameters."""
     made: tuple[Made, ...]
@@ -62,16 +62,16 @@ def find_calls(pattern: ProgramPattern, region: Region) -> list[FoundCall]:
 
 
 Replacement = Callable[[FoundCall], Op | None]
-"""The op that computes the result of a call from its operands, in their order; None to decline."""
+"""Returns the op that computes a call from its operands in order; None declines."""
 
 
 @dataclass(frozen=True)
 class FusionPass:
-    """A pass that replaces each call by one instruction, mostly a `custom_call`.
+    """A pass that replaces each call by one instruction, usually a `custom_call`.
 
-    Calls are replaced from the end of the program to its start, so that the later of two
-    overlapping ones wins. A transposed operand is transposed in front of the new instruction. What
-    else reads an inner value keeps that alive; what nothing reads any more goes with the dead code.
+    Calls are replaced from the end of the program to its start, so the later of two overlapping
+    calls wins. Transposes of operands are emitted in front of the new instruction. Inner values
+    with other readers stay alive; the rest is left to dead code elimination.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Splits off computations that depend only on parameters, to run them once."""
+"""Splits off computations that depend only on parameters, so that they run once."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from gptrs.optimizer.passes.cleanup import without_dead_code
 from gptrs.optimizer.split import Recipe, Split
 
 GROWTH_ALLOWED = 4_096
-"""Bytes by which a derived parameter may exceed its sources."""
+"""How many bytes larger than its sources a derived parameter may be."""
 _VIEWS = (*CHEAP, Reshape)
-"""Not worth to be kept for themselves."""
+"""Values not worth keeping on their own."""
 
 
 def fold_parameters(program: Program, constant: Sequence[bool]) -> Split:
     """Split off computations that read only constants and the parameters that `constant` marks.
 
-    The largest such parts of `@main` become recipes, except those that a backend computes at no
-    cost (reshapes, broadcasts), results larger than their parameters (a wider type, a repetition),
-    and instructions that must not be computed ahead (see `known_instructions`). Values that are
-    only returned are not split off either: the caller gets and keeps them. A recipe that fails does
-    so when it is first needed. Constant parameters that only recipes read, or that are unused, are
-    removed from the program. Functions are folded like `@main`, for parameters that are constant in
-    all their calls in `@main`, which passes the derived values to them.
+    The largest such parts of `@main` become recipes. Exceptions are free computations (reshapes,
+    broadcasts), results larger than their parameters (wider types, repetitions), instructions that
+    must not run ahead (see `known_instructions`), and values that are only returned, which the
+    caller keeps anyway. A failing recipe fails when it is first needed. Constant parameters that
+    are unused, or that only recipes read, are removed from the program. Functions are folded like
+    `@main` for parameters that are constant in all of their calls in `@main`, which passes them the
+    derived values.
     """
     lifted = _with_folded_functions(program, constant)
     if lifted is None:
@@ -40,7 +40,7 @@ def fold_parameters(program: Program, constant: Sequence[bool]) -> Split:
 
 
 def _fold_main(program: Program, constant: Sequence[bool]) -> Split:
-    """Fold parameters like `fold_parameters`, but only in `@main`."""
+    """Like `fold_parameters`, but only in `@main`."""
     region = program.main.body
     given = [param for param, flag in zip(region.params, constant, strict=True) if flag]
     known = known_instructions(region, given)
@@ -61,7 +61,7 @@ def _fold_main(program: Program, constant: Sequence[bool]) -> Split:
 
 
 def _with_folded_functions(program: Program, constant: Sequence[bool]) -> Split | None:
-    """Return `program` whose calls take derived parameters; None if no function has any."""
+    """Return `program` with calls that take derived parameters; None if no function has any."""
     main = program.main.body
     numbers = {param: n for n, param in enumerate(main.params) if constant[n]}
     calls: dict[str, list[Instruction]] = {}
@@ -111,7 +111,7 @@ def _lifted(program: Program, splits: Mapping[str, Split], numbers: Mapping[Valu
 
 
 def _frontier(region: Region, foldable: set[Instruction], given: set[Value]) -> list[Value]:
-    """Return what to derive: values that instructions outside read and that are worth it."""
+    """Return the values to derive: those worth it that other instructions read."""
     sources: dict[Value, frozenset[Value]] = {param: frozenset([param]) for param in given}
     worth: dict[Value, bool] = {}
     for made in region.instructions:
@@ -122,7 +122,7 @@ def _frontier(region: Region, foldable: set[Instruction], given: set[Value]) -> 
             sources[value] = below
             room = sum(param.type.nbytes for param in below) + GROWTH_ALLOWED
             worth[value] = value.type.nbytes <= room and not isinstance(made.op, _VIEWS)
-    # Cheap values remain in the program, which therefore also needs their operands.
+    # Cheap values remain in the program, so their operands must be available there.
     defined = definitions(region)
     wanted: dict[Value, None] = {}
     outside = [made for made in region.instructions if made not in foldable]
@@ -153,7 +153,8 @@ def _recipe(value: Value, region: Region) -> Recipe:
 
 
 def _nameless(region: Region) -> Region:
-    """Return `region` without names, so that equal layers share the compiled recipe."""
+    """Return `region` without names, so that recipes of equal layers are equal and compiled
+    once."""
     copies = {param: Value(param.type) for param in region.params}
     instructions: list[Instruction] = []
     for made in region.instructions:

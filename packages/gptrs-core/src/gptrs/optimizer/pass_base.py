@@ -1,4 +1,4 @@
-"""Passes, and the two ways to write one: over regions, or as a list of rewrites."""
+"""Base classes of passes: over programs, over regions, or as a list of rewrites."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gptrs.quick_dataclass import dataclass
 
 
 class Pass(Protocol):
-    """A change of programs that preserves their results, bit for bit, and their signatures."""
+    """A transformation that preserves results, bit for bit, and signatures."""
 
     @property
     def name(self) -> str:
@@ -30,7 +30,8 @@ class Pass(Protocol):
 
 @dataclass(frozen=True)
 class RegionPass:
-    """A pass that changes each region on its own; `change` returns its argument if all is fine."""
+    """A pass that changes each region separately; `change` returns its argument if nothing
+    changes."""
 
     name: str
     change: Callable[[Region], Region]
@@ -55,7 +56,7 @@ class RewritePass:
 def change_regions(program: Program, change: Callable[[Region], Region]) -> Program:
     """Return `program` with `change` applied to every region, inner first.
 
-    Itself if nothing changed.
+    Returns the same object if nothing changed.
     """
     bodies = [_changed(function.body, change) for function in program.functions]
     if all(body is old.body for body, old in zip(bodies, program.functions, strict=True)):
@@ -78,7 +79,8 @@ def _changed(region: Region, change: Callable[[Region], Region]) -> Region:
 def _with_changed_regions(
     instruction: Instruction, change: Callable[[Region], Region]
 ) -> Instruction:
-    if not instruction.regions:  # almost all: each of some 40 passes looks at every instruction
+    # The common case, worth a fast path: each of some 40 passes looks at every instruction.
+    if not instruction.regions:
         return instruction
     regions = tuple(_changed(region, change) for region in instruction.regions)
     if all(new is old for new, old in zip(regions, instruction.regions, strict=True)):

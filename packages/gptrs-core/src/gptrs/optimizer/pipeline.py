@@ -1,4 +1,4 @@
-"""The passes that run on a program, their stages and their order."""
+"""The passes, their stages and their order."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ from gptrs.optimizer.passes.slice_folding import CONCAT_FOLDING, PATCH_FOLDING, 
 from gptrs.optimizer.rounds import FIRST_ROUNDS, LAST_ROUNDS, rounds
 from gptrs.quick_dataclass import dataclass
 
-# A stage of the pipeline: passes that run in rounds, and the report of each pass.
+# A stage of the pipeline, whose passes run in rounds, and the report of each pass.
 
 
 @dataclass(frozen=True, slots=True)
 class PassRun:
-    """One application of a pass, for those who observe an optimization."""
+    """One application of a pass, for observers of an optimization."""
 
     stage: str
     name: str
@@ -69,7 +69,7 @@ Observer = Callable[[PassRun], None]
 
 @dataclass(frozen=True)
 class Stage:
-    """Passes in order, again and again until a round changes nothing or `max_rounds` are over."""
+    """Passes in order, repeated until a round changes nothing or `max_rounds` have run."""
 
     name: str
     passes: tuple[Pass, ...]
@@ -80,8 +80,8 @@ class Stage:
     ) -> Program:
         """Run the passes on `program`; return the same object if they change nothing.
 
-        With `verify`, the program is checked after every pass, and ProgramError says which one
-        broke what.
+        With `verify`, the program is checked after every pass, and ProgramError names the pass that
+        broke it.
         """
         for round_ in range(self.max_rounds):
             before = program
@@ -145,11 +145,11 @@ FOLDINGS: tuple[RewritePass, ...] = (
 """Rewrites that simplify a program, independent of its sizes and values."""
 
 SPECIALIZATIONS: tuple[RewritePass, ...] = (UNIT_DIMS, STRENGTH_REDUCTION)
-"""Rewrites that make use of sizes and numbers; they come last, after patterns were matched."""
+"""Rewrites that depend on sizes and numbers; they come last, after patterns have been matched."""
 
 
 def _together(name: str, passes: tuple[RewritePass, ...]) -> RewritePass:
-    # One worklist for all of them: each uncovers work for the others, to any depth of nesting.
+    # One worklist for all: each uncovers work for the others, at any depth of nesting.
     return RewritePass(name, tuple(rewrite for pass_ in passes for rewrite in pass_.rewrites))
 
 
@@ -157,48 +157,47 @@ CANONICALIZATION = _together("canonicalization", FOLDINGS)
 SPECIALIZATION = _together("specialization", (*FOLDINGS, *SPECIALIZATIONS))
 
 PIPELINE: tuple[Pass, ...] = (
-    # The order matters for the number of rounds, not for the result: dead code first, so that no
-    # rewrite works on it; canonical forms before common subexpressions, which must look alike to be
-    # found; then control flow, where both may have left unused operands and invariants.
+    # The order affects the number of rounds, not the result: dead code first, so that no rewrite
+    # works on it; canonical forms before common subexpressions, which must look alike to be found;
+    # then control flow, where both may have left unused operands and invariants.
     DEAD_CODE,
     CANONICALIZATION,
     COMMON_SUBEXPRESSIONS,
     REGION_SIMPLIFICATION,
     LOOP_INVARIANTS,
 )
-"""The passes of the first stage, in this order; where there is an evaluator, constants are folded
-after it. The last stage is the same, with `SPECIALIZATION` instead of `CANONICALIZATION`."""
+"""The passes of the first stage, in order; with an evaluator, constant folding follows. The last
+stage has `SPECIALIZATION` instead of `CANONICALIZATION`."""
 
 
 @dataclass(frozen=True)
 class Pipeline:
     """The optimization of a program for one backend, in two halves.
 
-    Between them the caller may split off computations that depend only on parameters (see
-    `gptrs.optimizer.parameter_folding`). The first half brings a program into its canonical form,
-    in which equal computations look alike, and lets the backend replace unsupported ops
-    (`legalize`). In front of that the backend claims composites, and `inlining` takes apart all
-    others. In the second half the backend puts instructions together (`fuse`), and what that left
-    behind is cleaned up, with an eye on sizes and numbers. Every stage keeps what the program
-    computes, bit for bit, and its signature. `GPTRS_OPT_PRE_ITERS` and `GPTRS_OPT_POST_ITERS` bound
-    the rounds of the first and the last stage; with 0 it does not run.
+    Between the halves, the caller may split off computations that depend only on parameters (see
+    `gptrs.optimizer.parameter_folding`). First the backend claims composites, and all others are
+    inlined. The rest of the first half canonicalizes the program, so that equal computations look
+    alike, and lets the backend replace unsupported ops (`legalize`). In the second half the backend
+    fuses instructions (`fuse`), and the remains are cleaned up, using sizes and numbers. Every
+    stage keeps what the program computes, bit for bit, and its signature. `GPTRS_OPT_PRE_ITERS` and
+    `GPTRS_OPT_POST_ITERS` bound the rounds of the first and the last stage; with 0 it does not run.
     """
 
     inlining: Inlining = Inlining(calls=False)
-    """The backend whose claims apply, and the functions to keep."""
+    """The claims of the backend, and the functions to keep."""
     legalize: tuple[Pass, ...] = ()
     fuse: tuple[Pass, ...] = ()
     evaluate: Evaluator | None = None
-    """Computes constants; without it they are not folded."""
+    """Computes constants; None disables constant folding."""
     ieee_floats: bool = False
-    """That of the backend."""
+    """`Backend.ieee_floats`."""
     verify: bool = False
     """Whether the program is checked after every pass."""
     observe: Observer | None = None
     """Called after every pass."""
 
     def before_folding(self, program: Program) -> Program:
-        """Return `program` in canonical form, and as the backend wants it."""
+        """Return `program` in canonical form and legalized for the backend."""
         return self._run(
             program,
             Stage("inline", (COMPOSITE_INVARIANTS, self.inlining)),
@@ -207,7 +206,7 @@ class Pipeline:
         )
 
     def after_folding(self, program: Program) -> Program:
-        """Fuse what the backend puts together, and clean up what that left behind."""
+        """Apply the fusions of the backend, and clean up the remains."""
         last = tuple(SPECIALIZATION if each is CANONICALIZATION else each for each in PIPELINE)
         return self._run(
             program,
@@ -216,7 +215,7 @@ class Pipeline:
         )
 
     def run(self, program: Program) -> Program:
-        """Both halves, one after the other."""
+        """Run both halves."""
         return self.after_folding(self.before_folding(program))
 
     def _with_constants(self, passes: tuple[Pass, ...]) -> tuple[Pass, ...]:
@@ -233,14 +232,14 @@ class Pipeline:
 def optimize(
     program: Program, *, verify: bool = False, evaluate: Evaluator | None = None
 ) -> Program:
-    """Return a program that computes the same, bit for bit, with less.
+    """Return a simpler program with the same results, bit for bit.
 
-    `program` itself if it is minimal.
+    Returns `program` itself if nothing can be simplified.
 
     The bits of a NaN result are unspecified in PTIR, and may change.
 
     Functions, their parameters, and the number and types of their results are kept. With `verify`,
-    the program is checked after every pass, and ProgramError says which one broke what. With
+    the program is checked after every pass, and ProgramError names the pass that broke it. With
     `evaluate`, constants are folded.
     """
     return Pipeline(verify=verify, evaluate=evaluate).run(program)
@@ -259,9 +258,6 @@ def find_pass(name: str, evaluate: Evaluator | None = None) -> Pass:
 
 
 def known_passes(evaluate: Evaluator | None = None) -> tuple[Pass, ...]:
-    """Return every pass of gptrs itself.
-
-    That for constants only with something to evaluate them.
-    """
+    """Return every pass of gptrs itself; constant folding only with an evaluator."""
     folding = () if evaluate is None else (ConstantFolding(evaluate),)
     return (*PIPELINE, *folding, *FOLDINGS, SPECIALIZATION, *SPECIALIZATIONS)

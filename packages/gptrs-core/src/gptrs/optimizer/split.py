@@ -1,4 +1,4 @@
-"""A program without what depends on its parameters alone, and the recipes of the latter."""
+"""A program without the computations that depend only on its parameters, and recipes for those."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from gptrs.quick_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Recipe:
-    """A derived parameter: a program over parameters of the whole one computes it."""
+    """A derived parameter, computed by a program over parameters of the whole program."""
 
     program: Program
     """A program with one result."""
     inputs: tuple[int, ...]
-    """The parameters of the whole program that it takes, by position."""
+    """The indices of the whole program's parameters that it takes."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """A program that takes derived parameters, and how to make them."""
+    """A program that takes derived parameters, and the recipes for them."""
 
     program: Program
     inputs: tuple[int | Recipe, ...]
-    """By parameter of `@main`: the position of one of the whole program, or a derived one."""
+    """For each parameter of `@main`: the index of a parameter of the whole program, or a recipe."""

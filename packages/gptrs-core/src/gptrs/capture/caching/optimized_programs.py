@@ -1,7 +1,6 @@
-"""Optimized programs on disk, captures that led to them, and choices made, for later processes.
-
-Optimizing a program takes several times as long as capturing it. The file name of a record covers
-everything that determines it, see `entry_key`: no record is ever stale.
+"""Stores optimized programs, their captures, and implementation choices on disk for later
+processes. Optimizing a program takes several times as long as capturing it. The file name of a
+record is a digest of everything that determines it, see `entry_key`, so no record is ever stale.
 """
 
 from __future__ import annotations
@@ -29,15 +28,16 @@ from gptrs.quick_dataclass import dataclass
 
 FOLDER = "programs"
 BUDGET = 64 << 20
-"""Bytes of all files; a program of 12 layers takes some 40 kB."""
+"""Limit in bytes of all files together; a program of 12 layers takes some 40 kB."""
 SMALLEST_KEPT = 100
-"""Least number of instructions worth keeping: fewer are optimized in 10 ms."""
+"""Smallest program worth keeping, in instructions: smaller ones are optimized within 10 ms."""
 FORMAT = EntryFormat(
     "optimized program", "optimized", 1, re.compile(r"[^.]+\.[0-9a-f]{8}"), 16 << 20, logging.DEBUG
 )
-"""Names are a key, and a digest of the sizes that are served. Files whose weights are constants of
-their graph, as those of PaddlePaddle, become programs of 5 to 11 MB; to read one takes half the
-time of the optimizer. Backends, whose caches save more time, warn of a folder that takes nothing.
+"""Names consist of a key and a digest of the sizes served. ONNX files with weights as constants of
+the graph, such as PaddlePaddle's, become programs of 5 to 11 MB; reading one takes half the time of
+optimizing it. Not logged as a warning: backends, whose caches save more time, already warn of an
+unwritable folder.
 """
 _CHOICE = "choice-"
 _LOG = logging.getLogger("gptrs")
@@ -45,7 +45,7 @@ _LOG = logging.getLogger("gptrs")
 
 @dataclass(frozen=True, slots=True)
 class Optimized:
-    """A program with the sizes that it serves: each of `guards` must be >= 0."""
+    """An optimized program and the sizes that it serves: each of `guards` must be >= 0."""
 
     split: Split
     guards: tuple[int, ...]
@@ -53,28 +53,28 @@ class Optimized:
 
 @dataclass(frozen=True, slots=True)
 class KeptCapture:
-    """The results of capturing a function, and the file of its optimized program."""
+    """The interface of a captured function, and the file of its optimized program."""
 
     optimized: str
     """The name of its file."""
     guards: tuple[int, ...]
-    """The sizes that it serves, as in `Optimized`."""
+    """Guards of the sizes served, as in `Optimized`."""
     bound: tuple[int, ...]
-    """The tensors that the function uses without taking them, by position in its `Closure`."""
+    """Closed-over tensors, by index in the function's `Closure`."""
     outputs: object
     """The nesting of its result, see `plain_structure`."""
     output_types: tuple[TensorType, ...]
     sources: Sources
-    """The files of other packages that were imported."""
+    """The source files of other imported packages."""
     names: Names
-    """Functions and classes of the modules that were imported."""
+    """Digest of the functions and classes of the imported modules."""
 
 
 class OptimizedPrograms:
-    """Files in `folder`, which only this user can write to; without a folder nothing is kept.
+    """Records in `folder`, which only this user can write to; without a folder nothing is kept.
 
-    Anyone who could write there could have any program run. So a file that somebody else may have
-    written, or that is damaged, counts as absent; and reading one makes objects of PTIR only.
+    Anyone who could write there could make this process run any program. So a file that is damaged,
+    or that somebody else may have written, counts as absent, and reading creates only PTIR objects.
     """
 
     def __init__(self, folder: Path | None, shared: Path | None = None) -> None:
@@ -91,9 +91,9 @@ class OptimizedPrograms:
         return self._cache.written
 
     def find(self, key: str, guards: SizeGuards | None) -> tuple[str, Split] | None:
-        """Return what was kept under `key` for the example sizes of `guards`, and its file.
+        """Return the program kept under `key` for the example sizes of `guards`, and its file.
 
-        None for nothing. Its guards become a part of `guards`.
+        None if there is none. Its guards are added to `guards`.
         """
         for name in self._cache.names(key):
             found = self._read(name)
@@ -104,7 +104,8 @@ class OptimizedPrograms:
     def find_capture(
         self, key: str, guards: SizeGuards | None, holds: Callable[[KeptCapture], bool]
     ) -> tuple[KeptCapture, Split] | None:
-        """Return a capture kept under `key` that still `holds`, and its optimized program."""
+        """Return a capture kept under `key` for which `holds` is true, and its optimized
+        program."""
         for name in self._cache.names(key):
             kept = self._read(name)
             if not isinstance(kept, KeptCapture) or not holds(kept):
@@ -116,24 +117,24 @@ class OptimizedPrograms:
         return None
 
     def keep(self, key: str, split: Split, guards: SizeGuards | None) -> str | None:
-        """Write an optimized program; return the name of the file.
+        """Write an optimized program; return the name of its file.
 
-        None if it could not be written: a full disk is not an error.
+        None if writing failed: a full disk is not an error.
         """
         decided = guards.guards if guards is not None else ()
         return self._write(key, decided, Optimized(split, decided))
 
     def keep_capture(self, key: str, kept: KeptCapture) -> None:
-        """Write what a capture gave."""
+        """Write a capture."""
         self._write(key, kept.guards, kept)
 
     def find_choice(self, key: str) -> ImplementationChoice | None:
-        """Return the choice that was kept under `key`."""
+        """Return the implementation chosen under `key`, None if unknown."""
         found = [self._read(name) for name in self._cache.names(f"{_CHOICE}{key}")]
         return next((each for each in found if isinstance(each, ImplementationChoice)), None)
 
     def keep_choice(self, key: str, choice: ImplementationChoice) -> None:
-        """Write which implementation of a functional was fastest."""
+        """Record the fastest implementation of a functional under `key`."""
         self._write(f"{_CHOICE}{key}", (), choice)
 
     def choices(self) -> list[ImplementationChoice]:
@@ -182,10 +183,10 @@ def _serves(decided: tuple[int, ...], guards: SizeGuards | None) -> bool:
 
 @cache
 def optimized_programs() -> OptimizedPrograms:
-    """Return the store of this process, empty where its directory cannot be private.
+    """Return the store of this process; disabled if its directory cannot be made private.
 
-    It is below `GPTRS_CACHE_DIR`, else below the user's cache directory. `GPTRS_CACHE_BYTES=0`
-    turns it off.
+    The directory is below `GPTRS_CACHE_DIR`, else below the user's cache directory.
+    `GPTRS_CACHE_BYTES=0` disables the store.
     """
     if os.environ.get("GPTRS_CACHE_BYTES", "").strip() == "0":
         return OptimizedPrograms(None)
@@ -203,7 +204,7 @@ _NOT_LOADED = (pickle.UnpicklingError, EOFError, GptrsError)
 
 
 class _ProgramReader(pickle.Unpickler):
-    """Makes objects of PTIR, and no others."""
+    """An unpickler that creates only PTIR objects."""
 
     def find_class(self, module: str, name: str) -> object:
         if (module, name) == (dtypes.__name__, dtypes.by_name.__name__):

@@ -19,20 +19,20 @@ from gptrs.quick_dataclass import dataclass
 
 
 Reason = Literal["first", "evicted"] | Aspect
-"""Why there was no executable; see `MissReasons.explain`."""
+"""Why no executable was cached; see `MissReasons.explain`."""
 
 REASONS: tuple[Reason, ...] = ("first", "evicted", *get_args(Aspect))
 """All reasons."""
 
 _REMEMBERED = 4096
-"""Dropped programs remembered, by digest."""
+"""Most digests of evicted programs that are remembered."""
 
 
 class MissReasons:
     """Indexes cached programs by fingerprints, to avoid comparing with each of them.
 
-    A fingerprint is a hash of some aspects of a key. Hashes that collide give a wrong reason, and
-    nothing worse. Not safe between threads: the cache holds its lock.
+    A fingerprint is a hash of some aspects of a key. A collision gives a wrong reason, nothing
+    worse. Not thread-safe: the cache holds its lock.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class MissReasons:
         self._dropped.pop(key.digest, None)
 
     def drop(self, key: ProgramKey) -> None:
-        """Note that the program under `key` was dropped."""
+        """Note that the program under `key` was evicted."""
         for fingerprint in _fingerprints(key.hashes):
             self._fingerprints[fingerprint] -= 1
             if self._fingerprints[fingerprint] <= 0:
@@ -53,21 +53,21 @@ class MissReasons:
         self.refuse(key)
 
     def refuse(self, key: ProgramKey) -> None:
-        """Note that the program under `key` was compiled, and is too large to keep."""
+        """Note that the program under `key` was compiled but is too large to keep."""
         self._dropped[key.digest] = None
         while len(self._dropped) > _REMEMBERED:
             self._dropped.popitem(last=False)
 
     def explain(self, key: ProgramKey) -> Reason:
-        """Return why no program is cached under `key`; the first of these that holds.
+        """Return why no program is cached under `key`: the first of these reasons that applies.
 
-        1. "evicted": one was compiled, and dropped since or too large to be kept.
-        2. "first": no program is kept at all.
-        3. Some program differs in a single aspect: that one. Where several programs do, each in
-           another aspect, the least structural of these.
-        4. Of the programs that agree in the most aspects, counted from the structure on until the
-           first difference (see `ASPECTS` for the order): that first difference. A longer input
-           as a rule changes shapes, attributes and literals, and the reason is "shape".
+        1. "evicted": it was compiled, but evicted since or too large to keep.
+        2. "first": no program is cached at all.
+        3. If some program differs in a single aspect, that aspect. If several do, in different
+           aspects, the least structural of them.
+        4. Otherwise the first difference, in the order of `ASPECTS`, from the programs that agree
+           in the most leading aspects. A longer input usually changes shapes, attributes and
+           literals, and the reason is "shape".
         """
         if key.digest in self._dropped:
             return "evicted"
@@ -89,7 +89,8 @@ def _agreeing(hashes: Sequence[int], known: Counter[int]) -> int:
 
 
 def _fingerprints(hashes: Sequence[int]) -> Iterator[int]:
-    """Digests of all aspects but one, for each, and of the first n aspects, for each n."""
+    """Return digests of all aspects but one, for each aspect, and of the first n aspects, for each
+    n."""
     for position in range(len(hashes)):
         yield _without(hashes, position)
     for count in range(1, len(hashes)):
@@ -107,18 +108,19 @@ def _prefix(hashes: Sequence[int], count: int) -> int:
 T = TypeVar("T")
 
 VARIABLE = "GPTRS_PROGRAM_CACHE_BYTES"
-"""The environment variable with the budget of caches that are made without one."""
+"""The environment variable with the budget in bytes of caches created without one."""
 
 DEFAULT_BUDGET = 512 << 20
 """Default capacity of a cache in bytes."""
 
 BYTES_PER_INSTRUCTION = 1024
-"""A generous estimate: the key and the executables of our backends take about 600."""
+"""Estimated bytes per instruction. Generous: the key and the executables of our backends take about
+600."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheStatistics:
-    """Counts since the cache was made or cleared, and what it holds now."""
+    """Counts since the cache was created or cleared, and its current contents."""
 
     hits: int
     misses: int
@@ -128,7 +130,7 @@ class CacheStatistics:
     evictions: int
     """Entries that were dropped to make room."""
     refused: int
-    """Programs that alone exceeded the budget, and so were not kept."""
+    """Programs that were not kept because they exceeded the budget on their own."""
     misses_by_reason: Mapping[Reason, int]
     """Misses by reason, all reasons listed; see `MissReasons.explain`."""
 
@@ -193,7 +195,7 @@ class ProgramCache(MemoryCache[ProgramKey, T, Reason]):
 
     @property
     def statistics(self) -> CacheStatistics:
-        """Counts since the cache was made or cleared, and what it holds."""
+        """Return the counts since the cache was created or cleared, and its current contents."""
         with self._lock:
             return CacheStatistics(
                 hits=self._hits,

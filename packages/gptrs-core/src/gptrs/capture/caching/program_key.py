@@ -1,4 +1,4 @@
-"""The key of a program in the cache: its whole structure, with a digest to find it by."""
+"""The key of a program in the cache: its whole structure, with a digest for lookup."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gptrs.quick_dataclass import dataclass
 Aspect = Literal[
     "structure", "binding", "dtype", "shape", "attribute", "literal", "role", "backend"
 ]
-"""A part of what makes two programs different; see `ASPECTS`."""
+"""A respect in which two programs can differ; see `ASPECTS`."""
 
 ASPECTS: tuple[Aspect, ...] = get_args(Aspect)
 """All aspects, the most structural one first. Together they are the whole key.
@@ -55,7 +55,7 @@ class ProgramKey:
     """The hash of each part."""
     digest: int
     instructions: int
-    """Ops of the program, those in regions and functions included."""
+    """Number of ops, including those in regions and functions."""
     literal_bytes: int
     """Bytes of all its literals."""
 
@@ -73,8 +73,9 @@ class ProgramKey:
 class KeyBuilder:
     """Collects the parts of a program, in execution order, then builds its key.
 
-    There is a column for each aspect; it holds the entries of one op after another. The structure
-    tells how many entries of the other columns belong to it: equal columns are equal programs.
+    There is a column for each aspect, with the entries of the ops in order. The structure
+    determines how many entries of other columns belong to each op, so equal columns mean equal
+    programs.
     """
 
     def __init__(self) -> None:
@@ -91,8 +92,8 @@ class KeyBuilder:
     def add_input(self, type_: TensorType, role: InputRole, weight: int | None = None) -> None:
         """Add an input of the program. `weight` is the ParamKey of a parameter.
 
-        A backend may remember work on a parameter, since it is the same in every run of a program:
-        hence programs over different weights are different programs.
+        A backend may cache work on a parameter, which is the same in every run of a program; hence
+        the same program over different weights gets different keys.
         """
         self._add_type(type_)
         self._binding.append(weight)
@@ -150,7 +151,7 @@ class KeyBuilder:
         elif value is not None and name in op.function_attributes:
             self._attributes.append(None)
             self._literals.append(value)
-        else:  # the text distinguishes -0.0 from 0.0, and NaN equals NaN in it
+        else:  # as text, -0.0 differs from 0.0 and NaN equals NaN
             self._attributes.append(kind.print(value))
 
     def _add_region(self, region: Region) -> None:
@@ -168,7 +169,7 @@ class KeyBuilder:
 
 
 def digest_of(hashes: tuple[int, ...]) -> int:
-    """One number for the hashes of all parts; a collision costs a comparison, nothing else."""
+    """Combine the hashes of all parts into one number; a collision costs only a comparison."""
     return hash(hashes)
 
 
@@ -191,11 +192,11 @@ class _Identity:
 
 
 def entry_key(known: object, backend: Backend, packages: Iterable[str] = ()) -> str | None:
-    """Return the name on disk of what `known`, the code and this machine decide for `backend`.
+    """Return the name on disk of an entry determined by `known`, the code, and this machine.
 
-    `known` must have a `repr` that distinguishes everything else. The code is that of gptrs, of the
-    package of the backend, and of `packages`; the processor counts, since backends fuse for it.
-    None if the sources do not identify a version, see `packages_digest`.
+    The `repr` of `known` must distinguish everything else that matters. The code comprises gptrs,
+    the package of `backend`, and `packages`; the processor counts, since backends fuse for it. None
+    if the sources do not identify a version, see `packages_digest`.
     """
     kind = type(backend)
     code = packages_digest({"gptrs", package_of(kind.__module__), *packages})
@@ -211,7 +212,7 @@ def optimization_key(
 ) -> str | None:
     """Return the name of the optimized form of `program` on `backend` under `settings`.
 
-    `fold`: parameters are folded.
+    `fold`: whether parameters are folded.
     """
     known = print_program(program), [role.value for role in roles], settings, fold
     return entry_key(known, backend)

@@ -51,14 +51,14 @@ from gptrs.ir.symbolic_dim import UnknownSizeError
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
 
-# The error for code that needs the number behind a `dynamic` axis while it is captured.
+# The error for captured code that needs the number behind a `dynamic` axis.
 
 
 _CORE = Path(__file__).parents[2]
 
 
 def size_needed(error: UnknownSizeError, function: str, plan: AxisPlan) -> UsageError:
-    """Return `error` with the line of the function's code that asked, and the axis in question."""
+    """Return `error` with the source line that asked for the size, and the axis."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if _CORE not in Path(frame.filename).parents]
     frame = (own or frames)[-1]
@@ -70,7 +70,7 @@ def size_needed(error: UnknownSizeError, function: str, plan: AxisPlan) -> Usage
     )
 
 
-# Tensors recorded inside functions while they are captured: additional results of their steps.
+# Tensors recorded inside functions during capture: additional results of their steps.
 
 
 _numbers = itertools.count(1)
@@ -79,10 +79,10 @@ _recorded: ContextVar[dict[str, Tensor] | None] = ContextVar("gptrs_told", defau
 
 
 class Recording:
-    """Collects the tensors that code records during capture, and has their values after each run.
+    """Collects the tensors that code records during capture, and holds their values after each run.
 
-    It is a part of the signature of jitted functions: a step is captured and compiled once for it,
-    and replayed with it.
+    It is part of the signature of jitted functions: a step is captured and compiled once for it,
+    and then replayed.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class Recording:
     def tell(self, name: str, value: Tensor) -> None:
         """Record a tensor; a repeated name gets a number, `name@1`."""
         recorded = _recorded.get()
-        target = self.found if recorded is None else recorded  # in eager mode there is no capture
+        target = self.found if recorded is None else recorded  # eager mode has no capture
         key, again = name, 0
         while key in target:
             again += 1
@@ -109,7 +109,7 @@ _active: ContextVar[Recording | None] = ContextVar("gptrs_recording", default=No
 
 
 def active_recording() -> Recording | None:
-    """Return the recording that is in force, if any."""
+    """Return the active recording, if any."""
     return _active.get()
 
 
@@ -131,7 +131,7 @@ def recording(wanted: Recording) -> Generator[None]:
 
 @contextmanager
 def telling() -> Generator[dict[str, Tensor]]:
-    """Scope of a capture: yields the tensors that are recorded in it."""
+    """Scope of a capture: yields the list of tensors recorded in it."""
     recorded: dict[str, Tensor] = {}
     token = _recorded.set(recorded)
     try:
@@ -148,7 +148,7 @@ _open_captures: ContextVar[tuple[tuple[object, StepKey], ...]] = ContextVar(
 
 
 def add_signature_context(value: Callable[[], Hashable]) -> None:
-    """Make `value()` part of every signature: ambient state that affects captures."""
+    """Add ambient state that affects captures: `value()` becomes part of every signature."""
     _contexts.append(value)
 
 
@@ -208,7 +208,7 @@ class Capture:
     graph: GraphSlice
     arguments: Sequence[Placeholder]
     bound: Sequence[Leaf]
-    """Closed-over tensors, the parameters last."""
+    """Closed-over tensors, parameters last."""
     outputs: Structure
     output_types: Sequence[TensorType]
 
@@ -231,7 +231,7 @@ class CapturedFunction:
         static: Names,
         dynamic: Mapping[str, AxesTree],
     ) -> None:
-        load_signature_contexts()  # before the first call, or its signature would lack them
+        load_signature_contexts()  # before the first call, whose signature must include them
         self.name = name
         self._function = function
         self._signature = CallSignature(function, name, donate, static)
@@ -308,7 +308,8 @@ class CapturedFunction:
             _open_captures.reset(token)
 
     def run_inlined(self, call: JitCall) -> Tree:
-        """Return the result of the Python function: computed if eager, else captured."""
+        """Call the Python function in place: values in eager mode, else a part of the open
+        capture."""
         if execute.eager():
             returned = call.shape.call(self._function, call.structures, iter(call.tensors))
         else:
@@ -325,15 +326,15 @@ class CapturedFunction:
             raise refused(refusal, f"`{self.name}` cannot return", returned, "result") from None
 
 
-# The closure of a jitted function, in a form that other processes can compare.
+# The closure of a jitted function, in a form comparable across processes.
 
 
 @dataclass(frozen=True, slots=True)
 class Closure:
-    """The function and all that it closes over: equal closures are captured alike."""
+    """A function and everything it closes over: equal closures have equal captures."""
 
     text: str
-    """Names of classes and functions, values of attributes, types and order of the tensors."""
+    """Names of classes and functions, values of attributes, types and order of tensors."""
     packages: frozenset[str]
     """The top-level packages with that code."""
     leaves: tuple[Leaf, ...]
@@ -341,7 +342,7 @@ class Closure:
 
 
 Describe = Callable[[], Closure | None]
-"""Returns the current closure of a function; None if it has parts that cannot be identified."""
+"""Returns the current closure of a function; None if a part cannot be identified."""
 
 
 # Structures of arguments and results as tuples and strings, for other processes.
@@ -361,14 +362,14 @@ _FIELDS = "fields"
 
 
 class NotPlainError(ValueError):
-    """A structure holds a value or a container that only this process knows."""
+    """Raised for a structure with a value or container known only in this process."""
 
 
 def plain_structure(structure: Structure) -> object:
     """Return a structure as nested tuples; raise NotPlainError if it has no such form.
 
-    It has none with enum members, element types, values of other classes, and containers of
-    classes that do not belong to gptrs.
+    Enum members, element types, values of other classes, and containers of classes outside gptrs
+    have none.
     """
     if structure is LEAF:
         return _TENSOR
@@ -390,7 +391,7 @@ def _kind(node: PytreeNode, rest: Hashable) -> tuple[object, object]:
 
 
 def _all_strings(rest: Hashable) -> bool:
-    """Return whether these are the keys of a dict, after their type, and strings."""
+    """Return whether `rest` holds the keys of a dict, after their type, and all are strings."""
     return isinstance(rest, tuple) and all(
         type(key) is str for key in cast("tuple[object, ...]", rest)[1:]
     )

@@ -1,4 +1,5 @@
-"""The compiled signatures of one function: counted, and the least recently used dropped."""
+"""The compiled signatures of one function, with call counts; the least recently used are
+dropped."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from gptrs.quoting import clipped
 MOST_SIGNATURES = 512
 """Signatures kept for one function."""
 MANY_SIGNATURES = 64
-"""With more signatures than this, a function is probably captured again for every call."""
+"""Beyond this number of signatures, a function is probably captured for every call, so warn."""
 
 _logger = logging.getLogger("gptrs")
 
@@ -43,7 +44,7 @@ class JitSignature:
     """A signature for which a function was compiled, in readable form."""
 
     arguments: Mapping[str, str]
-    """The name of each argument, with the type of a tensor or the value of another."""
+    """The name of each argument, with the types of its tensors or its value."""
     context: tuple[Hashable, ...]
     """Ambient state: the overrides of functionals."""
     backend: str
@@ -80,7 +81,7 @@ class _Entry(Generic[StepT]):
     step: StepT
     calls: int
     used: int
-    """Clock of the last use, for dropping the least recently used."""
+    """Clock of the last use, for LRU eviction."""
     plan: AxisPlan | None = None
     guards: SizeGuards | None = None
 
@@ -94,10 +95,10 @@ class _Entry(Generic[StepT]):
 
 
 class CompiledSteps(Generic[StepT]):
-    """Steps by key, safe between threads.
+    """Thread-safe map of steps by key.
 
-    One that was compiled with symbols serves the calls of a symbolic key whose sizes its guards
-    accept: `bind` finds it, and from then on `find` does, by the key of the call itself.
+    A step with symbols serves all calls of a symbolic key whose sizes its guards accept: `bind`
+    finds it at first, then `find` by the key of the call itself.
     """
 
     def __init__(self, function: str, expected: int = MANY_SIGNATURES) -> None:
@@ -105,7 +106,7 @@ class CompiledSteps(Generic[StepT]):
         self._expected = expected
         self._entries: dict[StepKey, list[_Entry[StepT]]] = {}
         self._bound: dict[StepKey, tuple[_Entry[StepT], StepT]] = {}
-        """By the key of a call itself, with its own sizes."""
+        """Steps by exact key of the call, with its sizes."""
         # The last hit: comparing keys is faster than hashing all types of one.
         self._last: tuple[StepKey, tuple[_Entry[StepT], StepT]] | None = None
         self._clock = itertools.count()
@@ -126,7 +127,7 @@ class CompiledSteps(Generic[StepT]):
         with self._lock.inner:
             entry.calls += 1
             entry.used = next(self._clock)
-            if not repeated and self._bound.get(key) is found:  # else it was dropped meanwhile
+            if not repeated and self._bound.get(key) is found:  # otherwise it was dropped meanwhile
                 self._last = key, found
         return step
 
@@ -154,9 +155,10 @@ class CompiledSteps(Generic[StepT]):
         guards: SizeGuards | None = None,
         bound: StepT | None = None,
     ) -> None:
-        """Add the step of a call and count it; drop the least recently used step if need be.
+        """Add the step of a call and count the call; drop the least recently used step if full.
 
-        With `symbolic` it serves all sizes that `guards` accept; `bound` are the sizes of the call.
+        With `symbolic` it serves all sizes that `guards` accept; `bound` is the step for this
+        call's sizes.
         """
         with self._lock:
             self._last = None
@@ -192,7 +194,7 @@ class CompiledSteps(Generic[StepT]):
 
     def _remember(self, key: StepKey, entry: _Entry[StepT], step: StepT) -> StepT:
         self._bound[key] = entry, step
-        # Evict the oldest with symbols, which can be bound again.
+        # Evict the oldest bound step, which can be bound again cheaply.
         if len(self._bound) > MOST_SIGNATURES:
             del self._bound[next(key for key in self._bound if key not in self._entries)]
         return step

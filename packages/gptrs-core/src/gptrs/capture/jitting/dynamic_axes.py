@@ -1,4 +1,4 @@
-"""The `dynamic` axes of a jitted function: their names, and the sizes that a call gives them."""
+"""The `dynamic` axes of a jitted function: their names, and their sizes in a call."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from gptrs.ir.symbolic_dim import symbol
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
 
-# Match the arguments of a call with parameters: one order and one name, however passed.
+# Matches arguments of a call with parameters, in one order and by one name however passed.
 
 
 Names = Sequence[int | str] | int | str
-"""Arguments by position or by name; a single one needs no list."""
+"""Arguments by index or name; a single one needs no list."""
 
 _EMPTY = inspect.Parameter.empty
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -41,7 +41,7 @@ _STARS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _ANY = inspect.Signature(
     [inspect.Parameter("args", _STARS[0]), inspect.Parameter("kwargs", _STARS[1])]
 )
-"""The signature of functions without one, such as some that are written in C."""
+"""Stands for the signature of functions without one, such as some written in C."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +53,17 @@ class Slot:
     owner: str
     """The name of the parameter, which may hold several arguments."""
     given: int | str | None
-    """Its position or keyword in the call, None for a default."""
+    """Its index or keyword in the call, None for a default."""
     default: object = None
     keyword: str | None = None
-    """The keyword by which the function gets it, None for a positional argument."""
+    """The keyword that passes it to the function, None for a positional argument."""
     donated: bool = False
     static: bool = False
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CallShape:
-    """All calls with as many positional arguments and the same keywords."""
+    """The set of calls with the same number of positional arguments and the same keywords."""
 
     function: str
     slots: tuple[Slot, ...]
@@ -141,7 +141,7 @@ def refused(refusal: Refusal, what: str, tree: Tree, name: str) -> UsageError:
 
 
 class CallSignature:
-    """The parameters of a function, and which of them are donated or static."""
+    """The parameters of a function, some of them donated or static."""
 
     def __init__(
         self, function: Callable[..., object], name: str, donate: Names, static: Names
@@ -166,7 +166,8 @@ class CallSignature:
         return frozenset(self.label(what, name) for name in listed)
 
     def label(self, what: str, name: int | str) -> str:
-        """Return the label or owner of the named slots; UsageError if they cannot exist."""
+        """Return the label or owner that `name` denotes; UsageError if there can be no such
+        argument."""
         params = self._signature.parameters
         if isinstance(name, str):
             if name in params or self._star(inspect.Parameter.VAR_KEYWORD):
@@ -190,8 +191,7 @@ class CallSignature:
 
     def _shape(self, count: int, keywords: tuple[str, ...]) -> CallShape:
         try:
-            # The position of each argument stands for the argument, so that binding sorts
-            # positions.
+            # Bind indices in place of the arguments, to see where each argument goes.
             bound = self._signature.bind(*range(count), **{name: name for name in keywords})
         except TypeError as error:
             raise TypeError(f"`{self._function}`: {error}") from None
@@ -222,7 +222,8 @@ class CallSignature:
         return {"donated": bool(names & self._donated), "static": bool(names & self._static)}
 
     def _default(self, param: inspect.Parameter) -> list[Slot]:
-        """Return the slot of a default; empty if it cannot be passed, so the function adds it."""
+        """Return the slot of a default; empty if it cannot be passed, so that the function supplies
+        it."""
         default = cast("object", param.default)
         keyword = None if param.kind is inspect.Parameter.POSITIONAL_ONLY else param.name
         roles = self._roles(param.name, param.name)
@@ -242,9 +243,8 @@ def _signature_of(function: Callable[..., object]) -> inspect.Signature:
 
 
 Axes = tuple[str | None, ...]
-"""A name for each axis of a tensor, None for one whose size is part of the signature.
-
-`"B+1"` is an axis with one element more than `B`; some tensor must have a plain `B`.
+"""A name for each axis of a tensor, None for an axis whose size is part of the signature. `"B+1"`
+is an axis with one more element than `B`; some tensor must have a plain `B`.
 """
 AxesTree = object
 """`Axes` for all tensors of an argument; or a tree of them, nested as the argument is."""
@@ -255,13 +255,13 @@ _SYMBOL = re.compile(r"\?(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class DynamicDim:
-    """An axis of a tensor of a call that has a name."""
+    """A named axis of a tensor in a call."""
 
     tensor: int
     axis: int
     name: str
     more: int
-    """The size minus that of `name`."""
+    """Its size minus the size called `name`."""
     where: str
     """The tensor in Python notation, for errors."""
 
@@ -277,22 +277,22 @@ class AxisPlan:
     names: tuple[str, ...]
     """The name of each symbol, by its number."""
     alone: tuple[DynamicDim, ...]
-    """For each symbol the first axis of its size."""
+    """For each symbol, the first axis of that size."""
     dims: tuple[DynamicDim, ...]
     axes: Mapping[int, tuple[int, ...]]
     """The named axes of each tensor with `Axes`."""
     ranks: Mapping[int, tuple[int, str]]
-    """For each tensor with `Axes`: their rank, and its position."""
+    """For each tensor with `Axes`: its rank and index."""
     made: dict[tuple[object, ...], TensorType] = field(
         default_factory=dict[tuple[object, ...], TensorType]
     )
-    """Types with symbols, by tensor and by what sizes do not decide."""
+    """Types with symbols, cached by tensor and the size-independent part of its type."""
 
     def sizes(self, types: Sequence[TensorType]) -> tuple[int, ...]:
         """Return the size of each symbol in a call with these types.
 
-        UsageError if a tensor has another rank than its axes, and where equal names have other
-        sizes.
+        UsageError if the rank of a tensor differs from its number of axes, or if axes of one name
+        differ in size.
         """
         for tensor, (rank, where) in self.ranks.items():
             if types[tensor].rank != rank:
@@ -339,7 +339,7 @@ class AxisPlan:
         return _SYMBOL.sub(name, text)
 
     def where(self, number: int) -> str:
-        """Return where a symbol gets its size, for errors."""
+        """Describe the axis that gives a symbol its size, for errors."""
         return f"`{self.names[number]}`, {self.alone[number]}"
 
     def _unequal(self, dim: DynamicDim, found: int, size: int) -> UsageError:

@@ -46,14 +46,14 @@ from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import counted
 from gptrs.spans import span
 
-# A call of a jitted function that is made over and over: no flattening, no lookup, only arrays.
+# A repeated call of a jitted function without flattening and lookup, on arrays.
 
 
 class PinnedCall:
     """The compiled step of one signature, as a function of arrays.
 
-    It keeps what the step has closed over (weights) alive. Environment variables are not read
-    again: the step remains as it was when it was pinned.
+    It keeps closed-over tensors (weights) alive. Environment variables are not read again: the step
+    remains as it was when pinned.
     """
 
     def __init__(self, step: CompiledStep, context: tuple[Hashable, ...]) -> None:
@@ -61,11 +61,11 @@ class PinnedCall:
         self._context = context
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray] | None:
-        """Return the result tensors in order, as arrays of the caller's own.
+        """Return the result tensors in order, as arrays that the caller owns.
 
-        `arrays` hold the tensors of the arguments, in order and in the types of the signature; they
-        are used where they are. None, before anything runs, if the function itself must be called:
-        other overrides are active, or a capture is open.
+        `arrays` are the tensors of the arguments in order, with the types of the signature; they
+        are used without a copy. Returns None, before anything runs, if the function itself must be
+        called: other overrides are active, or a capture is open.
         """
         if signature_context() != self._context or capture_is_open():
             return None
@@ -94,7 +94,7 @@ class Lowered:
 
     program: Program
     bound: tuple[Leaf, ...]
-    """The values of the last parameters of the program, in order: tensors, then weights."""
+    """The values of the program's trailing parameters in order: tensors, then weights."""
     conditions: tuple[str, ...]
     """Conditions on sizes, `N >= 3`, under which the program is the same; empty for all sizes."""
 
@@ -102,9 +102,9 @@ class Lowered:
 class Jitted(Generic[Parameters, Result]):
     """A jitted function: call it like the function itself.
 
-    With `describe`, captures are kept on disk, and found there by other processes. By passing it,
-    the caller promises that captures depend only on the closure that it returns, the arguments,
-    source code, and environment variables that begin with `GPTRS_`.
+    With `describe`, captures are kept on disk for other processes. The caller promises that
+    captures depend only on the closure it returns, the arguments, source code, and environment
+    variables that start with `GPTRS_`.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Jitted(Generic[Parameters, Result]):
         self._function = CapturedFunction(called, self._name, donate, static, dynamic)
         self._steps = CompiledSteps[CompiledStep](self._name, signatures)
         self._home: Backend | None = None
-        """The backend of the tensors that the function brings along, once that is known."""
+        """The backend of the closed-over tensors, once known."""
         self._describe = describe
         self._lock = threading.RLock()
 
@@ -131,12 +131,13 @@ class Jitted(Generic[Parameters, Result]):
 
     @property
     def compiled(self) -> int:
-        """Number of compiled programs, at most 512: one a signature, or a few with `dynamic`."""
+        """Return the number of compiled programs, at most 512: one per signature, or a few with
+        `dynamic`."""
         return len(self._steps)
 
     @property
     def signatures(self) -> list[JitSignature]:
-        """These signatures, with types, static values, guards, and calls served."""
+        """Return the compiled signatures with types, static values, guards, and calls served."""
         return self._steps.signatures()
 
     def clear(self) -> None:
@@ -148,9 +149,9 @@ class Jitted(Generic[Parameters, Result]):
     def lower(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Program:
         """Capture the function for these arguments: the program before it is optimized.
 
-        Its parameters are the tensors of the arguments, in order, and then those that the function
-        uses without taking them. Named axes are symbols, `?0`, in the order of their names. Nothing
-        is compiled, run, or donated.
+        Its parameters are the tensors of the arguments in order, then the closed-over tensors.
+        Named axes are symbols, `?0`, in the order of their names. Nothing is compiled, run, or
+        donated.
         """
         return self.captured(*args, **kwargs).program
 
@@ -192,10 +193,10 @@ class Jitted(Generic[Parameters, Result]):
         return result
 
     def pin(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> PinnedCall | None:
-        """Return the compiled step of a call like this one as a function of arrays.
+        """Return the compiled step of calls like this one as a function of arrays.
 
-        It saves the overhead of repeated identical calls. None if there is no such step yet, if it
-        reuses memory of its arguments, and in a recording.
+        Saves the overhead of repeated identical calls. None if there is no such step yet, if it
+        donates arguments, and during a recording.
         """
         call = self._function.flat_call(args, kwargs)
         if self._function.inlined or active_recording() is not None:
@@ -206,7 +207,7 @@ class Jitted(Generic[Parameters, Result]):
 
     def _new_step(self, call: JitCall, inputs: Sequence[Leaf]) -> tuple[CompiledStep, bool]:
         """Compile the step of a call without one; True if another thread did so meanwhile."""
-        # A capture makes many objects, and hardly any are garbage.
+        # A capture makes many objects but little garbage.
         with self._lock, collector_paused():
             step = self._find(call, inputs)
             if step is not None:
@@ -226,7 +227,7 @@ class Jitted(Generic[Parameters, Result]):
 
     def _find(self, call: JitCall, inputs: Sequence[Leaf]) -> CompiledStep | None:
         backend = common_backend(inputs, self._name) or self._home
-        if backend is None and self._steps:  # it binds nothing: the default backend decides
+        if backend is None and self._steps:  # no closed-over tensors: the default backend is used
             backend = chosen_backend()
         if backend is None:
             return None
@@ -246,7 +247,7 @@ class Jitted(Generic[Parameters, Result]):
         symbolic: SymbolicKey | None,
         guards: SizeGuards | None,
     ) -> tuple[StepInterface, Prepared, Backend]:
-        """Compile a call on the backend that is returned, captured now or by another process."""
+        """Compile a call, captured now or by another process; return the step and its backend."""
         types = symbolic.key.types if symbolic else tuple(map(_TYPE, inputs))
         record = None
         if self._describe is not None:
@@ -294,8 +295,8 @@ class Jitted(Generic[Parameters, Result]):
             [leaf for leaf in bound if isinstance(leaf, Parameter)],
             call.donated(),
             rebuilder(interface.outputs),
-            # The very types of the arguments where they are equal: the results of a step are mostly
-            # arguments of the next one, and finding it compares types.
+            # Reuse the type objects of equal arguments: results of a step are usually arguments of
+            # the next, whose lookup compares types, fastest by identity.
             [known.get(type_, type_) for type_ in interface.output_types],
             [
                 (position, sources.get(type_))
@@ -311,7 +312,7 @@ def _guards(symbolic: SymbolicKey | None) -> SizeGuards | None:
 
 
 def _deciding(guards: SizeGuards | None) -> AbstractContextManager[object]:
-    """Scope in which guards decide about symbols; no effect without them."""
+    """Scope in which guards decide about symbols; no effect without guards."""
     return nullcontext() if guards is None else deciding(guards)
 
 
@@ -344,18 +345,17 @@ def jit(
     Jitted[Parameters, Result]
     | Callable[[Callable[Parameters, Result]], Jitted[Parameters, Result]]
 ):
-    """Compile `function` from tensors to tensors once for each signature, and replay it after that.
+    """Compile `function` of tensors once per signature, and replay it afterwards.
 
     Arguments and results are tensors, static values (None, bool, int, float, str, bytes, an Enum, a
     DType), and tuples, lists, dicts, named tuples, dataclasses and classes of
     `gptrs.register_pytree` that hold them. NumPy arrays are copied and passed as tensors.
 
-    The signature is the nesting of the arguments, the types of their tensors, the values of all
-    other arguments, the backend, and the active overrides; it does not matter which arguments are
-    given by position, by keyword, or by default, nor in which order a dict was filled. The function
-    runs in Python once per signature, so its side effects happen then only, and it must not read
-    the value of a tensor. Tensors that it uses without taking them as arguments are bound when it
-    is captured.
+    The signature comprises the nesting of the arguments, the types of their tensors, the values of
+    all other arguments, the backend, and the active overrides. Passing an argument by position,
+    keyword or default makes no difference, nor does the insertion order of a dict. The function
+    runs in Python once per signature, so its side effects happen only then, and it must not read
+    the value of a tensor. Closed-over tensors are bound at capture.
 
     `donate` names arguments, by position or keyword, whose tensors the caller gives up: their
     memory may be reused for results, and reading them afterwards raises ConsumedTensorError.
@@ -363,18 +363,17 @@ def jit(
     if the function has no such argument.
 
     `dynamic` names axes of arguments whose sizes are not part of the signature: for each argument a
-    tuple with a name or None for each axis, `{"x": ("N", None)}`; `"N+1"` is an axis with one
-    element more. An argument that holds several tensors takes one tuple for all of them, or tuples
-    with the same nesting. Axes of one name have one size in a call, or UsageError. The program is
-    captured and compiled for all sizes; where Python compares sizes, the result in the first call
-    becomes a guard, and a call with another result is compiled again. UsageError if the function
-    needs a number, as in `range(x.shape[0])`. A call with a size of 0 is compiled for its sizes.
+    tuple with a name or None for each axis, `{"x": ("N", None)}`; `"N+1"` is an axis with one more
+    element. An argument that holds several tensors takes one tuple for all of them, or tuples with
+    the same nesting. Axes of one name must have one size in a call, or UsageError is raised. The
+    program is captured and compiled for all sizes. Where Python compares sizes, the outcome in the
+    first call becomes a guard, and a call with another outcome is compiled again. UsageError if the
+    function needs a number, as in `range(x.shape[0])`. A call with a size of 0 is compiled for its
+    exact sizes.
 
-    When there are more than `signatures`
-    signatures, one line of warning says which argument changes.
+    Beyond `signatures` signatures, a warning says once which argument changes.
 
-    A jitted function called while another one is being captured becomes part of that one, and
-    donates nothing.
+    A jitted function called during the capture of another becomes part of it, and donates nothing.
     """
     if function is None:
         return lambda function: Jitted(function, donate, static, signatures, dynamic)

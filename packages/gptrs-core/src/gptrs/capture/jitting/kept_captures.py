@@ -1,8 +1,7 @@
-"""Captures on disk: the step of a function that an earlier process captured, without calling it.
-
-A wrong step would be the worst outcome. So nothing is looked for, and nothing kept, unless all is
-known that decides a capture: the `Closure` of the function, the call, the code of all packages that
-are imported, settings, machine. The author of the closure promises that nothing else does.
+"""Captures on disk: reuses the step that an earlier process captured, without calling the function.
+A wrong step would be the worst outcome. So captures are only sought and kept if everything that
+determines them is known: the `Closure` of the function, the call, the code of all imported
+packages, settings, and the machine. The author of the closure promises that nothing else matters.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
 
 _VARIABLES = "GPTRS_"
-"""The beginning of the names of environment variables that may change a capture."""
+"""Prefix of the environment variables that may change a capture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +46,21 @@ class StepInterface:
     """The arguments, closed-over tensors and results of a step."""
 
     types: Sequence[TensorType]
-    """Of the tensors of the arguments."""
+    """Types of the tensors of the arguments."""
     bound: Sequence[Leaf]
-    """Closed-over tensors, the parameters last."""
+    """Closed-over tensors, parameters last."""
     outputs: Structure
     output_types: Sequence[TensorType]
 
     @classmethod
     def of(cls, capture: Capture) -> StepInterface:
-        """Return that of a captured function."""
+        """Return the interface of a captured function."""
         types = [argument.type for argument in capture.arguments]
         return cls(types, capture.bound, capture.outputs, capture.output_types)
 
 
 def donating_roles(call: JitCall, bound: Sequence[Leaf]) -> list[InputRole]:
-    """Return the roles of the inputs of a step: the arguments, then the closed-over tensors."""
+    """Return the roles of a step's inputs: arguments, then closed-over tensors."""
     donated = call.donated()
     roles = [
         InputRole.DONATED if position in donated else InputRole.ARGUMENT
@@ -80,7 +79,7 @@ class CaptureRecord:
     packages: frozenset[str]
     name: str
     reads: int
-    """Values that were read in this process before the capture."""
+    """Count of values read in this process before the capture."""
 
     @classmethod
     def of(
@@ -93,7 +92,7 @@ class CaptureRecord:
     ) -> CaptureRecord | None:
         """Return the record of a call with tensors of these types.
 
-        None if a part of its key is unknown, if it is traced, and without a cache folder.
+        None if a part of its key is unknown, if it is traced, or without a cache folder.
         """
         ports.load_trace_sinks()
         if any(call.context) or events.sinks() or not optimized_programs().keeps:
@@ -151,9 +150,9 @@ class CaptureRecord:
     def keep(
         self, interface: StepInterface, backend: Backend, optimized: str, decided: tuple[int, ...]
     ) -> None:
-        """Store a capture, unless it depends on more than this record covers.
+        """Store a capture unless it depends on more than this record covers.
 
-        `optimized` is the name of the program that it became, `decided` the guards of that.
+        `optimized` names the optimized program, `decided` are its guards.
         """
         indices = {leaf: position for position, leaf in enumerate(self.closure.leaves)}
         sources = other_sources(self.packages)

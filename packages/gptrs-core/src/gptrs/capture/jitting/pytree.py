@@ -33,7 +33,7 @@ Tree = object
 
 
 class Refusal(Exception):  # noqa: N818 - it never reaches a user
-    """A value that cannot be part of a tree, with the reason; becomes a UsageError with a path."""
+    """A value that cannot be part of a tree, and why; becomes a UsageError with a path."""
 
     def __init__(self, value: object, problem: str, hint: str) -> None:
         super().__init__(problem)
@@ -43,7 +43,7 @@ class Refusal(Exception):  # noqa: N818 - it never reaches a user
 
 
 class PytreeNode(ABC):
-    """How one type of container is flattened and rebuilt. Nodes compare by identity."""
+    """Flattens and rebuilds one type of container. Nodes compare by identity."""
 
     @abstractmethod
     def flatten(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
@@ -92,14 +92,14 @@ class SequenceNode(PytreeNode):
 
 
 class DictNode(PytreeNode):
-    """Dicts. In arguments they are sorted by key, in results they keep their order."""
+    """Dicts: sorted by key in arguments, in insertion order in results."""
 
     def __init__(self, ordered: Callable[[dict[Hashable, Tree]], list[Hashable]]) -> None:
         self._ordered = ordered
 
     @override
     def flatten(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
-        """Return the values in the order of the keys; Refusal if these have no order."""
+        """Return the values in key order; Refusal if the keys cannot be ordered."""
         entries = cast("dict[Hashable, Tree]", value)
         keys = self._ordered(entries)
         return [entries[key] for key in keys], (*map(type, keys[:1]), *keys)
@@ -130,7 +130,7 @@ _STRINGS: set[type] = {str}
 
 
 def sorted_keys(entries: dict[Hashable, Tree]) -> list[Hashable]:
-    """Return the keys in order; Refusal unless they are of one type that has an order."""
+    """Return the sorted keys; Refusal unless they are of one ordered type."""
     kinds = set(map(type, entries))
     if len(kinds) > 1:
         raise _no_order(entries, kinds)
@@ -171,7 +171,7 @@ class FieldsNode(PytreeNode):
     def unflatten(self, rest: Hashable, parts: list[Tree]) -> Tree:
         """Make an instance with these fields as `copy.copy` does, without `__init__`.
 
-        So a frozen dataclass needs no special care, and no check in it sees a placeholder.
+        This works for frozen dataclasses, and their checks never see a placeholder.
         """
         if self._make:
             return self._make(parts)
@@ -242,17 +242,16 @@ class RegisteredNode(PytreeNode):
 Container = TypeVar("Container")
 
 Structure = Hashable
-"""LEAF, a Static, or a tuple of a PytreeNode, the rest of its value, and its parts.
-
-Equal structures and equal types of the tensors mean the same call."""
+"""LEAF, a Static, or a tuple of a PytreeNode, its static part, and its parts. Equal structures with
+equal tensor types mean the same call."""
 
 LEAF = Tensor
-"""The mark of a tensor in a structure."""
+"""Marks a tensor in a structure."""
 
 TUPLE, LIST = SequenceNode(tuple, "()"), SequenceNode(list, "[]")
 SORTED = DictNode(sorted_keys)
 AS_GIVEN = DictNode(list)
-"""Flatten dicts in insertion order: a function decides the order of its results."""
+"""Flatten dicts in insertion order: a function chooses the order of its results."""
 
 _BUILT_IN: dict[type, PytreeNode] = {tuple: TUPLE, list: LIST, dict: SORTED}
 _STATIC_TYPES = (bool, int, float, str, bytes, enum.Enum, DType, type(None))
@@ -263,7 +262,7 @@ _lock = ForkSafeLock()
 
 
 class Static:
-    """A value that is part of a signature: equal to another of equal value and equal type."""
+    """A static value in a signature; equal if value and type are equal."""
 
     __slots__ = ("_key", "value")
 
@@ -279,7 +278,7 @@ class Static:
 
 
 def _static_key(value: Hashable) -> Hashable:
-    """Distinguishes 1 from True and 1.0, and 0.0 from -0.0; NaN equals NaN."""
+    """Return a key that distinguishes 1 from True and 1.0, and 0.0 from -0.0; NaN equals NaN."""
     if isinstance(value, float):
         return type(value), float.hex(value)
     if isinstance(value, tuple):
@@ -329,13 +328,13 @@ def flatten(tree: Tree, leaves: list[Tensor], dicts: DictNode = SORTED) -> Struc
     node = dicts if kind is dict else _nodes.get(kind) or _node_of(kind)
     if node is None:
         return _flatten_single(tree, leaves)
-    if kind is tuple or kind is list:  # most are: no call for them
+    if kind is tuple or kind is list:  # most are leaves: avoids a call
         parts, rest = cast("Sequence[Tree]", tree), None
     else:
         parts, rest = node.flatten(tree)
     structure: list[object] = [node, rest]
     for part in parts:
-        if type(part) is Tensor:  # nearly all are: no call for each
+        if type(part) is Tensor:  # nearly all are leaves: avoids a call for each
             leaves.append(part)
             structure.append(LEAF)
         else:
@@ -344,7 +343,7 @@ def flatten(tree: Tree, leaves: list[Tensor], dicts: DictNode = SORTED) -> Struc
 
 
 def _node_of(kind: type[object]) -> PytreeNode | None:
-    """Return the node of a dataclass or named tuple that is seen for the first time."""
+    """Return the node of a dataclass or named tuple seen for the first time."""
     made = None if issubclass(kind, _STATIC_TYPES) else fields_node(kind)
     if made is None:
         return None
@@ -363,7 +362,7 @@ def _flatten_single(tree: Tree, leaves: list[Tensor]) -> Structure:
         raise Refusal(
             tree,
             problem,
-            "let the function use it without taking it, as the bound method of a model does"
+            "let the function close over it, as the bound method of a model does"
             " (`gptrs.jit(model.forward)`), or name the argument in `static`",
         )
     raise Refusal(
@@ -395,7 +394,7 @@ def rebuild(structure: Structure, leaves: Iterator[Tensor]) -> Tree:
 
 
 Rebuild = Callable[[Sequence[Tensor]], Tree]
-"""Makes a tree of one structure from its tensors, see `rebuilder`."""
+"""Builds a tree of one structure from its tensors, see `rebuilder`."""
 
 
 def rebuilder(structure: Structure) -> Rebuild:

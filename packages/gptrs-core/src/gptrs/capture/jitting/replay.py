@@ -1,4 +1,4 @@
-"""Runs a compiled step on new inputs, and takes care of the memory that is given away."""
+"""Runs a compiled step on new inputs, and handles donated memory."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ class CompiledStep:
     parameters: Sequence[Parameter]
     """Closed-over parameters; they come last."""
     donated: Mapping[int, str]
-    """The positions of the donated inputs, with the names of their arguments."""
+    """The indices of the donated inputs, with the names of their arguments."""
     rebuild: Rebuild
     """Nests the result tensors as the function returned them."""
     output_types: Sequence[TensorType]
-    """With the symbols of a step for many sizes, see `at`."""
+    """Their types, with symbols for a step of many sizes, see `at`."""
     symbolic_outputs: Sequence[tuple[int, int | None]]
-    """The outputs with symbols, each with an input of the same type, or None."""
+    """The symbolic outputs, each with the index of an input of the same type, or None."""
     _loaded: list[BoundInputs] = field(default_factory=list[BoundInputs])
-    """The buffers of the parameters, once they are loaded."""
+    """The buffers of the parameters, once loaded."""
 
     @property
     def weights(self) -> BoundInputs:
-        """The buffers of the parameters, which are loaded once."""
+        """Return the buffers of the parameters, which are loaded once."""
         if not self._loaded:
             with span("read weights", self.function):
                 buffers = [execute.input_of(leaf, self.backend) for leaf in self.parameters]
@@ -70,8 +70,8 @@ class CompiledStep:
             self.prepared.memory.require(values)
         types = list(self.output_types)
         for output, source in self.symbolic_outputs:
-            # The very type of an argument: the results of a step are mostly arguments of the next
-            # one, and finding it compares types.
+            # Reuse the type object of an equal argument: results of a step are usually arguments of
+            # the next, whose lookup compares types, fastest by identity.
             known = None if source is None else inputs[source].type
             types[output] = known or _sized(types[output], values)
         return replace(self, output_types=types)
@@ -89,7 +89,7 @@ def replay(step: CompiledStep, inputs: Sequence[Leaf], cached: bool) -> Tree:
     backend = step.backend
     leaves = (*inputs, *step.constants)
     buffers = [
-        leaf.buffer  # nearly always: no call for each
+        leaf.buffer  # nearly always a plain tensor: avoids a call for each
         if isinstance(leaf, Stored) and leaf.backend is backend and not leaf.consumed
         else execute.buffer_of(leaf, backend)
         for leaf in leaves
@@ -106,7 +106,7 @@ def replay(step: CompiledStep, inputs: Sequence[Leaf], cached: bool) -> Tree:
 
 
 def _prepare_donation(step: CompiledStep, inputs: Sequence[Leaf], buffers: list[Buffer]) -> None:
-    """Mark donated tensors as consumed; copy first where a host view shares the memory.
+    """Mark donated tensors as consumed; copy first if a host view shares the memory.
 
     Marks none unless all may be donated.
     """
@@ -138,19 +138,19 @@ def _require_donors(step: CompiledStep, inputs: Sequence[Leaf]) -> None:
             )
 
 
-# Calls of equal blocks within one capture: the first is captured as a function, all call it.
+# Calls of equal blocks within one capture: the first is captured as a function that all call.
 
 
 Block = Callable[[Iterator[Tensor]], tuple[Sequence[Tensor], Hashable]]
-"""Computes the result tensors of a call; the second value is everything else that it returns."""
+"""Computes the result tensors of a call; the second value is the rest of its result."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Repeated:
     functions: tuple[Function, ...]
-    """The function of the block, after those that it calls."""
+    """The function of the block, after its callees."""
     used: tuple[int, ...]
-    """The distinct tensors of a call that it takes."""
+    """Which distinct tensors of a call it takes."""
     rest: Hashable
 
 
@@ -185,7 +185,7 @@ class RepeatedCalls:
                 sources.append(source)
         signature = tuple([(source.type, source.backend) for source in sources])
         full = key, tuple(wiring), signature
-        found = self._known.get(full, _NEW)  # hashing a block takes long: once a call
+        found = self._known.get(full, _NEW)  # hashing a block is slow: once per call
         if found is _NEW:
             found = self._known[full] = _captured(name, sources, wiring, block)
         if not isinstance(found, _Repeated):
@@ -196,13 +196,13 @@ class RepeatedCalls:
 
 
 _Slot = tuple[int, tuple[Op, ...]]
-"""A tensor of a call: the number of the source that it is made of, and the ops that make it."""
+"""A tensor of a call: the number of its source, and the ops that compute it from the source."""
 
 _MOST_OPS = 4
 
 
 def _weight_below(source: Source) -> tuple[Source, tuple[Op, ...]]:
-    """Return the weight that a tensor is made of by a few ops, a widening cast mostly, and these.
+    """Return the weight below a tensor, and the few ops, usually a widening cast, applied to it.
 
     The block must see both: kernels read weights in their stored type.
     """
@@ -237,7 +237,8 @@ def _captured(
     try:
         body, used = capture_block(name, run, sources)
     except (GptrsError, TypeError, ValueError, AttributeError):
-        return None  # it is captured in place, which raises the error again if it was not ours
+        # Captured in place instead, which raises the error again if the block itself is at fault.
+        return None
     if body.outside or not body.results:
         return None
     return _Repeated((*body.functions, as_function(body)), used, rest[0])
@@ -251,7 +252,7 @@ _calls: ContextVar[RepeatedCalls | None] = ContextVar("gptrs_repeated_calls", de
 
 
 def repeated_calls() -> RepeatedCalls | None:
-    """Return the calls of the current capture, None outside of one."""
+    """Return the repeated calls of the current capture, None outside a capture."""
     return _calls.get()
 
 

@@ -112,9 +112,9 @@ def top_k(
     return values, indices
 
 
-# Primitives that look at every position of a sliding box.
+# Primitives over sliding windows.
 #
-# Padding is given here as one `(low, high)` pair an axis.
+# Padding is one `(low, high)` pair per axis here.
 
 
 WindowKind = OneOf["sum", "prod", "max", "min"]
@@ -165,7 +165,7 @@ def _movement(
     padding: Padding | None,
     dilation: Sequence[int] | None,
 ) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None, tuple[int, ...] | None]:
-    """Return the three as attributes; None for defaults, so that equal ops are equal."""
+    """Return the three as attributes; None for defaults, so that equivalent ops compare equal."""
     sides = None if padding is None else [side for pair in padding for side in pair]
     return (
         _but_default(strides, (1,) * count),
@@ -180,8 +180,8 @@ def _but_default(values: Sequence[int] | None, default: tuple[int, ...]) -> tupl
 
 # Primitives that map floats to integers of few bits and back.
 #
-# Scales and biases are floats and zero points `si32`: of rank 0, one an index of `axis`, or one a
-# group of `group_size` indices along it.
+# Scales and biases are floats, zero points `si32`: one in all (rank 0), one per index of `axis`, or
+# one per group of `group_size` indices along it.
 
 
 def quantize(
@@ -233,7 +233,7 @@ def requantize(
     axis: int | None = None,
     group_size: int | None = None,
 ) -> Tensor:
-    """Return q requantized: its value under one scale and zero point, as a code under another."""
+    """Convert codes q from one scale and zero point to another."""
     op = quantization.Requantize(dtype, _normal(q, axis, "`requantize`"), group_size)
     return apply(op, q, scale_in, zero_point_in, scale_out, zero_point_out)
 

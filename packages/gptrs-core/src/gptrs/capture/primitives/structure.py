@@ -130,10 +130,10 @@ def segment_reduce(x: Tensor, segment_ids: Tensor, kind: SegmentKind, num_segmen
     return apply(indexing.SegmentReduce(kind, num_segments), x, segment_ids)
 
 
-# Primitives that run Python functions as branches, loops and calls of the program.
+# Primitives that capture Python functions as branches, loops and calls of the program.
 #
-# Each function is called once, with placeholders. Tensors that it closes over become more operands:
-# a branch may read them, a loop carries them unchanged.
+# Each function is called once, with placeholders. Closed-over tensors become additional operands: a
+# branch may read them, a loop carries them unchanged.
 
 
 def cond(predicate: Tensor, then: Body, otherwise: Body, *operands: Tensor) -> tuple[Tensor, ...]:
@@ -183,7 +183,7 @@ def scan(
 
 
 def call(function: Body, *operands: Tensor, name: str = "function") -> tuple[Tensor, ...]:
-    """Call `function` as a function of the program, which is kept as one."""
+    """Call `function` as a function of the program, which is not inlined at capture."""
     captured = capture_body(name, function, [operand.type for operand in operands])
     made = as_function(captured)
     inputs = (*operands, *map(Tensor, captured.outside))
@@ -191,7 +191,7 @@ def call(function: Body, *operands: Tensor, name: str = "function") -> tuple[Ten
     return apply_many(op, *inputs, functions=[*captured.functions, made])
 
 
-# The primitives for functions under a name, and for kernels of a backend.
+# Primitives for named functions, and for kernels of a backend.
 
 
 def composite(

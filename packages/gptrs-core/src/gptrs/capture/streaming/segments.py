@@ -1,4 +1,4 @@
-"""Cuts a program into parts that run one after another and read few bytes of weights each."""
+"""Cuts a program into consecutive parts that each read few bytes of weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gptrs.quick_dataclass import dataclass
 class Segment:
     """A part of a program as a separate program, with the indices of its inputs and outputs.
 
-    Values of the whole program are known by number: first its parameters, then what segments give.
+    Values of the whole program are numbered: first its parameters, then the results of segments.
     """
 
     program: Program
@@ -28,9 +28,10 @@ class Segment:
     outputs: tuple[int, ...]
     """The number that each result of `@main` gets."""
     dying: tuple[int, ...]
-    """The inputs that no later segment reads and that are not results."""
+    """The inputs that no later segment reads and that are not results, so that they may be
+    freed."""
     tables: frozenset[int]
-    """The inputs that it reads by rows only."""
+    """The inputs of which it reads only single rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +70,11 @@ def cut(
 ) -> Segments:
     """Cut `@main` before the instructions at `starts`, which ascend.
 
-    Values without operands that cost nothing, such as constants, are recomputed in each part that
-    reads them. Values are donated at their last use, unless the caller of the whole program keeps
-    them; the parameters `streamed` have the role of that name. A result that is a parameter, or
-    that is returned twice, comes from the last part, where the backend ensures that it has separate
-    memory. If the program has symbols, each part has inputs that carry all their sizes.
+    Cheap values without operands, such as constants, are recomputed in each part that reads them.
+    Values are donated at their last use, unless the caller of the whole program keeps them; the
+    parameters `streamed` get the role of that name. A result that is a parameter, or is returned
+    twice, comes from the last part, where the backend gives it separate memory. If the program has
+    symbols, each part has inputs that carry all of their sizes.
     """
     region = program.main.body
     free = _free(region.instructions)
@@ -88,7 +89,7 @@ def cut(
 
 
 def _tables(instructions: Iterable[Instruction]) -> set[Value]:
-    """Return the values that these instructions read by rows, and in no other way."""
+    """Return the values that these instructions read only by rows."""
     rows: set[Value] = set()
     whole: set[Value] = set()
     for made in instructions:
@@ -131,7 +132,7 @@ class _Cutter:
             for value in region.results
             if times[value] > 1 or value in self._numbers or value in free
         ]
-        """The results that come out of the last part."""
+        """The results that the last part must return."""
         self._plain = set(region.results).difference(self._late)
         self._last_use = self._last_uses()
         self._tellers = self._size_tellers()
@@ -155,9 +156,9 @@ class _Cutter:
         return last | dict.fromkeys(self._plain, len(self._groups))
 
     def _size_tellers(self) -> list[list[Value]]:
-        """Return for each part existing values that have each symbol as a plain dim.
+        """Return for each part live values that have each symbol as a plain dim.
 
-        Where no such value is alive any more, a parameter is kept for it.
+        If no such value is alive any more, a parameter is kept alive for it.
         """
         params = list(self._region.params)
         sources = symbol_sources(params)
@@ -201,7 +202,7 @@ class _Cutter:
         return segment
 
     def _freed(self, wanted: Iterable[Value]) -> list[Instruction]:
-        """Return the instructions behind the cheap ones among the values, operands first."""
+        """Return the instructions that define the cheap values among `wanted`, operands first."""
         needed: set[Value] = set()
         pending = [value for value in wanted if value in self._free]
         while pending:

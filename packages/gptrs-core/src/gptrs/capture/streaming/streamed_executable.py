@@ -1,4 +1,4 @@
-"""A program that runs in parts, each with only its own weights in memory."""
+"""Runs a program in parts, each with only its own weights in memory."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from gptrs.ir.symbolic_dim import evaluated
 from gptrs.quick_dataclass import dataclass
 
 Compile = Callable[[Program, Sequence[InputRole]], Executable]
-"""How a part is compiled: for its sizes, or for all that some guards accept."""
+"""Compiles a part: for its sizes, or for all sizes that guards accept."""
 
 _Run = Callable[[Executable, Sequence[Buffer]], list[Buffer]]
 _Value = Buffer | Parameter | None
-"""A buffer; a weight, which is acquired for each part that reads it; None after its last use."""
+"""A buffer; a weight, acquired for each part that reads it; or None after its last use."""
 _Streamed = Mapping[WeightStreamer, WeightRows]
 
 
@@ -37,10 +37,10 @@ class _Part:
     executable: Executable
     segment: Segment
     rows: Mapping[int, int]
-    """Most rows that it reads of each table, by the number of its value; symbolic as the sizes."""
+    """Upper bound of the rows it reads of each table, by value number; may be symbolic."""
 
     def streamed(self, values: Sequence[_Value], sizes: Mapping[int, int]) -> _Streamed:
-        """Return the weights that it reads with these sizes of its symbols, by their streamer."""
+        """Return the weights that it reads for these sizes of its symbols, by streamer."""
         found: dict[WeightStreamer, dict[Parameter, int | None]] = {}
         for number in self.segment.inputs:
             weight = values[number]
@@ -56,7 +56,7 @@ class _Part:
 def streamed_executable(
     program: Program, roles: Sequence[InputRole], compile_: Compile, streaming: Streaming
 ) -> StreamedExecutable:
-    """Compile a program in parts; each reads no more weights than there is room for."""
+    """Compile a program in parts that each read no more weights than fit."""
     region = program.main.body
     streamed = [
         param
@@ -71,7 +71,7 @@ def streamed_executable(
 class StreamedExecutable(Executable):
     """An executable whose inputs may be streamed `Parameter`s instead of their buffers.
 
-    It has no state except that of its parts, and does not keep weights alive.
+    It has no state of its own, and does not keep weights alive.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class StreamedExecutable(Executable):
         """Run all parts, and `tell` about the kernels of those that can be profiled."""
 
         def run(executable: Executable, buffers: Sequence[Buffer]) -> list[Buffer]:
-            # The inputs of a part are not those of the program.
+            # Input indices of a part would be mistaken for those of the program.
             return executable.run_profiled(buffers, lambda run: tell(replace(run, inputs=())))
 
         return self._run(inputs, run)
@@ -142,7 +142,7 @@ def _run_part(
 ) -> list[Buffer]:
     with ExitStack() as stack:
         acquired: dict[Parameter, Buffer] = {}
-        # Locks are taken in one order everywhere: two threads would block each other otherwise.
+        # Locks are always taken in one order: otherwise two threads could deadlock.
         for streamer in sorted(streamed, key=id):
             acquired.update(stack.enter_context(streamer.acquire(streamed[streamer])))
         inputs = [values[number] for number in part.segment.inputs]
@@ -158,7 +158,7 @@ def _require_room(parts: Sequence[_Streamed]) -> None:
 
 
 def _rows(segment: Segment) -> dict[int, int]:
-    """Return the most rows that a segment reads of each of its streamed tables."""
+    """Return an upper bound of the rows that a segment reads of each of its streamed tables."""
     body = segment.program.main.body
     given = zip(body.params, segment.inputs, segment.roles, strict=True)
     numbers = {
@@ -179,24 +179,24 @@ def _memory(value: _Value) -> Buffer:
     return value
 
 
-# A thread that has the system read weights from their file while others are computed with.
+# A thread that has the system read weights from their file during computation.
 
 
 try:
     import resource
-except ImportError:  # where there is no such system call
+except ImportError:  # systems without this call
     resource = None
 
 _Queue = queue.Queue[Sequence[weakref.ref[Parameter]] | None]
 _MOST_WAITING = 8
-"""Groups of weights; a thread that is further behind than that only gets in the way."""
+"""Most queued groups of weights: a thread further behind only gets in the way."""
 
 
 class Prefetcher:
     """Its thread starts with the first `prefetch` in each process, and ends with this object.
 
-    It works only while this process makes the disk work: advice on pages that the system has in
-    its cache takes time from the computation and gains nothing.
+    It works only while this process causes disk reads: advice on pages in the system's cache takes
+    time from the computation and gains nothing.
     """
 
     def __init__(self) -> None:
@@ -205,11 +205,11 @@ class Prefetcher:
         self._thread: threading.Thread | None = None
 
     def prefetch(self, weights: Sequence[Parameter]) -> None:
-        """Have the files of these weights read, unless the thread is behind already."""
+        """Ask for these weights to be read, unless the thread is already behind."""
         before, self._reads = self._reads, _disk_reads()
         if before is not None and before == self._reads:
             return
-        if self._thread is None or not self._thread.is_alive():  # as after a fork
+        if self._thread is None or not self._thread.is_alive():  # for example after a fork
             self._start()
         with contextlib.suppress(queue.Full):
             self._waiting.put_nowait([weakref.ref(weight) for weight in weights])
@@ -221,7 +221,8 @@ class Prefetcher:
             target=_serve, args=arguments, name="gptrs-prefetch", daemon=True
         )
         self._thread.start()
-        # At exit nobody waits for the thread; in a forked child the queue may be locked for good.
+        # A daemon, since nobody waits for it at exit; in a forked child the queue may stay locked
+        # forever.
         weakref.finalize(self, _stop, self._waiting).atexit = False
 
 
@@ -241,13 +242,13 @@ def _serve(waiting: _Queue) -> None:
 
 def _prefetch(weight: Parameter | None) -> None:
     if weight is not None and not weight.loaded:
-        # An error in the file is reported when the weight is loaded.
+        # Errors of the file are reported when the weight is loaded.
         with contextlib.suppress(GptrsError, OSError, ValueError):
             weight.prefetch()
 
 
 def _stop(waiting: _Queue) -> None:
-    """End the thread, and drop the weights that still wait."""
+    """End the thread, and drop the weights still queued."""
     with contextlib.suppress(queue.Empty):
         while True:
             waiting.get_nowait()
@@ -258,25 +259,26 @@ def _stop(waiting: _Queue) -> None:
 
 
 _ROW = 1 << 16
-"""Bytes that reading a row of a mapped table may bring into memory: the system maps around it."""
+"""Bytes that reading one row of a mapped table may bring into memory: the system maps the pages
+around it."""
 
 
 class MruStreamer(WeightStreamer):
     """Holds at most `streaming.budget` bytes of weights.
 
     Evicts the most recently used weight (MRU): access is cyclic, so it is needed again last, and
-    nearly all that fits is still there in the next cycle; evicting the least recently used one
-    would read every weight in every cycle. Threads wait for each other.
+    nearly everything that fits is still there in the next cycle. LRU would read every weight in
+    every cycle. Threads wait for each other.
     """
 
     def __init__(self, streaming: Streaming) -> None:
         self._streaming = streaming
         self.most_held = 0
-        """The most bytes that were held so far."""
+        """The peak of the bytes held."""
         self.bytes_read = 0
-        """The bytes of weights that were brought into memory so far."""
+        """The total bytes of weights loaded so far."""
         self._lock = threading.Lock()
-        # Least recently used first. Weights hold their streamer, so it holds them weakly.
+        # Least recently used first. Weights refer to their streamer, so its references are weak.
         self._held: dict[weakref.ref[Parameter], int] = {}
         self._prefetcher = Prefetcher()
 
@@ -300,7 +302,7 @@ class MruStreamer(WeightStreamer):
             largest = max(worst, key=lambda weight: weight.loading_nbytes)
             raise ModelError(
                 f"a weight budget of {budget} bytes is too small: `{largest.name}`, a"
-                f" `{largest.type}`, and what is needed beside it take {least} bytes",
+                f" `{largest.type}`, and what is needed beside it, take {least} bytes",
                 hint=f"set a budget of at least {least} bytes",
             )
 
@@ -323,7 +325,8 @@ class MruStreamer(WeightStreamer):
             self._prefetcher.prefetch(missing)
 
     def _need(self, weights: WeightRows, missing: bool = False) -> int:
-        """Return the bytes of weights except pinned ones, or except all that are held."""
+        """Return the bytes of weights except pinned ones, or with `missing` of those not yet
+        held."""
         need = 0
         for weight, rows in weights.items():
             if missing and weight.loaded:
@@ -351,8 +354,8 @@ class MruStreamer(WeightStreamer):
     def _make_room(self, need: int, keep: Collection[Parameter]) -> None:
         """Release weights, the most recently used first, but none in `keep`.
 
-        A share remains free for temporary copies of weights in kernels; pinned weights are evicted
-        only if the budget would be exceeded.
+        A share stays free for temporary copies of weights in kernels; pinned weights are evicted
+        only if the budget would be exceeded otherwise.
         """
         budget = self.streaming.budget
         taken = self.bytes_held + need

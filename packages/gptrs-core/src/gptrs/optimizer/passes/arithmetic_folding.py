@@ -1,4 +1,4 @@
-"""Foldings of arithmetic: casts, integers, extremes and cheaper ops of equal bits."""
+"""Arithmetic foldings: casts, integers, extremes, and cheaper ops with equal bits."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ b = Attribute[DType]("b")
 c = Attribute[DType]("c")
 
 _SIGNIFICAND = {"f8e4m3": 4, "f8e5m2": 3, "bf16": 8, "f16": 11, "f32": 24, "f64": 53}
-"""Bits of the significand, the implicit one included. Integers of so many bits are exact: they are
-in the range of a type that holds all their bits.
+"""Bits of the significand, including the implicit one. Integers with at most so many bits are
+exact.
 """
 
 _WIDER_FLOATS = {
@@ -65,7 +65,7 @@ _PARTS = {"cf32": "f32", "cf64": "f64"}
 def is_exact(source: DType, target: DType) -> bool:
     """Return whether `target` holds every value of `source`, -0.0 and infinities included.
 
-    A NaN results in a NaN, possibly with other bits.
+    A NaN stays a NaN, possibly with other bits.
     """
     if source is target or source.is_bool:
         return True
@@ -104,7 +104,7 @@ def cast_to_same_type(m: Match, emit: Emitter) -> Value | Declined:
 def cast_of_cast(m: Match, emit: Emitter) -> Value | Declined:
     """cast(cast(x, b), c) -> cast(x, c), x if it is of type c, where b holds every value of x
 
-    No value is rounded or saturated in between, so that the second cast sees what the first saw.
+    The first cast neither rounds nor saturates any value, so the second sees the original.
     """
     if not is_exact(m[x].type.dtype, m[b]):
         return Declined(f"{m[b]} does not hold every value of {m[x].type.dtype}")
@@ -130,7 +130,7 @@ CAST_FOLDING = RewritePass(
 )
 
 
-# Reads elements before they are widened, not out of a widened copy of all there are.
+# Reads elements before widening, rather than from a widened copy of the whole.
 
 
 late_cast, read = calls(Cast), calls(Take, Gather, DynamicSlice)
@@ -141,8 +141,8 @@ indices = Operand("indices")
 def read_of_cast(m: Match, emit: Emitter) -> Value | Declined:
     """f(cast(x, b), i) -> cast(f(x, i), b) where f moves elements and b is no narrower than x
 
-    An embedding of narrow weights is looked up as it is, and only the rows that were found are
-    widened. A symbolic number of rows counts as fewer than a table has.
+    An embedding with narrow weights is looked up in its stored type, and only the rows found are
+    widened. A symbolic number of rows counts as fewer than the table has.
     """
     source, wider = m[x].type, m[b]
     if wider.itemsize < source.dtype.itemsize:
@@ -157,7 +157,7 @@ def read_of_cast(m: Match, emit: Emitter) -> Value | Declined:
 LATE_CASTS = RewritePass("late-casts", (read_of_cast,))
 
 
-# Rounds the operands of products with a matrix to bf16: what the precision `bf16` means in PTIR.
+# Rounds the operands of products with a matrix to bf16, which defines the precision `bf16` in PTIR.
 #
 # Not part of the pipeline, as it changes results: a backend with that precision runs it in
 # `legalize`, or computes the same with its own kernels.
@@ -199,7 +199,7 @@ def _rounded(value: Value, m: Match, emit: Emitter) -> Value:
 PRODUCT_ROUNDING = RewritePass("product-rounding", (product_with_matrix,))
 
 
-# Drops operations on integers and `i1` whose result is an operand, or known.
+# Drops operations on integers and `i1` whose result is an operand or a constant.
 
 
 bits, absorbing = calls(And, Or, Xor), calls(And, Or, Mul)
@@ -280,8 +280,8 @@ def extreme_of_same(m: Match, emit: Emitter) -> Value:
 def extreme_of_limit(m: Match, emit: Emitter) -> Value | Declined:
     """maximum(x, least) -> x, and minimum(x, greatest) -> x, on either side
 
-    `least` is false, the least integer, or -inf; f8e4m3, which has no infinities, has no such value
-    that NaN does not exceed, but its least and greatest numbers do as well.
+    `least` is false, the least integer, or -inf. f8e4m3 has no infinities; its least and greatest
+    numbers serve instead.
     """
     limit = (_least if isinstance(m[extreme], Maximum) else _greatest)(m.type.dtype)
     return beside_splat(m, limit) or Declined(f"neither operand is known to be {limit}")
@@ -302,7 +302,7 @@ def _least(dtype: DType) -> float:
 EXTREME_FOLDING = RewritePass("extreme-folding", (extreme_of_same, extreme_of_limit))
 
 
-# Replaces an op by a faster one that computes the same.
+# Replaces an op by a faster one with the same result.
 #
 # It depends on the numbers in a program whether it can: patterns are matched before.
 
@@ -314,7 +314,7 @@ div = calls(Div)
 def div_by_power_of_two(m: Match, emit: Emitter) -> Value | Declined:
     """div(x, 2^k) -> mul(x, 2^-k) of floats
 
-    Both are the same number before they are rounded, and multiplication takes less time.
+    Both are the same number before rounding, and multiplication is faster.
     """
     dtype = m.type.dtype
     if not dtype.is_float:
@@ -337,7 +337,7 @@ _EXPONENTS = {
     "f32": (-126, 127),
     "f64": (-1022, 1023),
 }
-"""Of the least and the greatest power of two that is a normal number of each float type."""
+"""Exponents of the least and the greatest power of two that is normal in each float type."""
 
 
 def _exact_reciprocal(number: Literal) -> Literal | None:

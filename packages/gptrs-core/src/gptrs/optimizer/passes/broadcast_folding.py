@@ -1,4 +1,4 @@
-"""Reduces chains of broadcasts to at most one, and moves elements before they are repeated."""
+"""Reduces chains of broadcasts to at most one, and moves elements before repeating them."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ def reshape_of_broadcast(m: Match, emit: Emitter) -> Value | Declined:
 def transpose_of_broadcast(m: Match, emit: Emitter) -> Value | Declined:
     """transpose(broadcast_to(x, s), p) -> broadcast_to(transpose(x, q), s[p])
 
-    q is what p does to the axes of x. Where that leaves all but 1s in order, it is a reshape.
+    q is p restricted to the axes of x. If all dims but 1s keep their order, the transpose is a
+    reshape.
     """
     lead = m.type.rank - m[x].type.rank
     shape = aligned(m[x].type.shape, m.type.rank)
@@ -115,7 +116,8 @@ def slice_of_broadcast(m: Match, emit: Emitter) -> Value:
 def reduce_of_broadcast(m: Match, emit: Emitter) -> Value | Declined:
     """reduce(broadcast_to(x, s), a) -> broadcast_to(reshape(x, ..), ..) of max, min, and, or
 
-    Along the axes a, x is repeated, at least once: the extreme of equals is each of them.
+    x is only repeated along the axes a, at least once, and the extreme of equal elements is that
+    element.
     """
     if m[reduce].kind not in ("max", "min", "and", "or"):
         return Declined(f"a {m[reduce].kind} counts how often an element is repeated")
@@ -150,7 +152,7 @@ BROADCAST_FOLDING = RewritePass(
 )
 
 
-# Reduces chains of reversals to at most one, along axes where it makes a difference.
+# Reduces chains of reversals to at most one, along axes where it has an effect.
 
 
 reverse, broadcasting = calls(Reverse), calls(BroadcastTo)
@@ -171,7 +173,7 @@ def reverse_of_unit_dims(m: Match, emit: Emitter) -> Value | Declined:
 def reverse_of_reverse(m: Match, emit: Emitter) -> Value:
     """reverse(reverse(x, a), b) -> reverse(x, axes in either a or b)
 
-    Reversals along an axis of both undo each other.
+    Two reversals along one axis cancel.
     """
     axes = tuple(sorted(set(m[a]) ^ set(m[b])))
     return emit(Reverse(axes), m[x]) if axes else m[x]

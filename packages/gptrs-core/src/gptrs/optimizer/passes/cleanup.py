@@ -24,10 +24,11 @@ from gptrs.quick_dataclass import dataclass
 
 
 def without_dead_code(region: Region) -> Region:
-    """Return `let y = f(x) in z -> z` where z does not read y.
+    """`let y = f(x) in z -> z` where z does not read y.
 
-    Every op is pure, so only results matter; an instruction is kept whole while one of its results
-    is read. With it goes an error that it would have raised. Parameters are kept.
+    Every op is pure, so only results matter; an instruction is kept whole while any of its results
+    is read. An error that a removed instruction would have raised disappears with it. Parameters
+    are kept.
     """
     live: set[Value] = set(region.results)
     kept: list[Instruction] = []
@@ -43,7 +44,7 @@ def without_dead_code(region: Region) -> Region:
 DEAD_CODE = RegionPass("dead-code", without_dead_code)
 
 
-# Computes once what a region computes several times.
+# Computes repeated expressions of a region once.
 
 
 Key = tuple[Op, tuple[Value, ...], tuple[str, ...]]
@@ -53,9 +54,9 @@ Key = tuple[Op, tuple[Value, ...], tuple[str, ...]]
 def with_common_subexpressions(region: Region) -> Region:
     """`let y = f(x), z = f(x) in g(y, z) -> let y = f(x) in g(y, y)`.
 
-    Two instructions are the same if op, attributes, operands and regions are; literals compare by
-    their bits, and operands of commutative ops in any order. Every op is a function of only these
-    (random numbers come from an operand), so the first instruction serves all.
+    Two instructions are equal if op, attributes, operands and regions are; literals compare by
+    bits, operands of commutative ops in any order. Ops depend on nothing else (random numbers come
+    from an operand), so the first instruction serves all.
     """
     first: dict[Key, Instruction] = {}
     known: dict[Value, Value] = {}
@@ -77,7 +78,7 @@ def with_common_subexpressions(region: Region) -> Region:
 
 
 def _in_order(op: Op, operands: tuple[Value, ...], numbers: dict[Value, int]) -> tuple[Value, ...]:
-    """Operands of a commutative op in the order in which the region first read them."""
+    """Sort the operands of a commutative op by the order in which the region first read them."""
     if not op.commutative:
         return operands
     return tuple(sorted(operands, key=lambda value: numbers.setdefault(value, len(numbers))))
@@ -86,7 +87,7 @@ def _in_order(op: Op, operands: tuple[Value, ...], numbers: dict[Value, int]) ->
 COMMON_SUBEXPRESSIONS = RegionPass("common-subexpressions", with_common_subexpressions)
 
 
-# Moves computations that are the same in every step out of loops.
+# Hoists loop-invariant computations.
 
 
 _WORTH: tuple[type[Op], ...] = (
@@ -94,15 +95,15 @@ _WORTH: tuple[type[Op], ...] = (
     *(Transpose, Slice, Concat, Pad, Tile, Reverse),
     *(Reduce, Cumulative, DotGeneral),
 )
-"""Ops that cost something and cannot fail, so that a loop of no steps may as well have run them."""
+"""Ops worth hoisting that cannot fail, so running them before a loop of zero steps is harmless."""
 
 
 def without_loop_invariants(region: Region, sound: Collection[str] = ()) -> Region:
     """`while(s, c): (f(c) + s, c) -> let y = f(c) in while(s, c, y): (y + s, c, y)`.
 
-    A carried value is invariant where the body hands it on as it came. Instructions of the body
-    that read only such values and constants, and cannot fail, are computed before the loop and
-    carried as additional invariants; so are composites of `sound` decompositions.
+    A carried value is invariant if the body returns it unchanged. Instructions of the body that
+    read only invariants and constants, and cannot fail, are computed before the loop and carried as
+    additional invariants; so are composites with `sound` decompositions.
     """
     kept: list[Instruction] = []
     known: dict[Value, Value] = {}
@@ -131,7 +132,7 @@ def _carry_count(instruction: Instruction) -> int:
 
 
 def _hoisted(instruction: Instruction, sound: Collection[str]) -> dict[Instruction, None]:
-    """Return the instructions to take out of a loop body, with the constants that they need."""
+    """Return the instructions to hoist out of a loop body, with the constants they need."""
     if not isinstance(instruction.op, While | Scan):
         return {}
     body = instruction.regions[-1]
@@ -163,13 +164,13 @@ def _may_fail(made: Instruction) -> bool:
 def _hoist(
     instruction: Instruction, hoisted: dict[Instruction, None], into: list[Instruction]
 ) -> Instruction:
-    """Return the loop without `hoisted`, which goes to `into`.
+    """Return the loop without `hoisted`, which is appended to `into`.
 
     New carried values follow the old ones.
     """
     body, count = instruction.regions[-1], _carry_count(instruction)
     rest = [made for made in body.instructions if made not in hoisted]
-    # Constants are recomputed on both sides, because they cost nothing and need not be carried.
+    # Constants are duplicated on both sides: they are free and need not be carried.
     cheap = [made for made in hoisted if isinstance(made.op, CHEAP)]
     read = {operand for made in (*cheap, *rest) for operand in made.operands} | set(body.results)
     values = [v for made in hoisted if not isinstance(made.op, CHEAP) for v in made.results]
@@ -220,7 +221,8 @@ LOOP_INVARIANTS = RegionPass("loop-invariants", without_loop_invariants)
 class CompositeInvariants:
     """`while(s, c): (composite(c) + s, c)` -> the same with the composite in front of the loop.
 
-    Once a backend has claimed a composite nobody knows any more that it cannot fail.
+    This must run before claims: once a backend has claimed a composite, its decomposition no longer
+    shows that it cannot fail.
     """
 
     name: str = "composite-invariants"
@@ -235,7 +237,7 @@ class CompositeInvariants:
 
 
 def _is_sound(made: Instruction, sound: Collection[str]) -> bool:
-    """Return whether an instruction ends without an error on any operands."""
+    """Return whether an instruction never fails, whatever its operands."""
     if isinstance(made.op, Composite | Call):
         return all(name in sound for name in made.op.callees())
     never = (*_WORTH, *CHEAP, Reshape, ExtractPatches, ReduceWindow)
@@ -252,9 +254,9 @@ COMPOSITE_INVARIANTS = CompositeInvariants()
 class Inlining:
     """`call x {function = @f} -> f(x)`, and the same for `composite`s that `claim` leaves.
 
-    The result is only `@main`, and with `share` also the functions that `@main` calls more than
-    once. Without `calls`, only composites are inlined; functions remain, except decompositions that
-    nothing else calls.
+    Only `@main` remains, and with `share` the functions that it calls more than once. Without
+    `calls`, only composites are inlined; functions remain, except decompositions that nothing else
+    calls.
     """
 
     claim: Claim = unclaimed
@@ -301,7 +303,7 @@ def _called_often(region: Region) -> frozenset[str]:
 
 
 class _Inliner:
-    """Rebuilds regions; `bodies` holds the callees, already inlined.
+    """Rebuilds regions; `bodies` holds the callees, already inlined themselves.
 
     Calls of `kept` functions remain.
     """

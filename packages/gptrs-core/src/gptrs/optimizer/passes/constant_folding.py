@@ -1,4 +1,4 @@
-"""Computes values that depend only on constants, once, when the program is compiled."""
+"""Computes values that depend only on constants when the program is compiled."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ from gptrs.optimizer.pass_base import change_regions
 from gptrs.quick_dataclass import dataclass
 
 MAX_BYTES = 65_536
-"""The largest size of a folded value, so that programs do not grow without bound."""
+"""Largest folded value in bytes, so that programs do not grow without bound."""
 
 
 @dataclass(frozen=True)
 class ConstantFolding:
     """`f(c) -> constant` where c are constants, and f is no random op, call, or endless loop.
 
-    Values of more than `MAX_BYTES`, and values that depend on them, are not computed. Instructions
-    that the evaluator refuses, such as an integer division by zero, are kept and fail when they
-    run.
+    Values larger than `MAX_BYTES`, and values that depend on them, are not folded. Instructions
+    that fail in the evaluator, such as an integer division by zero, are kept and fail at run time.
     """
 
     evaluate: Evaluator
     ieee_floats: bool = False
-    """That of the backend: NumPy computes such floats, and no kernel need be compiled for them."""
+    """The flag of the backend: if True, NumPy computes floats, too, without compiling kernels."""
     name: str = "constant-folding"
 
     def apply(self, program: Program) -> Program:
@@ -82,7 +81,7 @@ class ConstantFolding:
 
 
 def _foldable(region: Region) -> set[Instruction]:
-    """Return instructions to replace by constants, or to keep at no cost where they are read."""
+    """Return the instructions to replace by constants, or to keep because they are free."""
     small: set[Instruction] = set()
     made_by_small: set[Value] = set()
     for instruction in known_instructions(region, ()):
@@ -94,7 +93,7 @@ def _foldable(region: Region) -> set[Instruction]:
 
 
 def _frontier(region: Region, foldable: set[Instruction]) -> list[Value]:
-    """Results of `foldable` that others read."""
+    """Return the results of `foldable` that other instructions read."""
     read = set(region.results)
     for instruction in region.instructions:
         if instruction not in foldable:
@@ -109,7 +108,7 @@ def _frontier(region: Region, foldable: set[Instruction]) -> list[Value]:
 
 
 def _constant(array: np.ndarray, into: list[Instruction]) -> Value:
-    """Append the constant to `into`, as a broadcast of one element where all are the same."""
+    """Append the constant to `into`, as a broadcast of one element if all are equal."""
     literal = Literal.of(array)
     shape = literal.type.shape
     if shape and math.prod(shape) > 1 and literal.splat is not None:

@@ -1,6 +1,5 @@
-"""Drops arithmetic that changes nothing, and writes the rest with simpler ops.
-
-Signs of zeros, infinities and NaNs come out as before; of a NaN, PTIR does not fix the bits.
+"""Drops arithmetic without effect, and simplifies the rest. Signs of zeros, infinities and NaNs are
+preserved; PTIR does not fix the bits of a NaN.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ COMPLEX = Declined("a product of complex numbers mixes their parts")
 def add_of_zero(m: Match, emit: Emitter) -> Value | Declined:
     """add(x, -0.0) -> x, of integers add(x, 0) -> x, on either side
 
-    A float 0.0 is another matter: -0.0 + 0.0 is 0.0.
+    Not for a float 0.0: -0.0 + 0.0 is 0.0.
     """
     declined = Declined("neither operand is known to be -0.0, or 0 of integers")
     return beside_splat(m, -0.0) or declined
@@ -63,7 +62,7 @@ def add_of_zero(m: Match, emit: Emitter) -> Value | Declined:
 def sub_of_zero(m: Match, emit: Emitter) -> Value | Declined:
     """sub(x, 0) -> x
 
-    A float -0.0 is another matter: -0.0 - -0.0 is 0.0.
+    Not for a float -0.0: -0.0 - -0.0 is 0.0.
     """
     return m[x] if is_splat(m, m[y], 0) else Declined("the second operand is not known to be 0")
 
@@ -88,7 +87,7 @@ def div_by_one(m: Match, emit: Emitter) -> Value | Declined:
 def neg_of_neg(m: Match, emit: Emitter) -> Value:
     """neg(neg(x)) -> x
 
-    The least integer is its own negative.
+    Also true of the least integer, which is its own negative.
     """
     return m[x]
 
@@ -105,7 +104,7 @@ def abs_of_neg(m: Match, emit: Emitter) -> Value | Declined:
 def add_of_neg(m: Match, emit: Emitter) -> Value:
     """add(x, neg(y)) -> sub(x, y)
 
-    IEEE 754 defines the difference as that sum.
+    IEEE 754 defines subtraction as this sum.
     """
     return emit(Sub(), m[x], m[y])
 
@@ -141,7 +140,7 @@ ELEMENTWISE_SIMPLIFICATION = RewritePass(
 )
 
 
-# Writes matrix products in one way: transposes taken in, contracted axes in order.
+# Canonicalizes matrix products: absorbs transposes, sorts contracted axes.
 
 
 dot_general = calls(DotGeneral)
@@ -155,7 +154,7 @@ Axes = tuple[int, ...]
 def transpose_of_lhs(m: Match, emit: Emitter) -> Value | Declined:
     """dot_general(transpose(x, p), y, batch = b, contract = c) -> dot_general(x, y, p[b], p[c])
 
-    The free axes of x must keep their order, since the result has them in that order.
+    The free axes of x must keep their order, which is also their order in the result.
     """
     op = m[dot_general]
     if moved := _free_out_of_order(op.batch_lhs + op.contract_lhs, m[p]):
@@ -168,7 +167,7 @@ def transpose_of_lhs(m: Match, emit: Emitter) -> Value | Declined:
 def transpose_of_rhs(m: Match, emit: Emitter) -> Value | Declined:
     """dot_general(x, transpose(y, p), batch = b, contract = c) -> dot_general(x, y, p[b], p[c])
 
-    The free axes of y must keep their order, since the result has them in that order.
+    The free axes of y must keep their order, which is also their order in the result.
     """
     op = m[dot_general]
     if moved := _free_out_of_order(op.batch_rhs + op.contract_rhs, m[p]):
@@ -178,7 +177,7 @@ def transpose_of_rhs(m: Match, emit: Emitter) -> Value | Declined:
 
 
 def _free_out_of_order(taken: Axes, permutation: Axes) -> list[int]:
-    """Return the free axes of the transposed operand, as axes of x; empty if x has that order."""
+    """Return the free axes of the transposed operand as axes of x; empty if they are in order."""
     free = [permutation[axis] for axis in range(len(permutation)) if axis not in taken]
     return [] if free == sorted(free) else free
 
@@ -187,8 +186,8 @@ def _free_out_of_order(taken: Axes, permutation: Axes) -> list[int]:
 def contraction_in_order(m: Match, emit: Emitter) -> Value | Declined:
     """dot_general(x, y, contract = c) -> dot_general(x, y, contract = sorted(c))
 
-    Pairs of contracted axes are put into the order of the left side. Sums of floats are not changed
-    if that would change the order of additions.
+    Pairs of contracted axes are sorted by the left side. Float sums are left alone if that would
+    change the order of additions.
     """
     op, lhs = m[dot_general], m[x].type
     pairs = sorted(zip(op.contract_lhs, op.contract_rhs, strict=True))
@@ -207,9 +206,9 @@ DOT_GENERAL_FOLDING = RewritePass(
 )
 
 
-# Turns what moves or repeats nothing, since dims are 1, into reshapes.
+# Turns transposes and broadcasts of unit dims, which move or repeat nothing, into reshapes.
 #
-# What a program computes looks the same for every size until here: patterns are matched before.
+# They run after patterns are matched: until then, a program must look the same for every size.
 
 
 broadcast_to = calls(BroadcastTo)
@@ -219,15 +218,15 @@ broadcast_to = calls(BroadcastTo)
 def transpose_of_unit_dims(m: Match, emit: Emitter) -> Value | Declined:
     """transpose(x, p) -> reshape(x, shape(x)[p]) where p keeps the order of all dims but 1s
 
-    Elements do not move. A reshape costs nothing on a row-major buffer and folds with its
-    neighbours, as in the heads of attention over a single token.
+    No element moves. A reshape is free on a row-major buffer and folds with its neighbours, as in
+    the heads of attention over a single token.
     """
     shape = m[x].type.shape
     moved = [axis for axis in m[p] if shape[axis] != 1]
     if moved != sorted(moved):
         return Declined(f"axes other than those of size 1 move by {list(m[p])}")
     if any(isinstance(user.op, Transpose) for user in m.users()):
-        return Declined("its result is transposed again")  # and folds into that
+        return Declined("its result is transposed again")  # and folds into that transpose
     return _reshaped(m, emit)
 
 
@@ -250,14 +249,14 @@ def _reshaped(m: Match, emit: Emitter) -> Value | Declined:
 UNIT_DIMS = RewritePass("unit-dims", (transpose_of_unit_dims, broadcast_to_unit_dims))
 
 
-# Computes elements once, before they are repeated.
+# Computes elements once, before repeating them.
 
 
 unary, binary = calls(*EXACT_UNARY), calls(*EXACT_BINARY)
 
 
 def _no_gain(small: TensorType, m: Match) -> Declined | None:
-    """Decline if it would not pay to compute elements of the type `small`, not of the result."""
+    """Decline if computing elements of the type `small` instead of the result's gains nothing."""
     if small.dtype.is_complex:
         return Declined("operations on complex numbers may be rounded in other ways elsewhere")
     if not small.is_static or not m.type.is_static:
@@ -280,7 +279,7 @@ def unary_of_broadcast(m: Match, emit: Emitter) -> Value | Declined:
 def binary_of_broadcasts(m: Match, emit: Emitter) -> Value | Declined:
     """f(broadcast_to(x, s), broadcast_to(y, s)) -> broadcast_to(f(x, broadcast_to(y, ..)), s)
 
-    x and y are broadcast to the shape of one of them, where the other broadcasts to that.
+    x and y are broadcast to the shape of one of them, if the other broadcasts to it.
     """
     a, b = m[x].type, m[y].type
     if broadcastable_to(a.shape, b.shape):

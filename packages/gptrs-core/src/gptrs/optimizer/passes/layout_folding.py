@@ -45,7 +45,7 @@ def reshape_of_reshape(m: Match, emit: Emitter) -> Value:
 def reshape_to_inferred_shape(m: Match, emit: Emitter) -> Value | Declined:
     """reshape(x, s) -> reshape(x, s with -1 resolved)
 
-    Equal reshapes then look equal.
+    Then equivalent reshapes compare equal.
     """
     if -1 not in m[s]:
         return Declined("the shape is written out")
@@ -94,7 +94,7 @@ TRANSPOSE_FOLDING = RewritePass(
 )
 
 
-# Reduces chains of tiles to at most one, and to a broadcast or nothing where that is the same.
+# Reduces chains of tiles to at most one, or to an equivalent broadcast or nothing.
 
 
 tile = calls(Tile)
@@ -134,7 +134,7 @@ def tile_of_unit_dims(m: Match, emit: Emitter) -> Value | Declined:
 TILE_FOLDING = RewritePass("tile-folding", (tile_once, tile_of_tile, tile_of_unit_dims))
 
 
-# Drops selections and comparisons whose outcome is known.
+# Drops selections and comparisons with a known outcome.
 
 
 select, not_, compare = calls(Select), calls(Not), calls(Compare)
@@ -181,7 +181,7 @@ SELECT_FOLDING = RewritePass(
 )
 
 
-# Reduces chains of pads to at most one, and to a slice or nothing where no value is put in.
+# Reduces chains of pads to at most one, or to a slice or nothing if no value is added.
 
 
 pad, inner_pad = calls(Pad), calls(Pad)
@@ -212,7 +212,7 @@ def pad_of_nothing(m: Match, emit: Emitter) -> Value | Declined:
 def pad_of_pad(m: Match, emit: Emitter) -> Value | Declined:
     """pad(pad(x, l, h, v), m, k, v) -> pad(x, l + m, h + k, v)
 
-    The inner pad must not trim, since the outer one would not bring back what that takes away.
+    The inner pad must not trim, since the outer one could not restore the trimmed elements.
     """
     inner, outer = m[inner_pad], m[pad]
     zero = Literal.full(0, m.type.dtype)

@@ -1,4 +1,4 @@
-"""Branches that are decided, and what loops carry around in vain."""
+"""Removes decided branches, and values that loops carry needlessly."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ def with_simple_regions(region: Region) -> Region:
     - A `cond` whose predicate is a constant is replaced by its branch.
     - An unused result of `cond` or stack of `scan` is not computed.
     - An operand of `cond` that no branch reads is not passed.
-    - A value carried by `while` or `scan` is dropped if nothing reads it after the loop, and only
-      it depends on itself.
+    - A value carried by `while` or `scan` is dropped if nothing reads it after the loop and no
+      other result needs it.
 
-    A dropped value may have been the last use of an earlier result: repeated until nothing changes.
+    Repeated until nothing changes, since a dropped value may have been the last use of an earlier
+    result.
     """
     while (simpler := _simplified(region)) is not region:
         region = simpler
@@ -31,7 +32,8 @@ def with_simple_regions(region: Region) -> Region:
 
 
 def _simplified(region: Region) -> Region:
-    """Return the region after one walk over its instructions, itself if nothing changed."""
+    """Return the region after one walk over its instructions, the same object if nothing
+    changed."""
     defined: Definitions = {}
     known: dict[Value, Value] = {}
     kept: list[Instruction] = []
@@ -120,7 +122,7 @@ def _scan(instruction: Instruction, read: set[Value]) -> Instruction:
     results = _some([*carried, *stacked])
     if len(results) == len(instruction.results):
         return instruction
-    if results[0] < count and not carried:  # nothing is read: the loop goes with the dead code
+    if results[0] < count and not carried:  # nothing is read: the loop is removed as dead code
         return instruction
     scanned = list(range(count, len(instruction.operands)))
     return replace(
@@ -140,12 +142,13 @@ _SIMPLER: dict[type, Callable[[Instruction, set[Value]], Instruction]] = {
 
 
 def _some(numbers: list[int]) -> list[int]:
-    """Return `numbers`, or the first result if empty: an instruction has at least one."""
+    """Return `numbers`, or the first result if empty: an instruction must have at least one."""
     return numbers or [0]
 
 
 def _needed(body: Region, wanted: set[int], count: int | None = None) -> list[int]:
-    """Of the first `count` values carried, those that the `wanted` ones need, with themselves."""
+    """Return which of the first `count` carried values the `wanted` ones need, including
+    themselves."""
     limit = len(body.results) if count is None else count
     needed, new = set(wanted), set(wanted)
     while new:
@@ -155,7 +158,7 @@ def _needed(body: Region, wanted: set[int], count: int | None = None) -> list[in
 
 
 def _params_behind(body: Region, results: Sequence[int]) -> set[int]:
-    """Return the parameters of `body` on which these results of it depend."""
+    """Return the indices of the parameters of `body` that these results depend on."""
     live = {body.results[number] for number in results}
     for made in reversed(body.instructions):
         if not live.isdisjoint(made.results):
@@ -168,7 +171,7 @@ def _pick(values: Sequence[Value], numbers: Sequence[int]) -> tuple[Value, ...]:
 
 
 def _with_results(region: Region, numbers: Sequence[int]) -> Region:
-    """Return `region` that gives these of its results, without what only the others need."""
+    """Return `region` with only these results, without what only the others need."""
     results = _pick(region.results, numbers)
     return without_dead_code(Region(region.params, region.instructions, results))
 

@@ -1,4 +1,4 @@
-"""Reduces chains of slices to at most one, and reads past the ops that a slice undoes."""
+"""Reduces chains of slices to at most one, and moves them before ops whose effect they discard."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ class Span:
 
     @property
     def last(self) -> int:
-        """The position of the last element; meaningless if there is none."""
+        """The index of the last element; meaningless if there is none."""
         return self.start + (self.size - 1) * self.step
 
     def within(self, first: int, count: int) -> bool:
-        """Return whether it reads no other positions than `first` to `first + count - 1`."""
+        """Return whether it reads only indices from `first` to `first + count - 1`."""
         return not self.size or (first <= self.start and self.last < first + count)
 
     def moved(self, offset: int) -> Span:
-        """Return the same elements, where position 0 was `offset`; nothing is read from 0 on."""
+        """Return the same elements with indices relative to `offset`; an empty span starts at 0."""
         return Span(self.start - offset if self.size else 0, self.size, self.step)
 
 
@@ -71,7 +71,7 @@ def spans_of(op: Slice) -> list[Span]:
 def slice_op(spans: list[Span]) -> Slice:
     """Return the slice that reads `spans`.
 
-    Steps are 1 where one element is read, left out if all are.
+    Steps are 1 for a single element, and left out if all are 1.
     """
     steps = tuple(1 if span.size in (0, 1) else span.step for span in spans)
     starts, sizes = tuple(span.start for span in spans), tuple(span.size for span in spans)
@@ -100,7 +100,7 @@ def slice_of_slice(m: Match, emit: Emitter) -> Value | Declined:
     """slice(slice(x, s, n, t), u, m, v) -> slice(x, s + u * t, m, t * v)"""
     if not m[x].type.is_static:
         return SYMBOLIC
-    # Where nothing is read, it is read from 0 on, which is never past the end.
+    # An empty slice starts at 0, which is never past the end.
     spans = [
         Span(a.start + b.start * a.step if b.size else 0, b.size, a.step * b.step)
         for a, b in zip(spans_of(m[inner_slice]), spans_of(m[slice_]), strict=True)
@@ -112,7 +112,7 @@ def slice_of_slice(m: Match, emit: Emitter) -> Value | Declined:
 def slice_of_concat(m: Match, emit: Emitter) -> Value | Declined:
     """slice(concat(.., x, ..)) -> slice(x), and slice(concat(.., xs, ..)) -> concat(xs)
 
-    The first where all that is read lies in one operand, the second where it is several in whole.
+    The first if everything read lies in one operand, the second if it is several whole operands.
     """
     node = m.definition(m[x])
     if node is None or not isinstance(node.op, Concat):
@@ -135,7 +135,7 @@ def slice_of_concat(m: Match, emit: Emitter) -> Value | Declined:
 def _whole_parts(
     parts: list[tuple[Value, int, int]], spans: list[Span], axis: int, shape: Shape
 ) -> list[Value]:
-    """Return the `parts` (value, start, size) that are read, if all of them are read completely."""
+    """Return the `parts` (value, start, size) that are read, if each is read completely."""
     span = spans[axis]
     others = [other.size for at, other in enumerate(spans) if at != axis]
     if span.step != 1 or others != [dim for at, dim in enumerate(shape) if at != axis]:
@@ -197,7 +197,7 @@ concat = calls(Concat)
 xs = Operands("xs")
 
 MAX_OPERANDS = 64
-"""Most operands that a concatenation absorbs from nested ones, so that time is linear."""
+"""Most operands of a flattened concatenation, so that time is linear."""
 
 
 @rewrite(concat(xs))
@@ -256,7 +256,7 @@ def _slices(m: Match) -> list[tuple[Value, list[Span]]]:
 
 
 def _adjacent(first: list[Span], second: list[Span], axis: int) -> bool:
-    """Return whether `second` goes on along `axis` where `first` ended, and agrees elsewhere."""
+    """Return whether `second` continues `first` along `axis`, and agrees on other axes."""
     a, b = first[axis], second[axis]
     if not a.size or not b.size or a.step != b.step or b.start != a.last + a.step:
         return False
@@ -268,7 +268,7 @@ CONCAT_FOLDING = RewritePass(
 )
 
 
-# Takes zeros that a pad puts around images as the padding of the windows that read them.
+# Absorbs a zero pad around images into the padding of the windows that read them.
 
 
 patches = calls(ExtractPatches)
@@ -276,14 +276,14 @@ patches = calls(ExtractPatches)
 SYMBOLIC_PADDING = Declined("its padding is symbolic")
 
 Axes = tuple[int | None, ...]
-"""For each axis of a value, the axis of the padded tensor; None if there is none or several."""
+"""For each axis of a value, the axis of the padded tensor; None if none or several."""
 
 
 @rewrite(patches(x))
 def patches_of_pad(m: Match, emit: Emitter) -> Value | Declined:
     """extract_patches(f(pad(x, l, h)), p) -> extract_patches(f(x), p + (l, h)) where f moves axes
 
-    The pad puts zeros around spatial axes; f is what `without_zeros` sees through.
+    The pad adds zeros around spatial axes; f is any chain that `without_zeros` accepts.
     """
     if not _is_zero(m[patches].value, m.type.dtype):
         return Declined("other values than zeros are put around it")
@@ -306,11 +306,11 @@ def without_zeros(
     definition: Callable[[Value], InstructionNode | None],
     is_read_once: Callable[[Value], bool],
 ) -> Unpadded | Declined:
-    """Return what a pad puts zeros around, the ops from there to the image, and the zeros.
+    """Return the operand of a zero pad, the ops from it to the image, and the zeros.
 
-    The image is [N, spatial.., C]; the zeros are (low, high) of each spatial axis. Between the two
-    are any number of transposes, casts, and reshapes that keep the padded axes; nothing else reads
-    what they make. What else reads the pad still does.
+    The image is [N, spatial.., C]; the zeros are (low, high) of each spatial axis. Between pad and
+    image there may be transposes, casts, and reshapes that keep the padded axes, whose results
+    nothing else reads. Other readers of the pad are unaffected.
     """
     chain, found = _chain(image, definition, is_read_once)
     if found is None or not isinstance(found.op, Pad):
@@ -335,7 +335,7 @@ def _chain(
     definition: Callable[[Value], InstructionNode | None],
     is_read_once: Callable[[Value], bool],
 ) -> tuple[list[InstructionNode], InstructionNode | None]:
-    """Return what moves a value on its way to an image, in order, and what defines the value."""
+    """Return the ops that move a value on its way to an image, in order, and its definition."""
     chain: list[InstructionNode] = []
     node = definition(image)
     while node is not None and isinstance(node.op, (Transpose, Cast, Reshape)):
@@ -353,7 +353,7 @@ def _is_zero(value: Scalar | None, dtype: DType) -> bool:
 def _without_padding(
     chain: Sequence[InstructionNode], shape: Shape, padded: frozenset[int]
 ) -> tuple[list[Op], Axes]:
-    """Return the ops of a chain for a value of `shape`, not padded, and the axes that come out."""
+    """Return the ops of a chain adapted to an unpadded value of `shape`, and the resulting axes."""
     axes: Axes = tuple(range(len(shape)))
     ops: list[Op] = []
     for node in chain:

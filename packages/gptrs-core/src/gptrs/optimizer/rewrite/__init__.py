@@ -1,1 +1,1 @@
-"""Rewriting by equations: patterns, a mutable form of regions, and the driver that applies them."""
+"""Rewriting by equations: patterns, mutable regions, and the driver that applies rewrites."""

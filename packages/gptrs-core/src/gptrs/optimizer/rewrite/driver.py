@@ -14,14 +14,14 @@ from gptrs.optimizer.rewrite.pattern import Emitter, Rewrite, find_match
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Refusal, Rewriter, current_journal
 
 FIRINGS_PER_INSTRUCTION = 32
-"""Rewrites that undo each other are stopped after this many firings an instruction."""
+"""Firings per instruction after which rewrites that undo each other are stopped."""
 
 
 def rewrite_region(region: Region, rewrites: Sequence[Rewrite]) -> Region:
     """Return `region` with `rewrites` applied until none matches; `region` itself if none did.
 
-    At an instruction, the rewrites are tried in the order given. GptrsError when they go on for
-    longer than `FIRINGS_PER_INSTRUCTION` allows.
+    At an instruction, rewrites are tried in the given order. GptrsError if they exceed
+    `FIRINGS_PER_INSTRUCTION`.
     """
     driver = _Driver(Rewriter(region), rewrites)
     driver.run(max_firings=FIRINGS_PER_INSTRUCTION * (1 + len(region.instructions)))
@@ -33,7 +33,7 @@ ByRoot = dict[type[Op], list[Rewrite]]
 
 @functools.lru_cache(maxsize=64)
 def _table(rewrites: tuple[Rewrite, ...]) -> tuple[ByRoot, int]:
-    """Return the rewrites by the root of their patterns, and the greatest depth of those."""
+    """Return the rewrites by the root op of their patterns, and the greatest pattern depth."""
     by_root: ByRoot = {}
     for rewrite in rewrites:
         for op in rewrite.pattern.symbol.ops:
@@ -42,7 +42,7 @@ def _table(rewrites: tuple[Rewrite, ...]) -> tuple[ByRoot, int]:
 
 
 class _Driver:
-    """The worklist. Operands come before users in it, so that chains are folded in one sweep."""
+    """The worklist. Operands precede users, so that chains are folded in one sweep."""
 
     def __init__(self, rewriter: Rewriter, rewrites: Sequence[Rewrite]) -> None:
         self.rewriter = rewriter
@@ -77,7 +77,8 @@ class _Driver:
     def _find(
         self, root: InstructionNode
     ) -> tuple[Rewrite, tuple[Value, ...], list[InstructionNode]] | None:
-        """Return the first rewrite that does not decline, its values, and what it emitted."""
+        """Return the first rewrite that does not decline, its values, and the emitted
+        instructions."""
         for rewrite in self._by_root.get(type(root.op), ()):
             match = find_match(rewrite.pattern, root, self.rewriter)
             if match is None:
@@ -127,7 +128,7 @@ class _Driver:
     def _erase_or_enqueue(self, candidates: list[InstructionNode]) -> None:
         """Erase unused `candidates`, and instructions that only they read.
 
-        Revisit the others: each has gained or lost a user, which a rewrite may check.
+        Revisit the others: each gained or lost a user, which a rewrite may check.
         """
         while candidates:
             node = candidates.pop()

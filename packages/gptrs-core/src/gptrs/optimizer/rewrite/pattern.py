@@ -4,7 +4,7 @@
 >>> reshape, transpose = calls(Reshape), calls(Transpose)
 >>> pattern = reshape(transpose(x, permutation=p))
 
-It matches any `reshape` of any `transpose`, with any values of attributes that it does not mention.
+It matches any `reshape` of any `transpose`, with any values of unmentioned attributes.
 In a match `m`, `m[x]` is the value that was transposed, `m[p]` the permutation, and `m[reshape]`
 the `Reshape` with all its attributes.
 """
@@ -30,21 +30,21 @@ OpT_co = TypeVar("OpT_co", bound=Op, covariant=True)
 
 @dataclass(frozen=True, eq=False)
 class Operand:
-    """A symbol for any value; used twice, it stands for the same value both times."""
+    """A symbol for any value; if used twice, both must be the same value."""
 
     name: str
 
 
 @dataclass(frozen=True, eq=False)
 class Operands:
-    """A symbol for all remaining operands, any number of them: the last in its pattern."""
+    """A symbol for any number of remaining operands; must be last in its pattern."""
 
     name: str
 
 
 @dataclass(frozen=True, eq=False)
 class Attribute(Generic[T]):
-    """A symbol for any attribute of type T; used twice, it stands for equal attributes."""
+    """A symbol for any attribute of type T; if used twice, both must be equal."""
 
     name: str
 
@@ -57,7 +57,7 @@ class OpPattern:
     operands: tuple[Operand | OpPattern, ...]
     attributes: Mapping[str, object]
     rest: Operands | None = None
-    """The symbol for the operands after those."""
+    """The symbol for the remaining operands."""
     index: int = 0
 
     @property
@@ -67,16 +67,16 @@ class OpPattern:
         return 1 + max(inner, default=0)
 
     def result(self, index: int) -> OpPattern:
-        """Return the same instruction, seen as its result number `index`."""
+        """Return the pattern of result `index` of the same instruction."""
         return replace(self, index=index)
 
 
 @dataclass(frozen=True, eq=False)
 class OpSymbol(Generic[OpT_co]):
-    """A symbol for an instruction of one of `ops`; it is called as if it computed.
+    """A symbol for an instruction of one of `ops`; calling it builds a pattern.
 
-    In a match it stands for the op with its attributes; if it is called several times in one
-    pattern, for the op of the outermost call.
+    In a match it stands for the op with its attributes; if called several times in one pattern, for
+    the op of the outermost call.
     """
 
     ops: tuple[type[OpT_co], ...]
@@ -115,7 +115,7 @@ def _require_operands(op: type[Op], count: int, first: int, rest: Operands | Non
 
 
 class Match:
-    """A match of a pattern: the value, attribute or op of each symbol."""
+    """A match of a pattern: maps each symbol to its value, attribute or op."""
 
     def __init__(self, root: InstructionNode, rewriter: Rewriter) -> None:
         self.root = root
@@ -131,21 +131,21 @@ class Match:
     @overload
     def __getitem__(self, symbol: OpSymbol[OpT]) -> OpT: ...
     def __getitem__(self, symbol: Operand | Operands | Attribute[T] | OpSymbol[OpT]) -> object:
-        """Return what `symbol` stands for; KeyError if the pattern does not contain it."""
+        """Return the binding of `symbol`; KeyError if the pattern does not contain it."""
         return self._bindings[symbol]
 
     @property
     def type(self) -> TensorType:
-        """The type of the first result of the instruction that the whole pattern matched."""
+        """The type of the first result of the matched root instruction."""
         return self.root.results[0].type
 
     @property
     def operands(self) -> list[Value]:
-        """The operands of the instruction that the whole pattern matched."""
+        """The operands of the matched root instruction."""
         return self.root.operands
 
     def users(self) -> list[InstructionNode]:
-        """Return the nodes that read a result of the instruction that the whole pattern matched."""
+        """Return the nodes that read a result of the matched root instruction."""
         return [user for result in self.root.results for user in self._rewriter.users(result)]
 
     def is_read_once(self, value: Value) -> bool:
@@ -157,18 +157,18 @@ class Match:
         return self._rewriter.definition(value)
 
     def bind(self, symbol: object, found: object) -> bool:
-        """Let `symbol` stand for `found`; False when it already stands for something else."""
+        """Bind `symbol` to `found`; return False if it is already bound to something else."""
         return self._bindings.setdefault(symbol, found) == found
 
     def bind_op(self, symbol: OpSymbol[Op], op: Op) -> None:
-        """Let `symbol` stand for `op`, unless it stands for one further out."""
+        """Bind `symbol` to `op`, unless it is already bound further out."""
         self._bindings.setdefault(symbol, op)
 
 
 def find_match(pattern: OpPattern, root: InstructionNode, rewriter: Rewriter) -> Match | None:
     """Return the match of `pattern` at `root`, None if there is none.
 
-    The root of a pattern is a whole instruction: its `index` plays no part.
+    The root of a pattern is a whole instruction: its `index` is ignored.
     """
     match = Match(root, rewriter)
     return match if _matches_node(pattern, root, match, rewriter) else None
@@ -238,18 +238,17 @@ class Emitter:
 
 
 Replacement = Callable[[Match, Emitter], Value | Sequence[Value] | Declined]
-"""Returns the right-hand side: one value, or one for each result of the matched instruction.
-
-It is made of values of the match and of what `emit(op, *operands)` returns, and has the type of the
-left-hand side. It declines before it emits anything.
+"""Returns the right-hand side: one value, or one per result of the matched instruction, of the same
+types, built from values of the match and of `emit(op, *operands)`. It must decline before emitting
+anything.
 """
 
 
 @dataclass(frozen=True, eq=False)
 class Rewrite:
-    """One equation over ops; `@rewrite(pattern)` makes it of a function.
+    """One equation over ops; `@rewrite(pattern)` makes it from a function.
 
-    Both sides are equal bit for bit, and applying rewrites over and over comes to an end.
+    Both sides are equal bit for bit, and repeated application must terminate.
     """
 
     name: str

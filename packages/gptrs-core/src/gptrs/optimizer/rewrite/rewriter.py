@@ -1,4 +1,4 @@
-"""The mutable form of a region: instructions in order, and where each value is defined and used."""
+"""Mutable regions: instructions in order, with the definition and uses of each value."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from gptrs.quick_dataclass import dataclass
 
 @dataclass(eq=False, slots=True)
 class InstructionNode:
-    """An instruction whose operands may be exchanged; compared by identity."""
+    """An instruction with replaceable operands; compared by identity."""
 
     op: Op
     operands: list[Value]
     results: tuple[Value, ...]
     regions: tuple[Region, ...] = ()
     origin: Instruction | None = None
-    """The instruction this node still equals, None when it is new or an operand was exchanged."""
+    """The instruction that this node still equals, None if it is new or an operand was replaced."""
     erased: bool = False
     previous: InstructionNode | None = field(default=None, repr=False)
     following: InstructionNode | None = field(default=None, repr=False)
 
     def freeze(self) -> Instruction:
-        """Return the node as an instruction: the one it was made from if nothing changed."""
+        """Return the node as an instruction: the original if nothing changed."""
         return self.origin or Instruction(self.op, tuple(self.operands), self.results, self.regions)
 
 
 Use = tuple[InstructionNode | None, int]
-"""A use of a value: operand number `int` of a node; None is the return of the region."""
+"""A use of a value: an operand index of a node; None for the node means the region's return."""
 
 
 class Rewriter:
-    """A region under change. Every change takes time proportional to the uses that it touches.
+    """A mutable region. Every change takes time proportional to the uses it touches.
 
-    Instructions remain in an executable order as long as `replace` gets values that are defined
-    before all uses of the old one.
+    Instructions stay in executable order as long as `replace` gets values defined before all uses
+    of the old value.
     """
 
     def __init__(self, region: Region) -> None:
         self._region = region
         self._results = list(region.results)
         self._definitions: dict[Value, InstructionNode] = {}
-        # The inner dicts serve as sets that keep their order, so that every run is the same.
+        # The inner dicts serve as ordered sets, so that runs are deterministic.
         self._uses: dict[Value, dict[Use, None]] = {}
         self._first: InstructionNode | None = None
         self._changed = False
@@ -86,7 +86,7 @@ class Rewriter:
         return list(dict.fromkeys(node for node, _ in self._uses.get(value, ()) if node))
 
     def reads(self, value: Value) -> int:
-        """Return how often nodes read `value`, and the region returns it."""
+        """Return how often nodes read `value` or the region returns it."""
         return len(self._uses.get(value, ()))
 
     def used(self, value: Value) -> bool:
@@ -102,7 +102,7 @@ class Rewriter:
         return node
 
     def replace(self, old: Value, new: Value) -> None:
-        """Let every use of `old` read `new`; ProgramError unless their types are equal."""
+        """Make every use of `old` read `new`; ProgramError unless their types are equal."""
         if old.type != new.type:
             raise ProgramError(f"a value of `{old.type}` cannot be replaced by one of `{new.type}`")
         if old is new:
@@ -130,7 +130,7 @@ class Rewriter:
         node.erased = self._changed = True
 
     def erase_dead(self, node: InstructionNode) -> None:
-        """Remove `node` unless something reads its results, and then what only it read."""
+        """Remove `node` unless something reads its results, then the nodes that only it read."""
         pending = [node]
         while pending:
             dead = pending.pop()
@@ -141,7 +141,7 @@ class Rewriter:
             pending.extend(made for made in defined if made is not None)
 
     def region(self) -> Region:
-        """Return the region as data: the one this was made from if nothing changed."""
+        """Return the region as immutable data: the original if nothing changed."""
         if not self._changed:
             return self._region
         instructions = tuple(node.freeze() for node in self)
@@ -170,12 +170,12 @@ class Rewriter:
             following.previous = previous
 
 
-# The journal of an optimization: which rewrites fired, which declined and why.
+# The journal of an optimization: which rewrites fired, and which declined and why.
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A rewrite whose pattern matched `instruction` and that declined, and why."""
+    """A rewrite that matched `instruction` but declined, and why."""
 
     rewrite: str
     instruction: str
@@ -187,14 +187,14 @@ class Refusal:
 
 @dataclass(slots=True)
 class Journal:
-    """Counts over everything that was optimized while it was open."""
+    """Counts over everything optimized while it was open."""
 
     steps: int = 0
     """Number of instructions that a driver visited."""
     fired: Counter[str] = field(default_factory=Counter[str])
-    """The times that each rewrite was applied, by its name."""
+    """How often each rewrite was applied, by name."""
     refused: Counter[Refusal] = field(default_factory=Counter[Refusal])
-    """The times that each refusal was given."""
+    """How often each refusal occurred."""
 
 
 _open_journal: ContextVar[Journal | None] = ContextVar("open_journal", default=None)
@@ -202,7 +202,7 @@ _open_journal: ContextVar[Journal | None] = ContextVar("open_journal", default=N
 
 @contextmanager
 def recording() -> Generator[Journal]:
-    """Let the optimizations of the `with` block, in this thread, write into the journal it gives.
+    """Scope in which optimizations in this thread write to the journal that it yields.
 
     >>> with recording() as journal:
     ...     optimize(program)

@@ -1,7 +1,6 @@
-"""A computation as a template: a region whose parameters stand for any values of their types.
-
-Where a program multiplies matrices, it may have taken transposes of the operands into the product.
-A parameter of the template that is only multiplied so stands for the transposed value.
+"""A template: a region whose parameters stand for any values of their types. Canonicalization
+absorbs transposes into matrix products, so a template parameter that is only multiplied may stand
+for a transposed value.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Axes = tuple[int, ...]
 
 
 class Made(Protocol):
-    """An instruction, of a region or of one under change."""
+    """An instruction of a region, immutable or mutable."""
 
     @property
     def op(self) -> Op:
@@ -51,7 +50,7 @@ Definer = Callable[[Value], Made | None]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The value, or transposed value, behind a parameter of a template."""
+    """The value, possibly transposed, bound to a parameter of a template."""
 
     value: Value
     permutation: Axes | None = None
@@ -71,9 +70,9 @@ class TemplateMatch:
     """A match of a template."""
 
     bound: dict[Value, Bound]
-    """The value behind each parameter and behind each value that the template computes."""
+    """The value bound to each parameter and to each value that the template computes."""
     instructions: dict[Instruction, Made]
-    """The instruction behind each instruction of the template, operands before users."""
+    """The instruction bound to each instruction of the template, operands before users."""
 
 
 class Template:
@@ -94,8 +93,8 @@ class Template:
     def match(self, result: Value, definition: Definer, *, exact: bool) -> TemplateMatch | None:
         """Match the template against `result`; None if it does not match.
 
-        An `exact` match has equal types and attributes. One that is not agrees in the ops, and in
-        those attributes that are words, so that types can be read off it.
+        An `exact` match has equal types and attributes. Otherwise only ops and string attributes
+        must agree, so that types can be read from the match.
         """
         matching = _Matching(self, definition, exact)
         if not matching.value(self.result, result, None):
@@ -104,7 +103,7 @@ class Template:
 
 
 class _Matching:
-    """The state of one attempt; what a wrong choice has bound is taken back."""
+    """The state of one attempt; bindings of a wrong choice are undone."""
 
     def __init__(self, template: Template, definition: Definer, exact: bool) -> None:
         self._template = template
@@ -115,7 +114,7 @@ class _Matching:
         self.made: dict[Instruction, Made] = {}
 
     def value(self, wanted: Value, found: Value, permutation: Axes | None) -> bool:
-        """Return whether `wanted`, of the template, can stand for `found`, transposed."""
+        """Return whether `wanted`, of the template, can stand for `found` under `permutation`."""
         bound = Bound(found, permutation)
         known = self.bound.get(wanted)
         if known is not None:
@@ -143,7 +142,8 @@ class _Matching:
         if made.op.commutative:
             orders.append(list(zip(made.operands, here.operands[::-1], permutations, strict=True)))
         for order in orders:
-            # Most attempts fail at an operand: its op is compared before anything below the first.
+            # Most attempts fail at an operand, so compare the ops of all operands before descending
+            # into the first.
             if not all(self._has_op(wanted, found) for wanted, found, _ in order):
                 continue
             marks = len(self.bound), len(self.made)
@@ -156,7 +156,7 @@ class _Matching:
         return False
 
     def _has_op(self, wanted: Value, found: Value) -> bool:
-        """Return whether `found` is made by an op of the class that makes `wanted`."""
+        """Return whether `found` and `wanted` are made by ops of the same class."""
         made = self._template.definitions.get(wanted)
         if made is None:
             return True
@@ -170,7 +170,7 @@ class _Matching:
             self.made.popitem()
 
     def _permutations(self, made: Instruction, here: Made) -> Sequence[Axes | None] | None:
-        """Return how each operand is transposed; None if the ops do not agree."""
+        """Return the transposition of each operand; None if the ops do not agree."""
         if isinstance(made.op, DotGeneral) and isinstance(here.op, DotGeneral):
             return _product_permutations(made, made.op, here, here.op, self._exact)
         agrees = made.op == here.op if self._exact else _agree_in_words(made.op, here.op)
