@@ -1,4 +1,5 @@
-"""A model by its capabilities: each as its protocol, or an error that lists what it offers."""
+"""A model by its capabilities: returns it as the protocol asked for, or raises an error that lists
+its capabilities."""
 
 from __future__ import annotations
 
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
     from gptrs_runtime.images.image_prompts import TextsWithImages
 
 
-# A language model as an embedder: the vectors of its tokens are its last states.
+# A language model as an embedder: its last states are the token vectors.
 
 
 class CausalStates(Protocol):
-    """A causal language model that shows its hidden states."""
+    """A causal language model with accessible hidden states."""
 
     @property
     def context_length(self) -> int:
@@ -51,7 +52,7 @@ class CausalStates(Protocol):
 
 
 class CausalEmbedder:
-    """A `TextEmbedder` made of a language model, as sentence-transformers makes one.
+    """A `TextEmbedder` made from a language model, as in sentence-transformers.
 
     A token sees only earlier tokens, so padding after a text does not affect it.
     """
@@ -74,16 +75,16 @@ class CausalEmbedder:
 
         ContextLengthError if T is too large.
         """
-        del mask  # padding lies behind the text
+        del mask  # padding follows the text
         *_, last = self._model.hidden_states(tokens).values()
         return last
 
 
 _WITH_LOGITS: Final = ("causal_lm", "text_classifier", "token_classifier", "masked_lm")
 AS_EMBEDDER: Final = frozenset({"causal_lm", "hidden_states"})
-"""The capabilities with which a language model of sentence-transformers embeds texts."""
+"""The capabilities that a language model needs to embed texts with sentence-transformers files."""
 RERANKER: Final = "reranker"
-"""The capability of a language model whose files say which of its logits are a score."""
+"""The capability of a language model whose files name the logits that form a score."""
 _NO_TEXT: Final = "cannot generate text"
 _READING: Final = (*_WITH_LOGITS, "seq2seq", "text_embedder", "image_text")
 _OF_IMAGES: Final = ("image_classifier", "image_embedder")
@@ -106,7 +107,7 @@ _COMMANDS: Final = {
 
 
 class CapableModel:
-    """A model called `name`, of any kind, whose `module` does what `capabilities` say."""
+    """A model of any kind called `name`, whose `module` implements `capabilities`."""
 
     def __init__(self, name: str, capabilities: frozenset[str], module: object) -> None:
         self.name = name
@@ -115,7 +116,7 @@ class CapableModel:
 
     @property
     def has_logits(self) -> bool:
-        """Whether `forward` has something to return: an embedder without a head has vectors."""
+        """Whether `forward` can return logits; an embedder without a head has only vectors."""
         return not self.capabilities.isdisjoint(("image_classifier", *_WITH_LOGITS))
 
     def causal_lm(self) -> CausalLM:
@@ -218,7 +219,8 @@ class CapableModel:
         return cast("CausalLM", self.offering(name, "takes no tokens"))
 
     def offering(self, capability: str, otherwise: str) -> object:
-        """Return the module; ModelError for another model, with what that one offers."""
+        """Return the module; ModelError for a model without the capability, listing those it
+        has."""
         if capability not in self.capabilities:
             offered = sorted(self.capabilities)
             can = ", ".join(offered) or "nothing that gptrs knows"
@@ -230,7 +232,7 @@ class CapableModel:
         return self.module
 
 
-# Calls of libraries that recurse as deeply as an untrusted text nests, on a sufficient stack.
+# Runs library calls that recurse as deeply as an untrusted text nests on a large enough stack.
 
 
 T = TypeVar("T")
@@ -238,14 +240,14 @@ T = TypeVar("T")
 _LEAST: Final = 8 << 20
 _STEP: Final = 1 << 20
 _lock = ForkSafeLock()
-"""The size of the stacks of new threads is one setting of the process."""
+"""The stack size of new threads is a process-wide setting, hence the lock."""
 
 
 def on_deep_stack(function: Callable[[], T], stack_bytes: int) -> T:
-    """Return the result of `function`, called on a stack of at least that many bytes.
+    """Return the result of `function`, called on a stack of at least `stack_bytes`.
 
-    Only the part that is used takes memory. Errors of the function pass; MemoryError if there
-    is no room for such a stack.
+    Only the part in use takes memory. Errors of the function propagate; MemoryError if there is no
+    room for the stack.
     """
     done: list[T] = []
     failed: list[BaseException] = []

@@ -1,8 +1,8 @@
 """The digest of every byte of a model's weights, cached on disk for later processes.
 
-Reading and digesting takes a second for each GiB, on two cores. So the digest of a set of files is
-cached under an identity that does not require reading them, `WeightFile.digest`: inode, size, and
-the times of the last change of content and inode. No program can set the latter back.
+Reading and hashing takes a second per GiB on two cores. So the digest of a set of files is cached
+under an identity that does not require reading them, `WeightFile.digest`: inode, size, mtime and
+ctime. No program can set the ctime back.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ FORMAT: Final = EntryFormat(
     "digest", "computed", 1, re.compile(r"[0-9a-f]{32}"), SIZE, logging.DEBUG
 )
 _BUDGET: Final = 1 << 20
-"""Bytes of all kept digests: some 16,000 models."""
+"""Budget in bytes of all cached digests: some 16,000 models."""
 _threads: Final = [blake3.AUTO]
-"""One thread in a forked child, which lacks the workers of its parent and would wait for them."""
+"""One thread in a forked child, which lacks its parent's workers and would wait for them
+forever."""
 os.register_at_fork(after_in_child=lambda: _threads.__setitem__(0, 1))
 
 
 def weights_digest(weights: ParamSource) -> bytes:
-    """Return 32 bytes that are others for any other names, types or bytes of weights.
+    """Return 32 bytes that differ for different names, types or bytes of weights.
 
     It does not depend on the location of the weights or their division into files. CheckpointError
     if a file changed after it was opened: then it is unknown which of its bytes were used.
@@ -65,7 +66,7 @@ def weights_digest(weights: ParamSource) -> bytes:
 
 
 def kept_digests() -> DiskCache:
-    """Return the digests on disk; their names do not show whose files have changed since."""
+    """Report the digests on disk; their names do not tell which are stale."""
     try:
         return DiskCache(private_folder(FOLDER), FORMAT, _BUDGET)
     except OSError:
@@ -75,7 +76,7 @@ def kept_digests() -> DiskCache:
 def _files(weights: ParamSource) -> Sequence[WeightFile] | None:
     """Return the files of the weights; None if one was just changed, or there are none.
 
-    Another change could leave such a file with the same times.
+    Another change could leave a file that was just changed with the same times.
     """
     if not isinstance(weights, FileSource):
         return None
@@ -100,7 +101,7 @@ def _digest(weights: ParamSource) -> bytes:
         digest.update(len(text).to_bytes(8, "little") + text)
         try:
             type = str(weights.type_of(name)).encode()
-        except CheckpointError:  # of a dtype that is not read: no model has such a weight
+        except CheckpointError:  # of an unsupported dtype: no model has such a weight
             type = b"?"
         digest.update(len(type).to_bytes(8, "little") + type)
         if type != b"?":
@@ -117,7 +118,7 @@ def _parts(weights: ParamSource, name: str) -> Iterator[np.ndarray]:
         yield weights.load(name)
 
 
-# Models that plugins bring along, by name: `demo` where gptrs-models is installed.
+# Models bundled with plugins, by name: `demo` in gptrs-models.
 
 
 def model_path(name: str | os.PathLike[str] | None) -> Path | str:

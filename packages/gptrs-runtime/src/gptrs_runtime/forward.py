@@ -1,4 +1,4 @@
-"""One run of a model from an input to logits, and the best scores in them."""
+"""One run of a model from an input to logits, and the best scores."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from gptrs_runtime.results import Score
 TOP = 5
 """Default number of best scores to report."""
 WITH_CLASSES: Final = ("image_classifier", "text_classifier", "token_classifier")
-"""The capabilities whose scores are of classes, not of tokens."""
+"""The capabilities that score classes rather than tokens."""
 
 
 @dataclass(frozen=True)
 class Forward:
-    """The outcome of a run: logits f32 [B, classes] or [B, T, V], and for each row the best.
+    """The result of a run: logits f32 [B, classes] or [B, T, V], and the best scores of each row.
 
     Token scores are those of the last position.
     """
@@ -40,7 +40,7 @@ class Forward:
 
 
 def run_forward(model: LoadedModel, batch: Batch, top: int = TOP) -> Forward:
-    """Run the model and find the `top` best of each row, or all that there are.
+    """Run the model and find the `top` best scores of each row, or all if there are fewer.
 
     Raises the same errors as `LoadedModel.forward`.
     """
@@ -72,7 +72,7 @@ def class_label(config: Mapping[str, object], index: int) -> str:
 def best_scores(
     logits: np.ndarray, probabilities: np.ndarray, top: int, name: Callable[[int], str]
 ) -> tuple[Score, ...]:
-    """Return the best of scores [N], of equal ones the lower index first, NaN last."""
+    """Return the best of scores [N]; among equal scores the lower index first; NaN last."""
     order = np.argsort(-logits, kind="stable")[:top]
     return tuple(
         Score(
@@ -99,7 +99,7 @@ def _name(model: LoadedModel, index: int) -> str:
     return (model.tokenizer.token_text(index) or "") if model.has_tokenizer else ""
 
 
-# Overrides of functionals that come from outside of Python: config, environment, command line.
+# Overrides of functionals set outside Python: config, environment, command line.
 
 
 VARIABLE = "GPTRS_OVERRIDES"
@@ -107,10 +107,10 @@ _KEY = "`runtime.functional_overrides`"
 
 
 def model_choices(config: Mapping[str, object], origin: str) -> dict[str, Choice]:
-    """Return the overrides for a model with this config.json: its own, below the environment's.
+    """Return the overrides for a model with this config.json; the environment's take precedence.
 
-    `origin` says in errors where the config is from. ModelError when its overrides are malformed
-    or name what does not exist, UsageError when those in `GPTRS_OVERRIDES` do.
+    `origin` names the config in errors. ModelError if its overrides are malformed or name unknown
+    things, UsageError if those in `GPTRS_OVERRIDES` are.
     """
     try:
         own = resolved(_in_config(config), Origin.CONFIG)
@@ -134,7 +134,7 @@ def _in_config(config: Mapping[str, object]) -> dict[str, str]:
         raise UsageError(
             f"it must be an object of policies by functional, found {shown_value(stated)}"
         )
-    # A policy that is not a text is refused where policies are read.
+    # The parser of policies refuses values that are not text.
     return cast("dict[str, str]", stated)
 
 

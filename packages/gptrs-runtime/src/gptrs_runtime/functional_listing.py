@@ -1,11 +1,11 @@
-"""List functionals, their implementations, and the one that a call would use."""
+"""Lists functionals, their implementations, and the one that a call would use."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gptrs import functionals as functionals  # registers them
+from gptrs import functionals as functionals  # registers the functionals
 from gptrs.capture.events import ImplementationChoice
 from gptrs.errors import PluginError
 from gptrs.functionals.dispatch import benchmark_policy
@@ -38,7 +38,7 @@ class ListedImplementation:
 
 @dataclass(frozen=True)
 class ListedFunctional:
-    """A functional, the policy that holds for it, who chose that, and all its implementations.
+    """A functional, its active policy, the policy's origin, and all implementations.
 
     `because` is "portable" by default, else "config", "environment", "--override" or "scope".
     `choices` are the decisions of `benchmark` so far, on any backend.
@@ -52,7 +52,7 @@ class ListedFunctional:
 
     @property
     def is_timed(self) -> bool:
-        """Whether the policy `benchmark` holds."""
+        """Whether the policy is `benchmark`."""
         return self.active.startswith(BENCHMARK)
 
 
@@ -61,8 +61,8 @@ def list_functionals(
 ) -> list[ListedFunctional]:
     """Return all functionals by name, as a call here would compute them.
 
-    With the `config` of a model, which is from `origin`, as that model would.
-    Raises the same errors for overrides as loading the model.
+    With the `config` of a model, named `origin` in errors, as that model would compute them. Raises
+    the same errors for overrides as loading the model.
     """
     _find_misnamed()
     with entered(model_choices(config or {}, origin)):
@@ -72,9 +72,7 @@ def list_functionals(
 
 
 def _find_misnamed() -> None:
-    """Mark plugins for functionals that do not exist as broken, which their descriptions do not
-    show.
-    """
+    """Mark plugins for unknown functionals as broken, as descriptions alone do not show."""
     for plugin in manager().descriptions(FunctionalPlugin):
         if plugin.functional not in functional_names():
             error = PluginError(
@@ -111,7 +109,7 @@ def _plugins_of(functional: str) -> dict[str, PluginRecord]:
     return found
 
 
-# Which functions are found in programs, and what a call of each looks like there.
+# The functions recognized in programs, and the forms of their calls.
 
 
 @dataclass(frozen=True)
@@ -122,9 +120,9 @@ class ListedVariant:
     fixed: dict[str, Any]
     """Arguments that are equal in all such calls."""
     read: dict[str, str]
-    """The others, and the op that they are read from."""
+    """The other arguments, and the ops that they are read from."""
     ops: tuple[str, ...]
-    """The ops that such a call consists of."""
+    """The ops of such a call."""
     example: str
     """An example, as a program."""
 

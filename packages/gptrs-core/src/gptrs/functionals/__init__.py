@@ -28,7 +28,7 @@ from gptrs.functionals.sampling import *  # noqa: F403
 from gptrs.functionals.trigonometry import *  # noqa: F403
 from gptrs.quoting import did_you_mean
 
-# A functional is listed by being one.
+# Every functional of these modules is exported.
 __all__ = sorted(  # pyright: ignore[reportUnsupportedDunderAll]
     {*functional_names(), "functional", "implement", "implementations", "overrides"}
 )
@@ -38,7 +38,7 @@ def __dir__() -> list[str]:
     return list(__all__)
 
 
-if not TYPE_CHECKING:  # which has the names imported above
+if not TYPE_CHECKING:  # this module has the names imported above
 
     def __getattr__(name: str) -> object:
         close = did_you_mean(name, __all__)

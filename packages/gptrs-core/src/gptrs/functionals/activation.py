@@ -30,7 +30,8 @@ from gptrs.functionals.operands import (
 Approximation = Literal["none", "tanh", "quick"]
 
 LEAST_TOTAL = 2.0**-126
-"""Normal in f32 and f64, and far below every sum that has the power of a finite maximum, 1."""
+"""Normal in f32 and f64, and far below any sum of powers with a finite maximum, which is at least
+1."""
 
 
 @pattern_example(x="f32[2, 3]")
@@ -176,19 +177,19 @@ def safe_softmax(x: Tensor, axis: int = -1) -> Tensor:
     wide = widened(x)
     peak = finite_peak(primitives.reduce(wide, "max", [along], keepdims=True))
     powers = primitives.exp(primitives.sub(wide, expand(peak, x.shape)))
-    # A slice of -inf alone has the sum 0: it must divide by something else to give 0, not NaN.
+    # A slice of only -inf has the sum 0 and must be divided by another number to give 0, not NaN.
     total = positive_total(primitives.reduce(powers, "sum", [along], keepdims=True))
     return converted(primitives.div(powers, expand(total, x.shape)), x.dtype)
 
 
 def finite_peak(peak: Tensor) -> Tensor:
-    """Return maxima with the least finite number for -inf, so that `exp(-inf - peak)` is 0."""
+    """Replace -inf maxima by the least finite number, so that `exp(-inf - peak)` is 0."""
     least = float(np.finfo(peak.dtype.numpy.name).min)
     return primitives.maximum(peak, splat(least, peak.dtype, peak.shape))
 
 
 def positive_total(total: Tensor) -> Tensor:
-    """Return sums of powers, with 0 replaced by a positive number."""
+    """Replace sums of 0 by a positive number."""
     return primitives.maximum(total, splat(LEAST_TOTAL, total.dtype, total.shape))
 
 
@@ -220,7 +221,7 @@ def _hard_sigmoid(x: Tensor) -> Tensor:
 
 
 def _above_zero(x: Tensor, otherwise: Tensor) -> Tensor:
-    """`x` where it is above 0, `otherwise` elsewhere, at NaN too."""
+    """Return `x` where it is above 0, `otherwise` elsewhere, including at NaN."""
     positive = primitives.compare(x, splat(0, x.dtype, x.shape), "gt")
     return primitives.select(positive, x, otherwise)
 

@@ -1,4 +1,4 @@
-"""Arithmetic with NumPy's broadcasting rules; also what Python's operators on tensors mean."""
+"""Arithmetic with NumPy's broadcasting rules; Python's operators on tensors call it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def square(x: Tensor) -> Tensor:
 
 @functional
 def trunc(x: Tensor) -> Tensor:
-    """The integral value next to floats `x` on the side of 0; zeros keep their signs."""
+    """The integral value nearest to floats `x` toward 0; zeros keep their signs."""
     require_float("trunc", x=x)
     below = primitives.compare(x, splat(0, x.dtype, x.shape), "lt")
     return primitives.select(below, primitives.ceil(x), primitives.floor(x))
@@ -64,8 +64,8 @@ def log10(x: Tensor) -> Tensor:
 def remainder(lhs: Operand, rhs: Operand) -> Tensor:
     """`lhs - rhs * floor(lhs / rhs)` of reals: the remainder with the sign of `rhs`.
 
-    What `%` means in Python, NumPy (`np.remainder`) and torch, but that a remainder of zero may
-    have either sign. Division by zero is as for `fmod`.
+    Equals `%` in Python, NumPy (`np.remainder`) and torch, except that a zero remainder may have
+    either sign. Division by zero is as for `fmod`.
     """
     left, right = broadcast_pair("remainder", lhs, rhs, REALS)
     rest = primitives.rem(left, right)
@@ -75,7 +75,7 @@ def remainder(lhs: Operand, rhs: Operand) -> Tensor:
 
 @functional
 def floor_divide(lhs: Operand, rhs: Operand) -> Tensor:
-    """`floor(lhs / rhs)` of reals, so that it fits `remainder`: what `//` means in Python.
+    """`floor(lhs / rhs)` of reals, consistent with `remainder`: Python's `//`.
 
     A float divided by zero gives inf or NaN as `/` does; for integers that raises ExecutionError
     when it runs.
@@ -87,7 +87,7 @@ def floor_divide(lhs: Operand, rhs: Operand) -> Tensor:
     quotient = primitives.select(_has_other_sign(rest, right), lower, whole)
     if left.dtype.is_integer:
         return quotient
-    # The division may be off by a rounding, although its exact value is an integer.
+    # The quotient may be off by a rounding even if its exact value is an integer.
     zero = primitives.compare(right, splat(0, right.dtype, right.shape), "eq")
     rounded = primitives.round_nearest_even(quotient)
     return primitives.select(zero, primitives.div(left, right), rounded)
@@ -122,7 +122,8 @@ def clamp(x: Tensor, low: Operand | None = None, high: Operand | None = None) ->
 
 
 def _logarithm(name: str, x: Tensor, base: int) -> Tensor:
-    """Return `ln(x) / ln(base)` in a type whose two roundings do not show in the type of x."""
+    """Return `ln(x) / ln(base)`, computed wide enough that its two roundings rarely show in the
+    type of x."""
     require_float(name, x=x)
     wide = converted(x, f64 if x.dtype.bits >= f32.bits else f32)
     scaled = primitives.mul(primitives.log(wide), splat(1 / math.log(base), wide.dtype, wide.shape))
@@ -195,8 +196,8 @@ def greater_equal(lhs: Operand, rhs: Operand) -> Tensor:
 def where(condition: Tensor, x: Operand, y: Operand) -> Tensor:
     """`x` where `condition` (i1) holds, else `y`, over the broadcast shape of all three.
 
-    `x` and `y` are of one element type, any; one of them may be a number. The elements
-    that are not chosen have no influence, NaN included (`np.where`).
+    `x` and `y` have one element type, any; one of them may be a number. Elements not chosen have no
+    influence, even if NaN (`np.where`).
     """
     require_dtype("where", (i1,), condition=condition)
     if not isinstance(x, Tensor) and not isinstance(y, Tensor):
@@ -223,7 +224,7 @@ def logical_or(lhs: Operand, rhs: Operand) -> Tensor:
 
 @functional
 def logical_xor(lhs: Operand, rhs: Operand) -> Tensor:
-    """One of two i1 over their broadcast shape, not both."""
+    """Exactly one of two i1 over their broadcast shape."""
     return primitives.bit_xor(*broadcast_pair("logical_xor", lhs, rhs, (i1,)))
 
 

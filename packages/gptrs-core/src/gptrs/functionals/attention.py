@@ -44,8 +44,8 @@ def causal_mask(queries: int, keys: int, offset: Tensor | int = 0) -> Tensor:
 def sliding_window_mask(queries: int, keys: int, window: int, offset: Tensor | int = 0) -> Tensor:
     """i1 [queries, keys]: the query at position p sees the keys p - window + 1 .. p.
 
-    These are the last `window` keys up to its own (Beltagy et al. 2020, the causal form that
-    Mistral uses). Query i is at position `offset + i`, as in `causal_mask`. UsageError for a window
+    These are the last `window` keys including its own (Beltagy et al. 2020; the causal form as in
+    Mistral). Query i is at position `offset + i`, as in `causal_mask`. UsageError for a window
     below 1, sizes below 0 and another kind of offset.
     """
     name = "sliding_window_mask"
@@ -60,11 +60,11 @@ def sliding_window_mask(queries: int, keys: int, window: int, offset: Tensor | i
 
 @functional
 def padding_mask(lengths: Tensor, size: int, side: Literal["right", "left"] = "right") -> Tensor:
-    """i1 [B, 1, 1, size]: sequence b of a batch has `lengths[b]` keys, the other ones are padding.
+    """i1 [B, 1, 1, size]: sequence b of a batch has `lengths[b]` keys, the rest is padding.
 
-    `lengths` is an integer tensor [B]. With side "right" the padding follows the keys, with "left"
-    it precedes them, so that all sequences end together. Give it to `attention` as the mask, with
-    `causal=True` where needed. UsageError for other lengths, a size below 0 and another side.
+    `lengths` is an integer tensor [B]. Padding follows the keys for side "right" and precedes them
+    for "left", where all sequences end together. Pass it to `attention` as the mask, with
+    `causal=True` if needed. UsageError for other lengths, a size below 0, or another side.
     """
     if side not in ("right", "left"):
         raise UsageError(f'`padding_mask` knows side="right" and "left", got {side!r}')
@@ -132,8 +132,8 @@ def attention(
     query [B, H, T, D], key [B, K, S, D], value [B, K, S, E] -> [B, H, T, E], all of one type: f16,
     bf16, f32 or f64. H is a multiple of K: query head h reads key head h // (H / K), which is
     multi-query (Shazeer 2019) and grouped-query attention (Ainslie et al. 2023); keys and values
-    are not repeated for it. `scale` is 1/sqrt(D) unless given. `cap(x)` is x, or with `softcap` c
-    `c * tanh(x / c)` (Gemma 2).
+    are not repeated. `scale` is 1/sqrt(D) unless given. `cap(x)` is x, or with `softcap` c `c *
+    tanh(x / c)` (Gemma 2).
 
     A hidden key gets the probability 0, so its value must be finite. `mask` broadcasts to
     [B, H, T, S]: false in an i1 mask hides the key, a mask of the element type is added to the
@@ -143,9 +143,9 @@ def attention(
     step, the length of the cache. Without it the queries are the last T of the S positions:
     `offset` is S - T (torch's `is_causal` is `offset=0`).
 
-    A query whose every score is -inf, as all keys are hidden from it, by either kind of mask or by
-    its position, gives 0 (`safe_softmax`; torch since 2.5, ONNX `Attention`), as does S = 0. A NaN
-    among its scores gives NaN.
+    A query whose scores are all -inf, because masks or its position hide every key, gives 0
+    (`safe_softmax`; as in torch since 2.5 and ONNX `Attention`), as does S = 0. A NaN among its
+    scores gives NaN.
 
     16-bit operands are multiplied, scaled and normalized in f32, and the result is rounded once.
     UsageError for operands, masks and settings that do not fit.
@@ -192,9 +192,9 @@ def attention_by(
 def update_cache(cache: Tensor, new: Tensor, position: Tensor | int) -> Tensor:
     """`cache` [B, K, S, D] with `new` [B, K, T, D] written at `position` of axis 2.
 
-    `position` is a number or a rank-0 integer tensor. The caller of a tensor keeps
-    0 <= position <= S - T, since the op clamps; a number outside is refused. Reading goes with
-    `attention(query, cache_k, cache_v, causal=True, offset=position)`, which hides what lies behind
+    `position` is a number or a rank-0 integer tensor. With a tensor, the caller must ensure 0 <=
+    position <= S - T, since the op clamps; a number out of range is refused. Read it with
+    `attention(query, cache_k, cache_v, causal=True, offset=position)`, which hides everything after
     the new entries. Backends write in place if the cache is donated and not read afterwards.
     UsageError for tensors that do not fit.
     """
@@ -235,7 +235,7 @@ def _mix(probabilities: Tensor, value: Tensor, dtype: DType) -> Tensor:
 
 
 def _grouped(x: Tensor, groups: int) -> Tensor:
-    """[B, H, T, D] -> [B, K, H / K * T, D]: the heads that share a key head one after another."""
+    """[B, H, T, D] -> [B, K, H / K * T, D]: concatenates the query heads that share a key head."""
     batch, heads, length, head_dim = x.shape
     return _reshape(x, (batch, groups, heads // groups * length if groups else 0, head_dim))
 

@@ -1,4 +1,4 @@
-"""Chains of functionals that backends find in programs and compute in one kernel."""
+"""Chains of functionals that backends recognize in programs and compute in one kernel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ACTIVATIONS: Final[dict[Activation, Callable[[Tensor], Tensor]]] = {
     "gelu_tanh": lambda x: gelu(x, "tanh"),
     "gelu_quick": lambda x: gelu(x, "quick"),
 }
-"""The activations of one element that follow a layer, by a name for each."""
+"""Elementwise activations that follow a layer, by name."""
 
 
 @pattern_examples(

@@ -247,7 +247,7 @@ def _require_numbers(name: str, x: Tensor, weight: Tensor) -> int:
 
 
 def _turned(weight: Tensor, groups: int) -> Tensor:
-    """Return [C, O / groups, kernel..] as [O, C / groups, kernel..], its windows reversed."""
+    """Rearrange [C, O / groups, kernel..] to [O, C / groups, kernel..] with reversed windows."""
     channels, outputs, *kernel = weight.shape
     split = primitives.reshape(weight, (groups, channels // groups, outputs, *kernel))
     order = (0, 2, 1, *range(3, split.rank))
@@ -271,7 +271,7 @@ def _require_transposable(x: Tensor, weight: Tensor, bias: Tensor | None, groups
 
 
 def _side_by_side(x: Tensor, weight: Tensor) -> Tensor:
-    """Return a transposed convolution whose windows do not overlap: one product, rearranged."""
+    """Return a transposed convolution with disjoint windows: one product, rearranged."""
     inputs, outputs, *kernel = weight.shape
     count, sizes = len(kernel), x.shape[1:-1]
     turned = primitives.transpose(weight, (0, *range(2, weight.rank), 1))
@@ -352,7 +352,7 @@ def _convolved(
 def _grouped(x: Tensor, weight: Tensor, windows: Windows, groups: int) -> Tensor:
     """Return the windows of each group of channels times its part of `weight`.
 
-    Groups come first, before there are windows: each of these is one row of a matrix then.
+    Groups are split off before windows are taken: then each window is one row of a matrix.
     """
     *spatial, inputs, outputs = weight.shape
     depth, batch = math.prod(spatial) * inputs, x.shape[0]
@@ -371,8 +371,8 @@ def _grouped(x: Tensor, weight: Tensor, windows: Windows, groups: int) -> Tensor
 def _depthwise(x: Tensor, weight: Tensor, bias: Tensor | None, windows: Windows) -> Tensor:
     """Return the windows of each channel times its kernels: a product and a sum, no matrices.
 
-    `weight` has the elements of [spatial.., C, M] in their order. The products of 8- and 16-bit
-    floats are made in f32, as `dot_general` does.
+    `weight` has the elements of [spatial.., C, M] in this order. Products of 8- and 16-bit floats
+    are computed in f32, as in `dot_general`.
     """
     wide = x.dtype.accumulator
     if wide is not x.dtype:
@@ -390,7 +390,8 @@ def _depthwise(x: Tensor, weight: Tensor, bias: Tensor | None, windows: Windows)
 
 
 def _patches(x: Tensor, windows: Windows) -> Tensor:
-    """[N, positions.., K * C]: the windows side by side, `x` itself where they are its elements."""
+    """[N, positions.., K * C]: the windows side by side; `x` itself if each window is one
+    element."""
     strides = [axis.stride for axis in windows]
     if any(axis.size > 1 or axis.low or axis.high for axis in windows):
         return primitives.extract_patches(

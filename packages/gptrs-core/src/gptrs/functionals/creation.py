@@ -1,4 +1,4 @@
-"""Functionals that make a tensor from numbers, or keep elements by where they are."""
+"""Functionals that make a tensor from numbers, or select elements by index."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def arange(
 ) -> Tensor:
     """Numbers from `start` to below `stop`, computed as `start + i * step` (`np.arange`).
 
-    With one number they go from 0 to below it. `dtype` is any type of numbers; None: f32 if one of
+    A single number is `stop`, with `start` 0. `dtype` is any type of numbers; None: f32 if one of
     the numbers is a float, si64 otherwise. UsageError for a step of 0, for more indices than
-    `dtype` holds exactly, and for a step other than 1 between sizes that are free.
+    `dtype` holds exactly, and for a step other than 1 between symbolic sizes.
     """
     start, stop = (0, start) if stop is None else (start, stop)
     floats = any(isinstance(number, float) for number in (start, stop, step))
@@ -66,7 +66,7 @@ def arange(
 
 
 def _steps(start: Number, stop: Number, step: Number) -> int:
-    """Return how many numbers there are, 0 if the steps lead away from `stop`."""
+    """Return the number of elements, 0 if the steps lead away from `stop`."""
     if any(isinstance(number, SymbolicDim) for number in (start, stop)):
         if step != 1:
             raise UsageError(
@@ -196,7 +196,7 @@ def linear(
     return primitives.add(product, expand(bias, product.shape))
 
 
-# Products of each row with the matrix that it chooses: the experts of a mixture.
+# Products of each row with a matrix of its choice: mixtures of experts.
 
 
 _FLOATS = (dtypes.f16, dtypes.bf16, dtypes.f32, dtypes.f64)

@@ -1,4 +1,4 @@
-"""Functionals that are an op of PTIR each, over broadcast operands."""
+"""Functionals that are single PTIR ops over broadcast operands."""
 
 from __future__ import annotations
 

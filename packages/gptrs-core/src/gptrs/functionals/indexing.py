@@ -39,7 +39,7 @@ _KINDS = {"replace": ALL, "add": NUMBERS, "mul": NUMBERS, "max": REALS, "min": R
 
 @functional
 def take(x: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
-    """The slices of x at `indices` along `axis`, of any integer type and shape.
+    """The slices of x at `indices`, of any integer type and shape, along `axis`.
 
     The dims of `indices` replace the axis (`np.take`): [A, V, C], int [i..], axis 1 -> [A, i.., C].
     An index outside [0, V), negative ones too, raises ExecutionError when it runs.
@@ -72,11 +72,12 @@ def gather(x: Tensor, indices: Tensor, axis: int) -> Tensor:
 def scatter(
     x: Tensor, indices: Tensor, updates: Operand, axis: int, kind: ScatterKind = "replace"
 ) -> Tensor:
-    """x with each of `updates` put where `indices` says along `axis` (`torch.scatter_reduce`).
+    """x with `updates` combined into the elements at `indices` along `axis`
+    (`torch.scatter_reduce`).
 
     `out[.., indices[.., i, ..], ..] = kind(that element, updates[.., i, ..])`. `indices`, integers,
     has the rank of x and is no larger on the other axes; `updates` is of the type of x and
-    broadcasts to the shape of `indices`. Of updates to one element the last replaces the others;
+    broadcasts to the shape of `indices`. For "replace", the last update to an element wins;
     "add" and "mul" take numbers, "max" and "min" reals. An index outside the axis, negative ones
     too, raises ExecutionError when it runs.
     """
@@ -106,7 +107,7 @@ def index(x: Tensor, key: Key) -> Tensor:
 
 
 def _indexed(x: Tensor, entries: tuple[Entry, ...]) -> Tensor:
-    """`x[entries]` without tensors: one slice, and a reshape if the axes are others then."""
+    """`x[entries]` without tensors: one slice, then a reshape if axes are dropped or added."""
     written = _written_out(x, entries)
     axes = [entry for entry in written if entry is not None]
     bounds = [_bounds(x, axis, entry) for axis, entry in enumerate(axes)]
@@ -153,7 +154,7 @@ def _plain(x: Tensor, entry: object) -> int | slice | None:
         if isinstance(entry, bool):
             raise TypeError
         return operator.index(cast("SupportsIndex", entry))
-    except TypeError:  # arrays of NumPy have `__index__`, too
+    except TypeError:  # NumPy arrays have `__index__`, too
         kind = type(entry).__name__
         raise UsageError(
             f"`index` takes ints, slices, None, `...` and a tensor, got `{kind}`",
@@ -181,7 +182,7 @@ def _bounds(x: Tensor, axis: int, entry: int | slice) -> tuple[int | None, int |
 
 
 def _require_indices(name: str, x: Tensor, indices: Tensor, axis: int) -> None:
-    """UsageError unless `indices` has the rank of `x` and fits in on every axis but one."""
+    """UsageError unless `indices` has the rank of `x` and is no larger on every other axis."""
     require_integer(name, indices=indices)
     others = [other for other in range(x.rank) if other != axis]
     if indices.rank != x.rank or any(indices.shape[i] > x.shape[i] for i in others):

@@ -1,6 +1,5 @@
-"""Functionals that give the elements another shape, order or type without arithmetic on them.
-
-They take every element type. Axes may be negative and then count from the end.
+"""Functionals that change shape, order or type of elements without arithmetic. They take every
+element type. Negative axes count from the end.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def cast(x: Tensor, dtype: DTypeLike) -> Tensor:
 
 @functional
 def stop_gradient(x: Tensor) -> Tensor:
-    """x itself, a constant for derivatives: what depends on it through this call has none by it."""
+    """x itself, treated as a constant by differentiation."""
     return primitives.stop_gradient(x)
 
 
@@ -67,7 +66,7 @@ def flatten(x: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
 def squeeze(x: Tensor, axis: Axes = None) -> Tensor:
     """Drop the given axes of size 1, or for None all of size 1 (`np.squeeze`).
 
-    Where an axis has a symbolic size, what it is in this call decides.
+    A symbolic size is judged by its example size.
     """
     if axis is None:
         axes = tuple(along for along, dim in enumerate(x.shape) if _is_one(dim))
@@ -78,7 +77,8 @@ def squeeze(x: Tensor, axis: Axes = None) -> Tensor:
             raise UsageError(f"`squeeze` of `{x.type}` cannot drop axis {along}, it is not 1")
     if any(isinstance(x.shape[along], SymbolicDim) for along in axes):
         ends = [1 if along in axes else dim for along, dim in enumerate(x.shape)]
-        x = primitives.slice(x, (0,) * x.rank, ends)  # of its one element: the size is a number
+        # Index the single element, so that the size is a number.
+        x = primitives.slice(x, (0,) * x.rank, ends)
     kept = tuple(dim for along, dim in enumerate(x.shape) if along not in axes)
     return primitives.reshape(x, kept)
 
@@ -145,7 +145,7 @@ def slice(
     if 0 in given[2]:
         raise UsageError(f"`slice` of `{x.type}` cannot walk in steps of 0")
     walks = [_walk(dim, *ends) for dim, *ends in zip(x.shape, *given, strict=True)]
-    # The op only walks forward: backward slices are read from their last element on and reversed.
+    # The op only steps forward: backward slices are read from their last element and reversed.
     lowest = [min(walk[0], walk[-1]) if walk else 0 for walk in walks]
     sizes, strides = [len(walk) for walk in walks], [abs(walk.step) for walk in walks]
     block = primitives.slice(x, lowest, sizes, strides)
@@ -177,7 +177,7 @@ def _walk(dim: int, start: int | None, stop: int | None, step: int | None) -> ra
     return range(dim)[start:stop:step]
 
 
-# Functionals that cut tensors into parts, put them together, and repeat them.
+# Functionals that split, join and repeat tensors.
 #
 # They take every element type. Axes may be negative and then count from the end.
 
@@ -249,9 +249,9 @@ def tile(x: Tensor, repeats: Sequence[int]) -> Tensor:
 
 @functional
 def repeat_interleave(x: Tensor, repeats: int, axis: int) -> Tensor:
-    """Each element along `axis` `repeats` times, next to each other (`np.repeat`).
+    """Each element along `axis` repeated `repeats` times in a row (`np.repeat`).
 
-    With [B, H, S, D] and axis 1, each key or value head next to the copies for its query heads.
+    For [B, H, S, D] and axis 1, this copies each key or value head for its query heads.
     """
     along = axis_of("repeat_interleave", axis, x)
     if repeats < 0:
@@ -264,7 +264,7 @@ def repeat_interleave(x: Tensor, repeats: int, axis: int) -> Tensor:
 
 @functional
 def roll(x: Tensor, shift: int, axis: int) -> Tensor:
-    """Moved by `shift` along `axis`; what leaves at one end enters at the other (`np.roll`)."""
+    """Shifted by `shift` along `axis`, wrapping around (`np.roll`)."""
     along = axis_of("roll", axis, x)
     dim = x.shape[along]
     start = -shift % dim if dim else 0
@@ -275,7 +275,7 @@ def roll(x: Tensor, shift: int, axis: int) -> Tensor:
 
 
 def _joined_axis(name: str, parts: Sequence[Tensor], axis: int, more: int) -> int:
-    """`axis` of a result with `more` axes than the parts have, after what all joining needs."""
+    """Check the parts of a join; return `axis` in a result with `more` axes than the parts."""
     if not parts:
         raise UsageError(f"`{name}` needs at least one tensor")
     require_same_dtype(name, *parts)

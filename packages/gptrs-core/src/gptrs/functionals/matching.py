@@ -1,4 +1,4 @@
-"""Readers of numeric arguments from captured calls."""
+"""Patterns of functional calls in optimized programs, with readers of numeric arguments."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from gptrs.quick_dataclass import dataclass
 
 Conversion = Callable[[object], object]
 Same = Callable[[Call, Program], bool]
-"""Returns whether a call is captured as a program."""
+"""Returns whether a call is captured as the given program."""
 
 _ROUNDING = 2.0**-7
-"""Relative error of a number that went through bf16."""
+"""Relative error of a number rounded to bf16."""
 
 
 def _as_it_is(value: object) -> object:
@@ -54,7 +54,7 @@ def _pairs(value: object) -> object:
 
 
 def _inner(value: object) -> object:
-    """Return the entries of the spatial axes, between batch and channels, of one entry an axis."""
+    """Return the entries of the spatial axes, between batch and channels."""
     return cast("Sequence[object]", value)[1:-1]
 
 
@@ -63,7 +63,7 @@ _CONVERSIONS: tuple[Conversion, ...] = (_as_it_is, _only, _pairs, _inner)
 
 @dataclass(frozen=True)
 class Reader:
-    """One attribute of one instruction of a template, and how it becomes an argument."""
+    """One attribute of one instruction of a template, and its conversion to an argument."""
 
     instruction: Instruction
     attribute: str
@@ -89,9 +89,9 @@ def readers_of(
 ) -> dict[str, Reader]:
     """Return a reader for each argument in `names` that can be read off the first call.
 
-    `calls` look alike. A field qualifies if in every example it holds the value of the argument,
-    and if capturing with the value read gives the `same` program: the value is rounded to the
-    element type of the program, and a field could hold an equal number by chance.
+    All `calls` have the same outline. A field qualifies if it holds the argument's value in every
+    example, and if capturing with the value read gives the `same` program: values are rounded to
+    the element type of the program, and a field could hold an equal number by chance.
     """
     (_, program), *_ = calls
     readers: dict[str, Reader] = {}
@@ -107,7 +107,7 @@ def readers_of(
 def _readers(program: Program) -> Iterator[Reader]:
     for made in program.main.body.instructions:
         if isinstance(made.op, CustomCall):
-            continue  # it is a composite, which looks alike in all calls
+            continue  # it is a composite, which has the same outline in all calls
         for attribute in made.op.attribute_types:
             for conversion in _CONVERSIONS:
                 yield Reader(made, attribute, conversion)
@@ -131,7 +131,7 @@ def _fitting(
     for (call, program), op in zip(calls, ops, strict=True):
         try:
             value = reader.of(op)
-        except (TypeError, ValueError):  # of another kind than the conversion takes
+        except (TypeError, ValueError):  # a value that the conversion cannot take
             return None
         if not _equal(value, call[name]) or not same({**call, name: value}, program):
             return None
@@ -149,7 +149,7 @@ def _equal(found: object, given: object) -> bool:
     return found == given and isinstance(found, int) == isinstance(given, int)
 
 
-# Example calls of functionals; `patterns` derives from them how calls look in programs.
+# Patterns of calls, derived from example calls.
 
 
 # Patterns of calls of functionals in optimized programs, derived from their own capture.
@@ -174,9 +174,9 @@ def capture(
 ) -> Program:
     """Return the canonical program of a call; its parameters are the tensors, under their names.
 
-    Composites that `claim` leaves are inlined. Overrides are not active, but assumptions about
-    symbolic sizes are. UsageError if the function does not return one tensor, or reads tensors
-    that it does not take.
+    Composites that `claim` declines are inlined. Overrides are inactive, but assumptions about
+    symbolic sizes hold. UsageError if the function does not return one tensor, or closes over
+    tensors.
     """
     tensors = {name: given for name, given in example.items() if isinstance(given, TensorType)}
     leaves = [Argument(type_, position, None) for position, type_ in enumerate(tensors.values())]
@@ -197,18 +197,18 @@ def capture(
 
 @dataclass(frozen=True)
 class Variant:
-    """Calls whose programs differ only in types and numbers."""
+    """A class of calls whose programs differ only in types and numbers."""
 
     template: Template
     operands: tuple[str, ...]
     constants: Mapping[str, object]
-    """Arguments that are the same in all calls."""
+    """Arguments with equal values in all calls."""
     readers: Mapping[str, Reader]
     """Readers of the other arguments from a program."""
 
 
 class CapturedCalls:
-    """Captures of calls of one function by arguments; the last ones are kept."""
+    """Captured calls of one function by arguments; keeps the most recent ones."""
 
     def __init__(
         self,
@@ -240,7 +240,7 @@ class CapturedCalls:
 class FunctionalPattern:
     """Finds calls of one function, see `gptrs.optimizer.fusion.ProgramPattern`.
 
-    In programs for a backend, `claim` is the backend's: composites that it claims are no longer
+    In programs for a backend, `claim` is the backend's: composites that it claims are not inlined
     there.
     """
 
@@ -278,8 +278,8 @@ class FunctionalPattern:
     def find_call(self, result: Value, definition: Definer) -> FoundCall | None:
         """Return the call that computes `result`, None if there is none.
 
-        Of several, prefers the one that explains the most instructions, so that a mask computed in
-        a known way is not taken for an argument; then one without transposes.
+        Among several, prefers the one that covers the most instructions, so that a mask computed in
+        a known way is not mistaken for an argument; then one without transposes.
         """
         made = definition(result)
         if made is None:
@@ -325,7 +325,7 @@ class FunctionalPattern:
         def same(call: Example, wanted: Program) -> bool:
             try:
                 found = capture(self._function, call, self._evaluate, self._claim)
-            except (GptrsError, TypeError, ValueError):  # a try with a value of another kind
+            except (GptrsError, TypeError, ValueError):  # an attempt with a value of another kind
                 return False
             return print_region(found.main.body) == print_region(wanted.main.body)
 
@@ -359,12 +359,12 @@ def _require_all_known(
 
 
 def _is_word(given: object) -> bool:
-    """Return whether an argument chooses a kind of call, rather than being a number in one."""
+    """Return whether an argument selects a kind of call rather than being a number in it."""
     return given is None or isinstance(given, bool | str | DType)
 
 
 def _in_small_floats(example: Example) -> list[Example]:
-    """Return the example, and in f16 for the floats that may be computed in f32."""
+    """Return the example, and an f16 variant, since small floats may be computed in f32."""
     small = {
         name: TensorType(f16, given.shape)
         if isinstance(given, TensorType) and given.dtype is f32

@@ -1,4 +1,4 @@
-"""Sums of products over axes that letters name."""
+"""Sums of products over axes named by letters."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _TERMS = re.compile(r"[a-zA-Z]*(\.\.\.)?[a-zA-Z]*")
 
 @functional
 def einsum(equation: str, *operands: Tensor) -> Tensor:
-    """Sum of products over named axes, "bij,bjk->bik", as `np.einsum` and `torch.einsum` have it.
+    """Sum of products over named axes, "bij,bjk->bik", as `np.einsum` and `torch.einsum`.
 
-    A letter names an axis: of one size wherever it stands, or of size 1, which repeats. Letters
-    that the result lacks are summed over; one that stands twice in a term is a diagonal. `...`
-    stands for the axes that a term does not name, which broadcast. Without `->` the result has
-    `...` and then the letters that stand once, sorted. Operands are multiplied from left to right,
-    two at a time. UsageError for an equation that does not fit the operands.
+    A letter names an axis, of the same size in all terms or of size 1, which broadcasts. Letters
+    missing in the result are summed over; a letter twice in a term selects a diagonal. `...` stands
+    for the unnamed axes of a term, which broadcast. Without `->` the result has `...` and then the
+    letters that occur once, sorted. Operands are multiplied from left to right, two at a time.
+    UsageError for an equation that does not fit the operands.
     """
     for position, x in enumerate(operands):
         if not isinstance(x, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -60,7 +60,8 @@ def _parsed(equation: str, operands: tuple[Tensor, ...]) -> tuple[list[str], str
     written: list[str] = []
     most = ""
     for term, x in zip(terms, operands, strict=True):
-        # The last axis of `...` is "0", so that those of other lengths broadcast from the right.
+        # The axes of `...` are numbered from the last, "0", so that ellipses of other lengths align
+        # at the right.
         dots = x.rank - len(term.replace("...", ""))
         free = "".join(f"{i}" for i in range(dots))[::-1] if "..." in term else ""
         most = max(most, free, key=len)

@@ -42,9 +42,9 @@ def layer_norm(
 ) -> Tensor:
     """`(x - mean) / sqrt(var + epsilon) * weight + bias` over the last axes (Ba et al. 2016).
 
-    `x` is float [.., D..] with elements on the last axes D.. that `axes` names, `weight` and `bias`
-    are [D..]; the variance is the biased one. UsageError for other types and shapes, and for
-    `axes` that are not the last ones.
+    `x` is float [.., D..], where `axes` names the non-empty last axes D..; `weight` and `bias` are
+    [D..]. The variance is biased. UsageError for other types and shapes, and for `axes` that are
+    not the last ones.
     """
     require_float("layer_norm", x=x)
     normalized = _last_axes("layer_norm", x, axes)
@@ -65,7 +65,7 @@ def rms_norm(
     """`x / sqrt(mean(x^2) + epsilon) * (weight + weight_offset)` over the last axis.
 
     Zhang and Sennrich 2019. `x` is float [.., C] with C >= 1, `weight` is [C]; Gemma stores weights
-    less 1, so that `weight_offset` is 1. UsageError for other types and shapes.
+    minus 1, so its `weight_offset` is 1. UsageError for other types and shapes.
     """
     require_float("rms_norm", x=x)
     (axis,) = _last_axes("rms_norm", x, (-1,))
@@ -97,7 +97,7 @@ def batch_norm(
     epsilon: float = 1e-5,
     axis: int = -1,
 ) -> Tensor:
-    """`(x - mean) / sqrt(variance + epsilon) * weight + bias` with statistics of the training.
+    """`(x - mean) / sqrt(variance + epsilon) * weight + bias` with training statistics.
 
     Ioffe and Szegedy 2015, for inference. `x` is float [.., C, ..] with the channels on `axis`, the
     other tensors are [C]. Captured as `x * scale + shift`, with `scale = weight * rsqrt(variance +
@@ -132,12 +132,12 @@ def group_norm(
     bias: Tensor | None = None,
     epsilon: float = 1e-5,
 ) -> Tensor:
-    """Each sample normalized over its positions and each of `groups` runs of channels.
+    """Normalizes each sample over its positions, separately for each of `groups` runs of channels.
 
     Wu and He 2018; `(x - mean) / sqrt(var + epsilon) * weight + bias` with the biased variance. `x`
-    is float [N, .., C], channels last, `weight` and `bias` are [C]; `groups` divides C. With 1
-    group all of a sample is one, with C groups this is `instance_norm`. UsageError for other types
-    and shapes, groups that do not divide, and samples without elements.
+    is float [N, .., C], channels last, `weight` and `bias` are [C]; `groups` divides C. One group
+    normalizes the whole sample; C groups equal `instance_norm`. UsageError for other types and
+    shapes, groups that do not divide, and samples without elements.
     """
     require_float("group_norm", x=x)
     _require_samples("group_norm", x, rank=2)
@@ -269,8 +269,8 @@ def _narrowed(x: Tensor, like: Tensor) -> Tensor:
 # Vectors as bytes: codes of 8 bits followed by the f32 scale of all codes.
 #
 # A vector x [D] becomes si8 [D + 4]: `scale = max |x| / 127`, codes `round(x / scale)` with halves
-# to even, then the four bytes of the scale, the lowest first. One of zeros has the scale 0. One
-# with an infinity or NaN has that scale and codes of 0, so that it is NaN when it is read.
+# to even, then the four bytes of the scale, the lowest first. A vector of zeros has the scale 0. A
+# vector with an infinity or NaN has that as its scale and codes of 0, so it reads back as NaN.
 
 
 SCALE_BYTES = 4
@@ -279,7 +279,7 @@ _LARGEST = 127.0
 
 
 def vector_bytes(type: TensorType) -> int:
-    """Return how many elements of each vector in a pool of this type are not components."""
+    """Return how many elements of each vector in a pool of this type hold its scale."""
     return SCALE_BYTES if type.dtype is dtypes.si8 else 0
 
 
@@ -303,7 +303,7 @@ def rounded_vectors(x: Tensor) -> Tensor:
 
 
 def read_vectors(x: Tensor) -> Tensor:
-    """Return the vectors f32 [.., D] that `rounded_vectors` made si8 [.., D + 4] of."""
+    """Return the vectors f32 [.., D] that `rounded_vectors` stored as si8 [.., D + 4]."""
     *outer, size = x.shape
     count = size - SCALE_BYTES
     start = [0] * len(outer)
@@ -332,5 +332,5 @@ def _bytes(scale: Tensor) -> list[Tensor]:
 
 
 def _each(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return x [..] once for each number of the vectors of `shape` [.., D]."""
+    """Broadcast x [..] to every component of vectors of `shape` [.., D]."""
     return expand(primitives.reshape(x, (*x.shape, 1)), shape)

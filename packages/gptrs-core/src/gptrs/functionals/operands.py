@@ -35,9 +35,9 @@ _FAMILIES = {"integer": INTEGERS, "floating-point": FLOATS, "complex": COMPLEX}
 def splat(value: Number, dtype: DType, shape: tuple[int, ...] = ()) -> Tensor:
     """`value` as a tensor of `dtype` and `shape`; UsageError if the type cannot hold it.
 
-    Integers hold integers in their range, `i1` holds False and True. Floats are rounded, but a
-    value that would become infinite or NaN is refused. A symbolic size is computed when it is
-    known, and converted as by `cast`.
+    Integer types hold integers in their range, `i1` holds False and True. Floats are rounded, but a
+    value that would become infinite or NaN is refused. A symbolic size is computed at run time and
+    converted as by `cast`.
     """
     if isinstance(value, SymbolicDim):
         scalar = size_scalar(cast("int", value), dtype)
@@ -50,8 +50,8 @@ def splat(value: Number, dtype: DType, shape: tuple[int, ...] = ()) -> Tensor:
 def size_scalar(size: int, dtype: DType = si64) -> Tensor:
     """Return a size, a number or symbolic, as a tensor of rank 0.
 
-    A symbolic one is computed by its terms: each symbol and quotient is a sum of as many ones, in
-    integers, so that none is rounded before the end.
+    A symbolic size is computed term by term in integers, so nothing is rounded before the end; each
+    symbol and quotient is a sum of that many ones.
     """
     if not isinstance(size, SymbolicDim):
         return primitives.constant(np.asarray(size).astype(dtype.numpy))
@@ -70,7 +70,7 @@ def size_scalar(size: int, dtype: DType = si64) -> Tensor:
 
 
 def require_held(dtype: DType, value: Number) -> None:
-    """UsageError unless `value` is one of `dtype`, or rounds to one."""
+    """UsageError unless `value` is representable in `dtype`, possibly after rounding."""
     if not _holds(dtype, value):
         raise UsageError(
             f"the number {value!r} is not a value of {dtype}",
@@ -88,7 +88,7 @@ def _holds(dtype: DType, value: Number) -> bool:
     try:
         with np.errstate(over="ignore"):
             held = complex(np.asarray(value, dtype.numpy)).real
-    except OverflowError:  # an int beyond every float
+    except OverflowError:  # an int beyond the range of floats
         return False
     return math.isfinite(held) or math.isnan(value) or held == value
 
@@ -110,7 +110,7 @@ def widened(x: Tensor) -> Tensor:
 
 
 def converted(x: Tensor, dtype: DType) -> Tensor:
-    """`x` as `dtype`, nothing captured where it has that type already."""
+    """`x` as `dtype`; nothing is captured if it has that type already."""
     return x if x.dtype is dtype else primitives.cast(x, dtype)
 
 
@@ -245,7 +245,8 @@ def axis_of(name: str, axis: int, x: Tensor) -> int:
 
 
 def axes_of(name: str, axes: Axes, x: Tensor) -> tuple[int, ...]:
-    """`axes` counted from the front, ascending; UsageError when one is missing or named twice."""
+    """`axes` counted from the front, ascending; UsageError if one does not exist or is named
+    twice."""
     if axes is None:
         return tuple(range(x.rank))
     several = [axes] if isinstance(axes, int) else axes

@@ -1,7 +1,6 @@
-"""Attention of several texts in one flat row of tokens, over a paged key/value cache.
-
-A pool holds pages of S positions; a text owns pages in any order and of any number (PagedAttention,
-Kwon et al. 2023). The tokens of all texts of a step lie one after another, without padding between.
+"""Attention of several texts in one flat row of tokens, over a paged key/value cache. A pool holds
+pages of S positions; a text owns any number of pages in any order (PagedAttention, Kwon et al.
+2023). The tokens of all texts in a step are concatenated without padding.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ from gptrs.ir.tensor_type import TensorType
 
 _FLOATS = (dtypes.f16, dtypes.bf16, dtypes.f32, dtypes.f64)
 _MAX_ROWS = 2**31 - 1
-"""Most rows of a pool, [P * K * S, D]: they are counted in si32."""
+"""Most rows of a pool seen as [P * K * S, D]: row numbers are si32."""
 
 
 @functional(composite=True)
 def update_pages(pool: Tensor, new: Tensor, slots: Tensor) -> Tensor:
     """`pool` [P, K, S, D] with row n of `new` [N, K, D] written at the position `slots[n]`.
 
-    Slot s is position s % S of page s // S, for all K heads. `slots` are N integers; of rows with
-    one slot the last is kept. `new` is rounded to the element type of the pool: both are f16, bf16,
-    f32 or f64. A pool of si8 is [P, K, S, D + 4]; `rounded_vectors` says how it holds them.
+    Slot s is position s % S of page s // S, for all K heads. `slots` are N integers; if several
+    rows have one slot, the last wins. `new` is rounded to the element type of the pool: both are
+    f16, bf16, f32 or f64. A pool of si8 is [P, K, S, D + 4] in the format of `rounded_vectors`.
     Backends write in place if the pool is donated and not read afterwards. A slot outside [0, P *
     S) raises ExecutionError when it runs. UsageError for tensors that do not fit.
     """
@@ -111,13 +110,13 @@ def paged_attention(
     Text b owns the rows n in [row_starts[b], row_starts[b + 1]). They are its last tokens: row n is
     at position `lengths[b] - (row_starts[b + 1] - n)`. Position p of text b lies in page
     `page_table[b, p // S]` at p % S. A row sees the positions of its text up to its own, with
-    `window` the last `window` of these, and below position 0 nothing. So the keys and values of the
-    new tokens are in the pools before: `update_pages` puts them there. Entries of the table behind
-    the last position may be any page. Positions that no row of a text sees may hold anything, NaN
-    too. Rows of no text, such as padding, and rows whose every score is -inf give 0.
+    `window` only the last `window` of them, and nothing below position 0. So the pools must already
+    hold the keys and values of the new tokens: call `update_pages` first. Table entries after the
+    last position may be any page. Positions that no row of a text sees may hold anything, even NaN.
+    Rows of no text, such as padding, and rows whose scores are all -inf give 0.
 
-    `sinks` [H], of the type that all is computed in, are the scores of one more key for each head,
-    which every row sees and whose value is 0 (gpt-oss); neither `scale` nor `softcap` changes them.
+    `sinks` [H], in the computing type, are the scores of one additional key per head, which every
+    row sees and whose value is 0 (gpt-oss); neither `scale` nor `softcap` applies to them.
 
     `scale` defaults to 1/sqrt(D); `softcap` is as in `attention`. The element types are f16, bf16,
     f32 and f64; both pools have one, and the query and the result may have another. Everything is
@@ -150,7 +149,8 @@ def _step(
     window: int | None,
     softcap: float | None,
 ) -> Body:
-    """Return the function that computes all rows as if they were of one text, and keeps its own."""
+    """Return the loop body: it computes all rows as if they belonged to one text, and keeps that
+    text's rows."""
     rows, heads, head_dim = queries.shape
     kv_heads = pools[0].shape[1]
     group = heads // kv_heads if kv_heads else 0
@@ -284,7 +284,7 @@ def _require_sinks(sinks: Tensor | None, type: TensorType) -> None:
 
 
 def _require_pools(name: str, **tensors: Tensor) -> None:
-    """UsageError unless the tensors are of rank 4, of floats or of vectors as bytes."""
+    """UsageError unless the tensors have rank 4 and hold floats or vectors as bytes."""
     require_dtype(name, (*_FLOATS, dtypes.si8), **tensors)
     for label, x in tensors.items():
         _require_rank(name, label, x, 4)

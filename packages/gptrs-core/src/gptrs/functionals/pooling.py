@@ -36,12 +36,13 @@ Extents = int | Sequence[int]
 """One integer for all spatial axes, or one for each."""
 
 Padding = int | Sequence[int] | Sequence[Sequence[int]] | Literal["same", "valid"]
-"""An integer for all sides, or for each spatial axis an integer or (low, high); or by name."""
+"""An integer for all sides; per spatial axis an integer or (low, high); or a name."""
 
 
 @dataclass(frozen=True, slots=True)
 class AxisWindows:
-    """Intervals on an axis: number `o` holds `o * stride - low + k * dilation`, 0 <= k < size."""
+    """Windows on an axis: window `o` has the indices `o * stride - low + k * dilation`, 0 <= k <
+    size."""
 
     axis: int
     dim: int
@@ -53,22 +54,22 @@ class AxisWindows:
 
     @property
     def reach(self) -> int:
-        """Elements from the first to the last one of an interval."""
+        """Return the extent of a window from its first to its last element."""
         return (self.size - 1) * self.dilation + 1
 
     @property
     def positions(self) -> int:
-        """Return how many intervals fit in the padded axis; below 1 if none fits."""
+        """Return how many windows fit in the padded axis; below 1 if none fits."""
         return (self.low + self.dim + self.high - self.reach) // self.stride + 1
 
     @property
     def starts(self) -> range:
-        """The first element of each interval, negative in the padding."""
+        """Return the first index of each window, negative in the padding."""
         return range(-self.low, self.positions * self.stride - self.low, self.stride)
 
     def misses(self) -> bool:
-        """Return whether some interval contains only padding."""
-        # Decided without the dim where it can be: a symbolic one would have to become a number.
+        """Return whether some window contains only padding."""
+        # Decide without the dim if possible: a symbolic dim would need a guard.
         if self.dilation == 1 and max(self.low, self.high) < self.reach and self.dim >= 1:
             return False
         if self.starts[-1] >= self.dim:
@@ -114,7 +115,7 @@ def windows_of(
 
 
 def require_fit(name: str, x: Tensor, windows: Windows) -> None:
-    """UsageError unless each axis of `x` with its padding holds a window."""
+    """UsageError unless a window fits in each padded axis of `x`."""
     for each in windows:
         if each.positions < 1:
             raise UsageError(
@@ -124,7 +125,7 @@ def require_fit(name: str, x: Tensor, windows: Windows) -> None:
 
 
 def extents(name: str, label: str, value: Extents, count: int, least: int = 1) -> tuple[int, ...]:
-    """`value` for each of `count` axes; UsageError unless these are integers >= `least`."""
+    """Return `value` as one integer >= `least` per axis; UsageError if it is not."""
     entries = tuple(value) if isinstance(value, Sequence) else (value,) * count
     if len(entries) == count and all(_is_count(entry, least) for entry in entries):
         return entries
@@ -148,7 +149,7 @@ def sides_of(
     names: str = '"same", "valid", ',
     trims: bool = False,
 ) -> list[tuple[int, int]]:
-    """Return `padding` as (low, high) of each of `count` axes; UsageError unless it is one.
+    """Return `padding` as (low, high) per axis; UsageError if it is malformed.
 
     With `trims`, sides may be negative. `names` lists the words that the functional takes.
     """
@@ -199,11 +200,11 @@ def max_pool(
     all but the first and the last. Each becomes `floor((dim + low + high - reach) / stride) + 1`
     with `reach = (kernel - 1) * dilation + 1`. `stride` is `kernel` unless given; `kernel`,
     `stride` and `dilation` are an integer or one for each axis, `padding` is as in `conv2d`. With
-    `ceil_mode` sizes are rounded up, and a last window may hang over, but not start in the high
-    padding.
+    `ceil_mode` sizes are rounded up; a last window may extend past the end, but not start in the
+    high padding.
 
     UsageError for tensors without spatial axes, other types, a kernel larger than a padded axis
-    that is not empty, and padding so wide that a window meets no element.
+    that is not empty, and padding so wide that a window contains no element.
     """
     require_dtype("max_pool", REALS, x=x)
     windows = _windows("max_pool", x, kernel, stride, padding, dilation, ceil_mode, axes)[1]
@@ -220,7 +221,7 @@ def max_pool_with_indices(
     ceil_mode: bool = False,
     axes: Sequence[int] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`max_pool`, and where its elements are, as torch's `max_pool2d(return_indices=True)`.
+    """`max_pool` and the indices of its elements, as torch's `max_pool2d(return_indices=True)`.
 
     An index, si64, counts the elements of the spatial axes in row-major order. The index is that of
     the first largest element, or of the last NaN. Parameters and errors are as for `max_pool`.
@@ -265,10 +266,10 @@ def average_pool(
 ) -> Tensor:
     """The mean of floats under each position of a window, as torch's `avg_pool2d`.
 
-    Zeros of the padding count as elements unless `count_include_pad` is false; what hangs over
-    the padding with `ceil_mode` never counts. Sums are divided by `divisor_override` where it is
-    given. 8- and 16-bit floats are summed and divided in f32. Shapes, the other parameters and
-    errors are as for `max_pool`.
+    Padding zeros count as elements unless `count_include_pad` is false; positions past the padding
+    with `ceil_mode` never count. Sums are divided by `divisor_override` if given. 8- and 16-bit
+    floats are summed and divided in f32. Shapes, the other parameters and errors are as for
+    `max_pool`.
     """
     require_float("average_pool", x=x)
     plain, windows = _windows("average_pool", x, kernel, stride, padding, dilation, ceil_mode, axes)
@@ -373,7 +374,7 @@ def _windows(
     ceil_mode: bool,
     axes: Sequence[int] | None,
 ) -> tuple[Windows, Windows]:
-    """Return the windows without and with `ceil_mode`, each with elements of `x`."""
+    """Return the windows without and with `ceil_mode`; UsageError if one has no element of `x`."""
     steps = kernel if stride is None else stride
     windows = windows_of(name, x, kernel, steps, padding, dilation, _spatial(name, x, axes))
     standing = tuple(_ceiled(axis) for axis in windows) if ceil_mode else windows
@@ -436,9 +437,9 @@ def _unless(dtype: DType, wide: DType) -> DType | None:
 
 
 def _sizes(x: Tensor, windows: Windows, sides: Sequence[tuple[int, int]]) -> Tensor:
-    """Return how many elements each window holds, of the axes and `sides` of their padding.
+    """Return how many elements each window holds, counting the axes plus `sides` of their padding.
 
-    It is computed, where axes are free: as sums of ones. Other axes have the size 1.
+    Computed at run time, as sums of ones, for symbolic axes. Other axes have size 1.
     """
     inner: list[AxisWindows] = []
     shape = [1] * x.rank
@@ -450,7 +451,7 @@ def _sizes(x: Tensor, windows: Windows, sides: Sequence[tuple[int, int]]) -> Ten
 
 
 def _counts(axis: AxisWindows, first: int, end: int) -> np.ndarray:
-    """Return how many of the elements [first, end) each window holds."""
+    """Return how many of the indices [first, end) each window holds."""
     starts = np.array(axis.starts)
     below = np.maximum(-((starts - first) // axis.dilation), 0)  # elements before `first`
     upto = -((starts - end) // axis.dilation)  # elements before `end`
@@ -484,7 +485,7 @@ def _grid(name: str, x: Tensor, output_size: Extents, axes: Sequence[int] | None
 
 
 def _equal_bins(x: Tensor, grid: Mapping[int, int]) -> tuple[int, ...] | None:
-    """Return the size of the bins if all are alike and disjoint, else None."""
+    """Return the size of the bins if they are equal and disjoint, else None."""
     if any(x.shape[axis] % size for axis, size in grid.items()):
         return None
     return tuple(x.shape[axis] // size for axis, size in grid.items())
@@ -497,10 +498,9 @@ def _spans(dim: int, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _binned(kind: Literal["max", "sum"], x: Tensor, axis: int, count: int) -> Tensor:
-    """`axis` of `x` combined over `count` bins: a lookup of their elements, and a reduction.
+    """Combine `axis` of `x` over `count` bins: a lookup of their elements, and a reduction.
 
-    Bins are filled up to the size of the largest by repeating their last element, and for sums
-    by zeros.
+    Bins are filled up to the largest size by repeating their last element, or with zeros for sums.
     """
     starts, stops = _spans(x.shape[axis], count)
     wanted = np.add.outer(starts, np.arange(int(np.max(stops - starts))))

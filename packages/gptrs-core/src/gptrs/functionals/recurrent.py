@@ -1,7 +1,7 @@
 """Recurrent cells, and the loop that carries their states along a sequence.
 
-A cell takes the projected input, `linear(x, W, b)`, so that one product in front of the loop
-projects a whole sequence.
+Cells take the projected input, `linear(x, W, b)`, so that one product before the loop projects the
+whole sequence.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gptrs.ir import dtypes
 Activation = Callable[[Tensor], Tensor]
 """A function of each element, such as `functionals.tanh`."""
 Step = Callable[..., Tensor | Sequence[Tensor]]
-"""Takes the row of a step and the states; returns the new states, one or several."""
+"""Takes the row of a step and the states; returns one or several new states."""
 
 
 @functional
@@ -72,7 +72,7 @@ def gru_cell(
         n = g(i_n + r * (state W_n^T + b_n))        reset_after (Chung et al. 2014; torch, cuDNN)
         n = g(i_n + (r * state) W_n^T + b_n)        not reset_after (Cho et al. 2014)
 
-    `reset_after` is `linear_before_reset` of ONNX. `order` names the thirds: "rzn" as in torch,
+    `reset_after` is `linear_before_reset` of ONNX. `order` lists the thirds: "rzn" as in torch,
     "zrn" as in ONNX and Keras. `clip` bounds the operands of f and g to [-clip, clip]. UsageError
     for shapes that do not fit and for another order.
     """
@@ -92,7 +92,7 @@ def gru_cell(
         reset, update = gated(moved)
         change = reset * change
     else:
-        # The optimizer takes these parts out of a loop, since no step changes them.
+        # The optimizer hoists these parts out of the loop, since no step changes them.
         weights = split(weight, parts, 0)
         biases = (None, None) if bias is None else split(bias, parts, 0)
         reset, update = gated(linear(state, weights[0], biases[0]))
@@ -122,12 +122,12 @@ def lstm_cell(
         cell' = s(f) * cell + s(i) * t(g)
         state' = s(o) * u(cell')
 
-    `order` names the quarters: "ifgo" as in torch and Keras, "iofg" as in ONNX. `peepholes` [3 H]
-    for i, o and f, times the cell, are added to these gates, to o times the new cell (Gers,
+    `order` lists the quarters: "ifgo" as in torch and Keras, "iofg" as in ONNX. `peepholes` [3 H]
+    for i, o and f, multiplied by the cell (o: by the new cell), are added to these gates (Gers,
     Schmidhuber 2000). `coupled` computes `1 - s(i)` for `s(f)` (Greff et al. 2015). `clip` bounds
-    the operands of s and t to [-clip, clip]. `projection` [P, H] makes the state
-    `state' projection^T` [B, P], and `weight` [4 H, P] (Sak et al. 2014). Without `weight`,
-    `inputs` is the whole sum: for products that `linear` does not compute.
+    the operands of s and t to [-clip, clip]. `projection` [P, H] makes the state `state'
+    projection^T` [B, P], and `weight` [4 H, P] (Sak et al. 2014). Without `weight`, `inputs` is the
+    whole sum, for products other than `linear`.
 
     UsageError for shapes that do not fit and for an order that has other letters.
     """
@@ -163,11 +163,11 @@ def rnn(
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """The first state after each row of a sequence, [T, ...], and all states after the last one.
 
-    `step(row, *states)`, such as a cell, returns the next states for each row of `inputs`
-    [T, B, ...]; `reverse` goes from the last row to the first one. `lengths` [B], integers, end
-    sequences early: later rows leave the states as they are and give 0, as `sequence_lens` of ONNX
-    and packed sequences of torch have it. A bidirectional layer is two calls, whose outputs torch
-    concatenates along the last axis and ONNX stacks.
+    `step(row, *states)`, such as a cell, returns the next states for each row of `inputs` [T, B,
+    ...]; `reverse` goes from the last row to the first one. `lengths` [B], integers, end sequences
+    early: later rows leave the states unchanged and give 0, as with ONNX's `sequence_lens` and
+    torch's packed sequences. A bidirectional layer is two calls, whose outputs torch concatenates
+    along the last axis and ONNX stacks.
 
         gates = F.linear(x, w_ih, b_ih)
         outputs, (h, c) = F.rnn(lambda row, h, c: F.lstm_cell(row, h, c, w_hh, b_hh), gates, (h, c))
@@ -221,7 +221,8 @@ def _clipped(x: Tensor, clip: float | None) -> Tensor:
 def _require_gates(
     name: str, inputs: Tensor, state: Tensor, weight: Tensor | None, gates: int, width: int
 ) -> None:
-    """UsageError unless inputs and weight have so many gates of a width; `linear` does the rest."""
+    """UsageError unless inputs and weight have `gates` gates of one width; `linear` checks the
+    rest."""
     require_float(name, inputs=inputs, state=state)
     wanted = (*state.shape[:-1], gates * width)
     require_shape(name, "inputs", inputs, wanted)

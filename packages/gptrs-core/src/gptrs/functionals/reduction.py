@@ -95,9 +95,9 @@ def mean(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 def variance(x: Tensor, axis: Axes = None, correction: int = 0, keepdims: bool = False) -> Tensor:
     """`sum((x - mean(x))^2) / max(count - correction, 0)` of floats, computed in that order.
 
-    The rounding error of the mean is subtracted, too: equal elements have the variance 0.
-    Correction 0 is NumPy's default, 1 (Bessel) is torch's. NaN where nothing is left to divide by,
-    or no elements are. 8- and 16-bit floats are computed in f32 and rounded once.
+    The rounding error of the mean is subtracted, too, so equal elements have variance 0. Correction
+    0 is NumPy's default, 1 (Bessel) is torch's. NaN if the divisor is 0 or there are no elements.
+    8- and 16-bit floats are computed in f32 and rounded once.
     """
     require_float("variance", x=x)
     return converted(_variance(x, axes_of("variance", axis, x), correction, keepdims), x.dtype)
@@ -109,7 +109,7 @@ def variance_and_mean(
 ) -> tuple[Tensor, Tensor]:
     """The `variance` of floats and the mean that it is about, computed once for both.
 
-    The mean of equal elements is exactly their value, unlike in `mean`: its rounding error is added
+    Unlike in `mean`, the mean of equal elements is exactly their value: its rounding error is added
     back. Both are rounded once (`torch.var_mean`).
     """
     require_float("variance_and_mean", x=x)
@@ -140,7 +140,7 @@ def logsumexp(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     axes = axes_of("logsumexp", axis, x)
     wide = widened(x)
     peak = primitives.reduce(wide, "max", axes, keepdims=True)
-    # inf - inf would be NaN: an infinite peak is not taken out
+    # inf - inf would be NaN, so an infinite peak is not subtracted
     zero = splat(0, peak.dtype, peak.shape)
     shift = primitives.select(primitives.is_finite(peak), peak, zero)
     powers = primitives.exp(primitives.sub(wide, expand(shift, x.shape)))
@@ -201,13 +201,13 @@ def centered(x: Tensor, axes: Sequence[int]) -> Tensor:
 def bounded_mean(
     x: Tensor, axes: Sequence[int], keepdims: bool = True, correction: int = 0
 ) -> Tensor:
-    """Return the sum over count - correction of floats; no sum overflows where the mean does not.
+    """Return the sum of floats over count - correction; no sum overflows unless the mean does.
 
-    The elements are scaled by a power of two, so that the bits are those of `sum(x) / count`.
+    Elements are scaled by a power of two, so the bits equal those of `sum(x) / count`.
     """
     count = math.prod(x.shape[axis] for axis in axes)
-    # A power of two scales exactly, except where elements become subnormal; dividing by the count
-    # first would round every element.
+    # A power of two scales exactly unless elements become subnormal; dividing by the count first
+    # would round every element.
     exponent = _exponent(count)
     scaled = primitives.mul(x, splat(math.ldexp(1.0, -exponent), x.dtype, x.shape))
     total = primitives.reduce(scaled, "sum", axes, keepdims)
@@ -221,9 +221,9 @@ def bounded_mean(
 
 
 def _exponent(count: int) -> int:
-    """Return an exponent of two above a count: that of a class, for one that is symbolic.
+    """Return an exponent of two above a count; for a symbolic count, that of its class.
 
-    With two classes, programs for all sizes are two at most.
+    There are two classes, so at most two programs cover all sizes.
     """
     if not isinstance(count, SymbolicDim):
         return math.frexp(count)[1]
@@ -245,7 +245,7 @@ def _with_all_dims(found: Tensor, x: Tensor) -> Tensor:
     return primitives.reshape(found, (1,) * x.rank)
 
 
-# Functionals along one axis that keep its order or make one: running totals, sorting, top k.
+# Functionals of ordered axes: running totals, sorting, top k.
 
 
 @functional
@@ -294,7 +294,7 @@ def sort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
 
 @functional
 def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
-    """si64: where the elements of `sort` were along `axis`; equal ones keep their order.
+    """si64: the indices that sort `x` along `axis`; equal elements keep their order.
 
     `gather(x, argsort(x, axis), axis)` is `sort(x, axis)` (`np.argsort` with kind "stable").
     """

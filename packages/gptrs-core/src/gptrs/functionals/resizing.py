@@ -1,4 +1,4 @@
-"""Resizing of axes: each becomes a choice of elements, or a product with a matrix of weights."""
+"""Resizing of axes, as a selection of elements or a product with a matrix of weights."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ _ROUNDINGS: Final[dict[str, tuple[bool, float]]] = {
     "floor": (False, 0.0),
     "ceil": (True, 0.0),
 }
-"""Whether a position is rounded up, and what is added before."""
+"""Whether a coordinate is rounded up, and the number added before."""
 
-# The formulas take arrays and numbers, or tensors of f64 where sizes are free.
+# The formulas take arrays and numbers, or f64 tensors for symbolic sizes.
 
 
 def _half_pixel_symmetric(positions: Any, old: Any, new: Any, scale: Any) -> Any:
@@ -54,7 +54,7 @@ def _half_pixel_symmetric(positions: Any, old: Any, new: Any, scale: Any) -> Any
 
 
 def _align_corners(positions: Any, old: Any, new: Any, scale: Any) -> Any:
-    length = scale * old  # not rounded down, as the reference of ONNX has it
+    length = scale * old  # not rounded down, as in the ONNX reference
     return positions * (old - 1) / (length - 1)
 
 
@@ -67,7 +67,7 @@ _COORDINATES: Final[dict[str, Callable[[Any, Any, Any, Any], Any]]] = {
     "tf_half_pixel_for_nn": lambda positions, old, new, scale: (positions + 0.5) / scale,
 }
 _FIRST_IF_ALONE: Final = ("pytorch_half_pixel", "align_corners")
-"""Coordinates by which an only element is the first one."""
+"""Coordinate modes that map a single element to the first."""
 
 
 @functional
@@ -93,11 +93,12 @@ def resize(
 
     "nearest" takes the element whose index is the coordinate by `rounding`, of any type; "linear"
     and "cubic" weigh the 2 or 4 floats around it, by Keys (1981) with `cubic_coefficient`. Beyond
-    an end its element repeats, or has no weight (`exclude_outside`). `antialias` widens the weights
-    of an axis that shrinks. torch's `interpolate` is "nearest", "asymmetric", "floor", or else
+    an end, the last element repeats or has no weight (`exclude_outside`). `antialias` widens the
+    kernel of a shrinking axis. torch's `interpolate` is "nearest", "asymmetric", "floor", or else
     "half_pixel" or "align_corners".
 
-    UsageError for unknown words or axes, unequal lists, an empty axis that grows, weighed integers.
+    UsageError for unknown words or axes, lists of unequal lengths, an empty axis that grows, and
+    interpolated integers.
     """
     _require_known(x, size, axes, mode, coordinates, rounding, scales, region)
     nearest = rounding if mode == "nearest" else None
@@ -156,7 +157,7 @@ def _require_known(
 def _positions(
     coordinates: str, old: int, new: int, scale: float, region: tuple[float, float]
 ) -> Positions:
-    """Return where the elements of a new axis lie in the old one."""
+    """Return the coordinates of a new axis's elements on the old axis."""
     numbers = np.arange(new, dtype=np.float64)
     if new == 1 and coordinates in _FIRST_IF_ALONE:
         return np.zeros(1)
@@ -182,9 +183,9 @@ def _resized_free(
     rounding: str | None,
     needs_numbers: bool,
 ) -> Tensor:
-    """Return x with an axis of a free size in another one: where elements lie is computed.
+    """Resize an axis with a symbolic size, computing coordinates at run time.
 
-    By `rounding` each is the nearest one; for None the two around a position are weighed.
+    `rounding` selects the nearest element; None interpolates the two around a coordinate.
     UnknownSizeError if the formula of the weights `needs_numbers`.
     """
     old = x.shape[axis]
@@ -213,7 +214,7 @@ def _resized_free(
 
 
 def _taken(x: Tensor, index: np.ndarray, axis: int) -> Tensor:
-    """Return the elements of an axis at integer positions, clamped to the ends."""
+    """Return the elements of an axis at integer indices, clamped to the ends."""
     index = np.clip(index, 0, max(x.shape[axis] - 1, 0)).astype(np.int64)
     return _gathered(x, primitives.constant(index), axis)
 
@@ -225,7 +226,7 @@ def _gathered(x: Tensor, index: Tensor, axis: int) -> Tensor:
 
 
 def _weighed(x: Tensor, weights: np.ndarray, axis: int) -> Tensor:
-    """Return the products of an axis with a matrix [old, new]."""
+    """Multiply an axis with a matrix [old, new]."""
     return _by_matrix(x, primitives.cast(primitives.constant(weights), x.dtype), axis)
 
 
@@ -237,7 +238,7 @@ def _by_matrix(x: Tensor, matrix: Tensor, axis: int) -> Tensor:
 
 
 def _filled(x: Tensor, beyond: np.ndarray, axis: int, value: float | None) -> Tensor:
-    """Return x with `value`, if any, at the marked positions of an axis."""
+    """Return x with `value`, if any, at the marked indices of an axis."""
     if value is None or not beyond.any():
         return x
     shape = [-1 if other == axis else 1 for other in range(x.rank)]
@@ -264,7 +265,7 @@ def _weights(
     exclude: bool,
     stretch: float,
 ) -> np.ndarray:
-    """Return the weights of the old elements [old] for new ones [new] as a matrix [old, new]."""
+    """Return the weights of old elements for new ones as a matrix [old, new]."""
     made = np.zeros((size, len(positions)))
     span = int(np.ceil((1 if kernel is _triangle else 2) * stretch))
     for column, position in enumerate(positions):

@@ -1,4 +1,4 @@
-"""Rotary position embeddings: pairs of components rotated by angles that grow with the position."""
+"""Rotary position embeddings: rotate pairs of components by angles proportional to the position."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.quick_dataclass import dataclass
 
-# Scalings of the frequencies of rotary embeddings, for texts longer than in training.
+# Scalings of rotary frequencies for texts longer than in training.
 
 
 class RotaryScaling(ABC):
@@ -65,7 +65,7 @@ class LinearScaling(RotaryScaling):
 
 @dataclass(frozen=True)
 class DynamicScaling(RotaryScaling):
-    """A base that grows with a text longer than `max_position` (NTK-aware, dynamic).
+    """A base that grows with the length beyond `max_position` (dynamic NTK scaling).
 
     For a length L > max_position M the base is
     `theta * (factor * L / M - (factor - 1))^(head_dim / (head_dim - 2))`, up to M it is `theta`.
@@ -91,11 +91,11 @@ class DynamicScaling(RotaryScaling):
 class YarnScaling(RotaryScaling):
     """YaRN (Peng et al. 2023): low frequencies divided by `factor`, high ones kept.
 
-    A frequency that turns at least `beta_fast` times over `original_max_position` positions is
-    kept, one that turns at most `beta_slow` times is divided, those between are blended by a ramp
-    over their numbers; `truncate` widens the ramp to whole numbers. `attention_factor` is
-    `0.1 * ln(factor) + 1` unless given; with both `mscale` and `mscale_all_dim` (DeepSeek) it is
-    the quotient of two such terms, whose logarithms they multiply.
+    Frequencies with at least `beta_fast` turns over `original_max_position` positions are kept,
+    those with at most `beta_slow` turns are divided, and those between are blended by a ramp over
+    their indices; `truncate` widens the ramp to integers. `attention_factor` is `0.1 * ln(factor) +
+    1` unless given; with both `mscale` and `mscale_all_dim` (DeepSeek) it is the quotient of two
+    such terms, with their logarithms multiplied by these.
     """
 
     factor: float
@@ -118,7 +118,7 @@ class YarnScaling(RotaryScaling):
 
     @property
     def magnitude(self) -> float:
-        """`attention_factor`, or what stands for it."""
+        """Return `attention_factor`, or its default."""
         if self.attention_factor is not None:
             return self.attention_factor
         if self.mscale and self.mscale_all_dim:
@@ -148,13 +148,14 @@ class YarnScaling(RotaryScaling):
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, head_dim - 1)
-        # An empty ramp would divide by zero.
+        # An empty ramp would cause a division by zero.
         return low, high + 0.001 if low == high else high
 
 
 @dataclass(frozen=True)
 class Llama3Scaling(RotaryScaling):
-    """Llama 3.1: long waves divided by `factor`, short ones kept, those between blended.
+    """Llama 3.1: frequencies of long waves are divided by `factor`, of short waves kept, between
+    blended.
 
     A wave is short below `original_max_position / high_frequency_factor` positions and long above
     `original_max_position / low_frequency_factor`.
@@ -190,10 +191,9 @@ class Llama3Scaling(RotaryScaling):
 class LongRopeScaling(RotaryScaling):
     """LongRoPE (Ding et al. 2024): each frequency divided by its own factor.
 
-    Texts of more than `original_max_position` positions have the `long` factors, others the
-    `short` ones, head_dim / 2 each. `attention_factor` is
-    `sqrt(1 + ln(factor) / ln(original_max_position))` unless given, where `factor` is how much
-    longer than before texts may be.
+    Texts of more than `original_max_position` positions have the `long` factors, others the `short`
+    ones, head_dim / 2 each. `attention_factor` is `sqrt(1 + ln(factor) /
+    ln(original_max_position))` unless given, where `factor` is the extension of the context length.
     """
 
     long: tuple[float, ...]
@@ -214,7 +214,7 @@ class LongRopeScaling(RotaryScaling):
 
     @property
     def magnitude(self) -> float:
-        """`attention_factor`, or what stands for it."""
+        """Return `attention_factor`, or its default."""
         if self.attention_factor is not None:
             return self.attention_factor
         if self.factor <= 1:
@@ -259,12 +259,11 @@ def rotary_frequencies(
 
     `theta^(-2i / head_dim)` (Su et al. 2021), changed by `scaling`: `LinearScaling`,
     `DynamicScaling`, `YarnScaling`, `Llama3Scaling` or `LongRopeScaling`. `head_dim` counts the
-    rotated components.
-    `length` is the length of the text, used by `DynamicScaling` and `LongRopeScaling`: a number
-    gives a constant, an integer tensor serves compiled steps. One that is not of rank 0 has a
-    length for each row, and with these two the result is [*length.shape, head_dim / 2]. UsageError
-    for a head_dim that is odd or below 2, a theta that is not finite or at most 1, and another kind
-    of length.
+    rotated components. `length` is the length of the text, used by `DynamicScaling` and
+    `LongRopeScaling`: a number gives a constant, an integer tensor serves compiled steps. A tensor
+    of higher rank has one length per row; with these scalings, the result is then [*length.shape,
+    head_dim / 2]. UsageError for a head_dim that is odd or below 2, a theta that is not finite or
+    at most 1, and another kind of length.
     """
     _require_frequencies(head_dim, theta, length)
     if scaling is None:
@@ -399,7 +398,7 @@ def _chosen_frequencies(
 
 
 def _beside_heads(table: Tensor, heads_axis: int) -> Tensor:
-    """[T, R / 2] or [B, T, R / 2] with an axis for the heads, of rank 4."""
+    """Reshape [T, R / 2] or [B, T, R / 2] to rank 4 with an axis for the heads."""
     lead, (length, half) = table.shape[:-2] or (1,), table.shape[-2:]
     between = (1, length) if heads_axis == 1 else (length, 1)
     return primitives.reshape(table, (*lead, *between, half))

@@ -1,7 +1,6 @@
-"""The choice of the next token from logits: penalties, temperature, truncation, and the draw.
-
-The functionals take logits [..., V] and are meant to be applied in this order: penalties,
-`top_k_filter`, `apply_temperature`, `top_p_filter` or `min_p_filter`, then `sample` or `greedy`.
+"""The choice of the next token from logits: penalties, temperature, truncation, and sampling. The
+functionals take logits [..., V]; apply them in this order: penalties, `top_k_filter`,
+`apply_temperature`, `top_p_filter` or `min_p_filter`, then `sample` or `greedy`.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def require_seed(name: str, seed: Tensor | None) -> Tensor:
 
 
 LEAST_FRACTION = 2.0**-25
-"""Replaces a drawn 0, whose logarithm is infinite: half of the next number in f32."""
+"""Replaces a drawn 0, whose logarithm is infinite: half of the smallest nonzero draw in f32."""
 
 
 @functional
@@ -78,10 +77,10 @@ def sample(logits: Tensor, seed: Tensor) -> Tensor:
 def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
     """`(logits - max) / temperature` in each row: flat above 1, sharp below.
 
-    The softmax is taken of `logits / temperature`. With the largest logit at 0 a tiny temperature
-    sends the others to -inf, rather than several to +inf. `logits` is float [..., V], V >= 1,
-    computed in at least f32 and rounded once. UsageError unless 0 < temperature < inf; for 0 there
-    is `greedy`.
+    The softmax is taken of `logits / temperature`. Since the largest logit becomes 0, a tiny
+    temperature sends the others to -inf, rather than several to +inf. `logits` is float [..., V], V
+    >= 1, computed in at least f32 and rounded once. UsageError unless 0 < temperature < inf; for 0
+    there is `greedy`.
     """
     _require_logits("apply_temperature", logits)
     if not 0 < temperature < math.inf:
@@ -90,7 +89,7 @@ def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
             hint="use `greedy` for a temperature of 0",
         )
     below = _below_the_largest(logits)
-    # At least the smallest normal number of f32, since 0 divided by a rounded 0 would be NaN.
+    # At least the smallest normal f32: a temperature rounded to 0 would give 0 / 0 = NaN.
     divisor = max(temperature, 2.0**-126)
     scaled = primitives.div(below, splat(divisor, below.dtype, below.shape))
     return cast(scaled, logits.dtype)
@@ -115,10 +114,9 @@ def top_k_filter(logits: Tensor, k: int) -> Tensor:
 def top_p_filter(logits: Tensor, p: float) -> Tensor:
     """The fewest largest logits whose probabilities reach p, -inf for the rest (Holtzman 2019).
 
-    In each row, a token is kept where the probabilities of those before it, in the order of
-    descending logits and ascending tokens, sum to less than p; the largest is always kept, and with
-    p = 1 all are. `logits` is float [..., V], V >= 1; probabilities are summed in at least f32.
-    UsageError unless 0 < p <= 1.
+    In order of descending logits, then ascending tokens, a token is kept if the probabilities
+    before it sum to less than p; the largest is always kept, and with p = 1 all are. `logits` is
+    float [..., V], V >= 1; probabilities are summed in at least f32. UsageError unless 0 < p <= 1.
     """
     _require_logits("top_p_filter", logits)
     if not 0 < p <= 1:
@@ -129,7 +127,7 @@ def top_p_filter(logits: Tensor, p: float) -> Tensor:
     values, order = primitives.sort([logits, tokens], -1, descending=True)
     probabilities = softmax(cast(values, logits.dtype.accumulator), -1)
     before = primitives.cumulative(probabilities, "sum", -1, exclusive=True)
-    # Above 0 after rounding too: the largest logit has nothing before it.
+    # p must stay above 0 after rounding: the largest logit, with 0 before it, is always kept.
     bound = splat(max(p, 2.0**-126), before.dtype, before.shape)
     kept = primitives.select(primitives.compare(before, bound, "lt"), values, _hidden(values))
     return primitives.scatter_reduce(_hidden(logits), order, kept, -1, "replace")
@@ -155,8 +153,8 @@ def token_counts(tokens: Tensor, size: int, mask: Tensor | None = None) -> Tenso
     """si64 [..., size]: how often each token occurs in each row of `tokens` [..., N].
 
     `tokens` is an integer tensor; where `mask`, i1 of the same shape, is false, a token does not
-    count, such as those that pad a batch. A token outside [0, size) raises ExecutionError when it
-    runs, one that does not count too. UsageError for what does not fit.
+    count, such as padding. A token outside [0, size) raises ExecutionError when it runs, even if it
+    does not count. UsageError for what does not fit.
     """
     require_integer("token_counts", tokens=tokens)
     if tokens.rank == 0 or size < 1:

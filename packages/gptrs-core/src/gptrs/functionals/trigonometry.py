@@ -1,7 +1,7 @@
 """Trigonometric and hyperbolic functions and their inverses, except `sin`, `cos` and `tanh`.
 
-They are computed in f64 from ops of PTIR, and rounded once: an f32 result is correctly rounded
-except for a rare unit in the last place; an f64 result is off by a few units.
+Computed in f64 from PTIR ops and rounded once: f32 results are correctly rounded except for a rare
+unit in the last place; f64 results are off by a few units.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from gptrs.functionals.operands import Operand, broadcast_pair, converted, requi
 from gptrs.ir.dtypes import FLOATS, f64
 
 _GROWN: Final = 20.0
-"""From here on `e^x + e^-x` rounds to `e^x`."""
+"""From here, `e^x + e^-x` rounds to `e^x`."""
 _HUGE: Final = 1e150
-"""From here on `x^2` may be infinite, and `x^2 + 1` rounds to it."""
+"""From here, `x^2` may be infinite, and `x^2 + 1` rounds to `x^2`."""
 _HALVINGS: Final = 3
-"""How often the angle of an arc tangent is halved before its Taylor series."""
+"""How often the angle of an arc tangent is halved before the Taylor series."""
 _LAST_POWER: Final = 21
 
 
@@ -106,7 +106,8 @@ def _rounded(name: str, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tens
 
 def _hyperbolic_cosine(x: Tensor) -> Tensor:
     size = elementwise.abs(x)
-    grown = elementwise.exp(size * 0.5)  # halves, so that e^x may be above the largest float
+    # In halves, since e^x may overflow while sinh and cosh do not.
+    grown = elementwise.exp(size * 0.5)
     return grown * (grown * 0.5) + 0.5 * elementwise.exp(-size)
 
 

@@ -18,10 +18,10 @@ from gptrs.nn.layers import WATCHER
 from gptrs.nn.page_buffers import LayerPools
 from gptrs.nn.ragged_step import PAGE_SIZE, RaggedStep
 
-# States of texts in their pages: for layers that read a text token by token, like Mamba.
+# States of texts in pages, for layers that read a text token by token, like Mamba.
 #
-# A page has the state after the last position that was written in it. So texts that begin with the
-# same whole pages begin with the state after them; within a page they cannot part.
+# A page holds the state after the last position written in it. So texts that share whole pages as a
+# prefix start from the state after them; within a page they cannot diverge.
 
 
 Advance = Callable[..., tuple[Tensor, Tensor]]
@@ -38,7 +38,7 @@ def kept_states(
 ) -> tuple[Tensor, LayerPools]:
     """Return the vectors of all rows, and pools with the new states; see `LayerCache.recurrent`.
 
-    The halves of a state lie in the two pools, [P, 1, 1, D / 2].
+    Each half of a state is in one of the two pools, [P, 1, 1, D / 2].
     """
     count = step.tokens.shape[0]
     texts = row_texts(step)
@@ -83,7 +83,7 @@ def whole_states(
 
 
 class Scores(TypedDict, total=False):
-    """How attention makes scores: the `scale` and `softcap` of `F.attention`, by default
+    """Options of attention scores: `scale` and `softcap` of `F.attention`, by default
     `D ** -0.5` and no limit, and the `sinks` [H] of `F.paged_attention`."""
 
     scale: float | None
@@ -157,7 +157,7 @@ def attention_weights(
 ) -> Tensor:
     """Return the weights [H, N, N] of rows [N, H, D] to the rows [N, K, D] of the same step.
 
-    Of texts that begin in the step; a row of another text gets 0.
+    All texts start in this step; rows of other texts get weight 0.
     """
     rows, n_heads, head_dim = query.shape
     groups = n_heads // key.shape[1]
@@ -198,7 +198,7 @@ def _limited(scores: Tensor, head_dim: int, how: Scores) -> Tensor:
 
 
 def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
-    """Return the softmax of scores [.., H, T, S] and one extra score for each head, without its
+    """Return the softmax over scores [.., H, T, S] and one sink per head, dropping the sink's
     weight.
     """
     if sinks is None:
@@ -240,18 +240,18 @@ def self_attention(
     return merge_heads(F.swap_axes(mixed, 1, 2))
 
 
-# Whole texts of one length as a step without a cache: what other formats get of a language model.
+# Whole texts of one length as a step without a cache, for exports of language models.
 #
-# A step over pages has tables that only gptrs fills; without them, attention is over a batch.
+# Only gptrs can fill the page tables of a paged step; without them, attention is over a batch.
 
 
 def whole_texts(
     tokens: Tensor, specs: Sequence[CacheSpec], positions: Tensor | None = None
 ) -> tuple[RaggedStep[Tensor], list[LayerCache]]:
-    """Return the step that reads texts si64 [B, T] from their start, and what attends in it.
+    """Return the step that reads texts si64 [B, T] from their start, and its layer caches.
 
-    With `positions`, si64 [B, T], each row has several texts, one after another: a text begins
-    where its positions do, at 0, and no token sees another text.
+    With `positions`, si64 [B, T], each row packs several texts: a text starts where its positions
+    restart at 0, and no token sees another text.
     """
     batch, length = tokens.shape
     rows = batch * length

@@ -1,4 +1,4 @@
-"""The key/value cache of a layer, and the layers that keep the same positions."""
+"""Specs of layer caches, and groups of layers that keep the same positions."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gptrs.quick_dataclass import dataclass
 class CacheSpec:
     """Keys and values of `n_kv_heads` heads, vectors of size `head_dim`.
 
-    With `window` each position reads the last `window` ones up to itself, so pages of older ones
-    are given back. With `per_page` there is one vector a page, the state after the last position in
-    it, as f32. With `exact`, keys hold positions, for which codes of 8 bits are too few: they use
-    bf16. UsageError for sizes below 1.
+    With `window` each position reads only the last `window` positions including itself, so pages of
+    older ones are freed. With `per_page` there is one f32 vector per page, the state after the last
+    position in it. With `exact`, keys encode positions, for which 8-bit codes are too coarse: they
+    use bf16. UsageError for sizes below 1.
     """
 
     n_kv_heads: int
@@ -32,7 +32,8 @@ class CacheSpec:
 
 
 def convolution_cache(width: int, count: int) -> CacheSpec:
-    """Return what a layer keeps that sees the last `count` states [C] of a text, C even.
+    """Return the spec of a convolution layer that sees the last `count` states [C] of a text, C
+    even.
 
     UsageError for another C.
     """
@@ -42,9 +43,9 @@ def convolution_cache(width: int, count: int) -> CacheSpec:
 
 
 def state_cache(size: int, window: int = 2) -> CacheSpec:
-    """Return the spec of a layer that keeps a state of `size` numbers a text; `size` is even.
+    """Return the spec of a layer with a state of `size` numbers per text; `size` is even.
 
-    `window`, at least 2, may equal that of other layers, which then share its pages. UsageError for
+    `window`, at least 2, may equal that of other layers, to share their page tables. UsageError for
     other numbers.
     """
     if size % 2 or window < 2:
@@ -56,7 +57,7 @@ def state_cache(size: int, window: int = 2) -> CacheSpec:
 
 @dataclass(frozen=True, slots=True)
 class CacheGroup:
-    """Layers that see the same positions, so that they share page ids and a page table.
+    """Layers that see the same positions and so share page ids and a page table.
 
     `whole`: a layer has one state a page, valid only after its last position.
     """

@@ -1,4 +1,4 @@
-"""Blocks that are captured once for all layers: `@captured_once` above `__call__`."""
+"""Captures equal blocks once for all layers: decorate `__call__` with `@captured_once`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 _Whole = tuple[type[object], tuple[Hashable, ...], tuple[Hashable, ...]]
-"""A container without its tensors: its class, the names of its parts, and these."""
+"""A container without its tensors: its class, the names of its parts, and the parts."""
 _OWNERS = (Module, LayerCache)
 """Objects that consist of their attributes."""
 _FUNCTIONS = (FunctionType, BuiltinFunctionType, type)
@@ -44,8 +44,8 @@ def captured_once(
     a backend that shares functions optimizes and lowers it once. `__call__` may update the
     `LayerCache`s that it is given, and must have no other side effect that counts.
 
-    A module that has more than tensors and static values - a hook, an object of unknown class, an
-    attribute that the call sets - is captured in place, as without the decorator.
+    A module with other contents than tensors and static values - a hook, an object of unknown
+    class, an attribute that the call sets - is captured in place, as without the decorator.
     """
 
     @functools.wraps(call)
@@ -77,7 +77,7 @@ def captured_once(
 
 
 class _NotShared(ValueError):  # noqa: N818 - it never reaches a user
-    """A value that nothing is known about, or one that a call has changed."""
+    """Raised for a value of unknown kind, or one changed by a call."""
 
 
 def _run(
@@ -142,7 +142,7 @@ def _join(structure: Hashable, tensors: Iterator[Tensor]) -> object:
     return made
 
 
-# Closures of the methods of a module, in a form that is the same in all processes.
+# Closures of module methods, in a form equal across processes.
 
 
 _PLAIN = (bool, int, float, str, bytes, type(None))
@@ -151,9 +151,9 @@ _PLAIN = (bool, int, float, str, bytes, type(None))
 def closure_of(method: Callable[..., object]) -> Closure | None:
     """Return the closure of a bound method of a module; None if a part of it cannot be identified.
 
-    Attributes may be plain values, enum members, element types, tensors that are weights, computed
-    of weights, or values in memory, modules, dataclasses, lists, tuples and dicts, and functions
-    and classes that are found in their modules or close over nothing.
+    Attributes may be plain values, enum members, element types, tensors (weights, values computed
+    from weights, or values in memory), modules, dataclasses, lists, tuples and dicts, and functions
+    and classes that can be found in their modules or close over nothing.
     """
     owner = cast("object", getattr(method, "__self__", None))
     if not isinstance(owner, Module):
@@ -170,7 +170,7 @@ def closure_of(method: Callable[..., object]) -> Closure | None:
 
 
 class _UnknownError(ValueError):
-    """A value that nothing identifies in another process."""
+    """Raised for a value that cannot be identified in another process."""
 
 
 class _Description:
@@ -248,7 +248,7 @@ class _Description:
         self.parts.append(f"result {source.index} of {number}")
 
     def function(self, value: FunctionType) -> None:
-        """Describe a function that is found under its name, or closes over nothing."""
+        """Describe a function that can be found under its name or closes over nothing."""
         self.packages.add(package_of(value.__module__))
         name = f"{value.__module__}.{value.__qualname__}"
         if _found(value) is not value:

@@ -38,21 +38,18 @@ class CausalLMModule(Module):
     """Base class with the capabilities `causal_lm` and `hidden_states`.
 
     A model defines `cache_specs`, `states`, `final_norm` and `logits`. The base compiles them as
-    steps whose pools are donated; a whole text is a step over pages that are thrown away.
+    steps that donate their pools; a whole text is a step over temporary pages.
     """
 
     capabilities = frozenset({"causal_lm", "hidden_states"})
     short_context: int | None = None
-    """Positions beyond which a text has other keys and values from its first token on.
-
-    The step that takes a text past them must read it from the start.
+    """Length beyond which all keys and values of a text change. The step that takes a text past it
+    must read the text from the start.
     """
     captures_on_disk: ClassVar[bool] = False
-    """Whether other processes may find what the steps of a model were captured as.
-
-    A class that sets it promises that its computation depends only on source code, the attributes
-    of the model and of its layers, and environment variables that begin with `GPTRS_`, not on files
-    or other variables.
+    """Whether captures of the model's steps may be kept for other processes. A class that sets it
+    promises that its computation depends only on source code, the attributes of the model and its
+    layers, and environment variables that start with `GPTRS_`, not on files or other variables.
     """
 
     def __init__(self, context_length: int, vocab_size: int) -> None:
@@ -127,7 +124,7 @@ class CausalLMModule(Module):
         return logits.numpy()
 
     def greedy_steps(self, steps: GreedySteps, buffers: PageBuffers) -> Chosen:
-        """Append the tokens of several steps to `buffers`; return the choice after each.
+        """Append the tokens of several steps to `buffers`; return the greedy choice after each.
 
         ContextLengthError for a text that is too long, before any work.
         """
@@ -141,11 +138,11 @@ class CausalLMModule(Module):
     def adapted_step(
         self, step: RaggedStep, adapters: np.ndarray, buffers: PageBuffers
     ) -> np.ndarray:
-        """Run `step` where row n is computed with adapter `adapters[n]`, si32 [N].
+        """Run `step` with adapter `adapters[n]`, si32 [N], for row n.
 
-        The linear layers of the model have several, the first is 1. Each row equals that of a model
-        with only its adapter. Errors as for `step`; ModelError if a layer takes other rows than
-        those of the step.
+        Adapters of the linear layers are numbered from 1. Each row equals the result of a model
+        with only its adapter. Errors as for `step`; ModelError if a layer takes rows other than the
+        step's.
         """
         self._require_context(int(step.lengths.max()))
         rows = Tensor.of_array(adapters)
@@ -155,9 +152,9 @@ class CausalLMModule(Module):
 
     @property
     def repeats_steps(self) -> bool:
-        """Whether `greedy_steps` does what `step` does.
+        """Whether `greedy_steps` may replace repeated `step`s.
 
-        Not where ops run one by one, nor for somebody who watches each call of a module.
+        False in eager mode, and while something watches each call of a module.
         """
         return not eager() and WATCHER.get() is None
 
@@ -173,7 +170,7 @@ class CausalLMModule(Module):
         raise NotImplementedError
 
     def final_norm(self, x: Tensor) -> Tensor:
-        """Return what `logits` takes, [..., C] -> [..., C]: `x` itself."""
+        """Return the input of `logits`, [..., C] -> [..., C]; by default `x` itself."""
         return x
 
     def logits(self, x: Tensor) -> Tensor:
@@ -299,22 +296,22 @@ class CausalLMModule(Module):
 
 
 def _first_adapter(step: RaggedStep[Tensor]) -> Tensor:
-    """Return 1 for each row, si32 [N], which is not known before the step runs."""
+    """Return 1 for each row, si32 [N], for a number of rows unknown before the step runs."""
     return F.cast(step.tokens >= 0, dtypes.si32)
 
 
-# Language models whose steps have vectors of images among the tokens.
+# Language models whose steps mix image vectors with tokens.
 
 
 _Mixed = Jitted[
     [RaggedStep[Tensor], list[LayerPools], Tensor, Tensor], tuple[Tensor, list[LayerPools]]
 ]
 _GIVEN: ContextVar[tuple[Tensor, Tensor] | None] = ContextVar("gptrs_given_vectors", default=None)
-"""The vectors [N, C] of the step that is captured, and which rows have one, i1 [N]."""
+"""The vectors [N, C] of the step being captured, and the rows that have one, i1 [N]."""
 
 
 class MixedCausalLMModule(CausalLMModule):
-    """Base class of language models with the capability `image_lm`, too.
+    """Base class of language models that also have the capability `image_lm`.
 
     A model passes its embeddings through `merged`.
     """

@@ -1,7 +1,6 @@
-"""The KV cache of a decoder: its texts, their sources, and the attention to both.
-
-The texts of a batch grow in parallel, so all have the same position: the cache of a layer is an
-array [B, H, C, D] with room for C positions. Keys and values of the sources are computed once.
+"""The KV cache of an encoder-decoder: its texts, their sources, and the attention to both. The
+texts of a batch grow in parallel and share one position: the cache of a layer is an array [B, H, C,
+D] with room for C positions. Keys and values of sources are computed once.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ KeysValues = tuple[Tensor, Tensor]
 """Keys and values of one layer, each [B, H, S, D]."""
 
 _FIRST_ROOM: Final = 32
-"""Positions that a cache has room for at first."""
+"""Initial number of positions of a cache."""
 
 
 class DecoderCache:
-    """The cache of one layer of a decoder in one step, and what the layer sees of the sources.
+    """The cache of one decoder layer in one step, and its view of the sources.
 
     `own` holds the keys and values of the texts, [B, H, C, D]; `source` those of the sources, [B,
     H, S, D], valid where `mask`, i1 [B, S], is true. The new tokens start at `position`, a rank-0
@@ -79,7 +78,7 @@ class DecoderState:
     """B texts between two steps: their sources and the positions so far.
 
     `source` and `own` have the keys and values of each layer, see `DecoderCache`; `length` is the
-    number of positions of every text. `lost` says that a step failed that had been given them.
+    number of positions of every text. `lost` is set if a step failed after consuming them.
     """
 
     source: list[KeysValues]
@@ -89,7 +88,7 @@ class DecoderState:
     lost: bool = False
 
     def make_room(self, positions: int, most: int) -> None:
-        """Let each text grow to `positions` at least, `most` at most."""
+        """Make room for `positions` per text at least, `most` at most."""
         room = self.own[0][0].shape[2] if self.own else 0
         if positions > room:
             wanted = bucket(positions, _FIRST_ROOM, most)
@@ -99,7 +98,7 @@ class DecoderState:
             self.own = [(_longer(keys, wanted), _longer(values, wanted)) for keys, values in own]
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Go on with the texts of these rows, in this order; a row may come twice, or not."""
+        """Continue with the texts of these rows, in this order; rows may repeat or be dropped."""
         if list(rows) == list(range(len(self.mask))):
             return
         self.mask = self.mask[list(rows)]
@@ -113,7 +112,7 @@ def _without_positions(of_source: Tensor) -> Tensor:
 
 
 def _longer(pool: Tensor, room: int) -> Tensor:
-    """Return the same positions with room for more; nothing is compiled for it."""
+    """Return a copy with room for more positions; nothing is compiled for it."""
     batch, heads, before, head_dim = pool.shape
     made = np.zeros((batch, heads, room, head_dim), np.float32)
     made[:, :, :before] = pool.numpy()
@@ -124,10 +123,10 @@ def _rows(pool: Tensor, rows: Sequence[int]) -> Tensor:
     return Tensor.of_array(pool.numpy()[list(rows)])
 
 
-# The last few states of each text, kept in pages as keys and values are: for convolutions.
+# The last few states of each text, kept in pages like keys and values, for convolutions.
 #
 # A convolution over a text needs its inputs at the last positions. So its state is a cache with a
-# window, and all features of pages - sharing, copies, chunks, going back - apply to it, too.
+# window, and all features of pages - sharing, copies, chunks, rollback - apply to it.
 
 
 def row_texts(step: RaggedStep[Tensor]) -> Tensor:

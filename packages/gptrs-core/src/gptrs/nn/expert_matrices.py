@@ -16,10 +16,10 @@ from gptrs.nn.layers import Module
 
 
 class ExpertMatrices(Module):
-    """Each row times the matrix of its expert: [R, I] -> [R, O].
+    """Multiplies each row by the matrix of its expert: [R, I] -> [R, O].
 
-    A quantized weight is kept as stored: only the matrices that a row has chosen are decoded to
-    floats, one at a time, unless the backend has a kernel that computes with their codes.
+    A quantized weight is kept as stored: only matrices chosen by a row are decoded to floats, one
+    at a time, unless the backend has a kernel for their codes.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class ExpertMatrices(Module):
         *,
         turned: bool = False,
     ) -> None:
-        """Take a weight of floats [G, O, I], [G, I, O] if `turned`, or a quantized one."""
+        """Take a float weight [G, O, I], or [G, I, O] if `turned`, or a quantized one."""
         self.weight = weight
         self.parts: dict[Part, Tensor] = {} if quantized is None else dict(quantized[1])
         self._form = None if quantized is None else _of_one(quantized[0])
@@ -39,7 +39,7 @@ class ExpertMatrices(Module):
     def joined(
         cls, params: Params, name: str, experts: int, inputs: int, outputs: int
     ) -> ExpertMatrices:
-        """Return the matrices that are one weight [G, I, O] of the checkpoint.
+        """Return matrices stored as one weight [G, I, O].
 
         A quantized weight is kept as stored on any backend. CheckpointError as `Params.tensor`.
         """
@@ -52,7 +52,7 @@ class ExpertMatrices(Module):
     def whole(
         cls, params: Params, name: str, experts: int, inputs: int, outputs: int
     ) -> ExpertMatrices:
-        """Return the matrices that are one weight [G, O, I]. CheckpointError as `Params.tensor`."""
+        """Return matrices stored as one weight [G, O, I]. CheckpointError as `Params.tensor`."""
         return cls(params.stacked_whole(name, (experts, outputs, inputs)), None)
 
     @classmethod
@@ -64,7 +64,7 @@ class ExpertMatrices(Module):
         outputs: int,
         axes: Axes | None = None,
     ) -> ExpertMatrices:
-        """Return the matrices that are a weight [O, I] each.
+        """Return matrices stored as separate weights [O, I].
 
         Weights that are quantized alike are kept so if the backend reads them. `axes` names the
         axes of each matrix. CheckpointError as `Params.tensor`.

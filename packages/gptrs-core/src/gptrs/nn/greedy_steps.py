@@ -1,4 +1,4 @@
-"""Several steps of texts that grow by their likeliest tokens, as one loop of a program."""
+"""Several greedy generation steps as one loop of a program."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ NextLogits = Callable[[RaggedStep[Tensor], list[LayerPools]], tuple[Tensor, list
 
 
 class GreedySteps(NamedTuple, Generic[Array]):
-    """Up to K steps of B texts that have one new token each in every step.
+    """Up to K steps of B texts, with one new token per text and step.
 
-    Each token after the first is the one with the largest logit. `rows` is the first step, with a
-    row for each text; its `positions`, `lengths` and `slots` cover all steps, [K, B]. A text that
-    has no room for a step writes it into page 0.
+    Each token after the first has the largest logit. `rows` is the first step, with a row for each
+    text; its `positions`, `lengths` and `slots` cover all steps, [K, B]. A text without room for a
+    step writes to page 0.
     """
 
     rows: RaggedStep[Array]
@@ -55,10 +55,10 @@ class Chosen(NamedTuple):
 def greedy_steps(
     step: RaggedStep, rooms: Sequence[int], ends: Sequence[frozenset[int]], count: int, most: int
 ) -> GreedySteps:
-    """Return `count` steps of `most` that begin with `step`, which has one token of each text.
+    """Return `count` of at most `most` steps, starting with `step`, which has one token per text.
 
     `rooms[b]`, at least 1, is how many steps text b has room for; its page tables cover all of
-    them. `ends[b]` are the tokens that end it. Texts of `step` beyond those are padding.
+    them. `ends[b]` are the tokens that end it. Further texts of `step` are padding.
     """
     texts, rows = len(rooms), len(step.tokens)
     last = np.zeros(rows, np.int64)
@@ -110,7 +110,7 @@ def run_greedy_steps(
         )
         pairs = list(zip(flat[::2], flat[1::2], strict=True))
         logits, pairs = next_logits(step, pairs)
-        chosen = F.argmax(logits, -1)  # of equal ones the first, or the first NaN
+        chosen = F.argmax(logits, -1)  # the first of equal logits, or the first NaN
         best = F.cast(F.gather(logits, F.expand_dims(chosen, 1), 1), dtypes.f32)
         is_end = F.any(F.expand_dims(chosen, 1) == ends, 1)
         return [

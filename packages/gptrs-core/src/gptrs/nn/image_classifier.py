@@ -19,14 +19,14 @@ from gptrs.nn.layers import BatchNorm2d, Computation, Conv2d, Linear, Module
 Activation = Callable[[Tensor], Tensor]
 """A function of each element."""
 _IMAGE_SIZE: Final = 224
-"""Rows and columns of images, where nothing says how large they are."""
+"""Default rows and columns of images."""
 
 
 class ImageClassifierModule(Module):
     """Base class with the capabilities `image_classifier` and `hidden_states`.
 
-    A model sets `classifier`, which takes the mean of each channel, and defines the layers before
-    it in `states` and `body`. Inside, images are [B, H, W, C].
+    A model sets `classifier`, which takes channel means, and defines the preceding layers in
+    `states` and `body`. Inside, images are [B, H, W, C].
     """
 
     capabilities = frozenset({"image_classifier", "hidden_states"})
@@ -45,7 +45,7 @@ class ImageClassifierModule(Module):
 
     @property
     def processor(self) -> str:
-        """The default processor, that of transformers for this kind, if the files name none."""
+        """The default image processor of this kind in transformers, used if the files name none."""
         return self._processor
 
     def classify(self, images: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ from gptrs.quick_dataclass import dataclass
 
 
 class Watcher(Protocol):
-    """Stands in for the calls of modules: reads or replaces what goes in and comes out."""
+    """Intercepts calls of modules: may read or replace inputs and outputs."""
 
     def call(
         self,
@@ -91,7 +91,7 @@ def _watched(call: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(call)
     def watched(self: Module, *args: object, **kwargs: object) -> object:
         watcher = WATCHER.get()
-        if watcher is None:  # nearly always; and modules are called while they are captured only
+        if watcher is None:  # nearly always; and modules are only called during capture
             return call(self, *args, **kwargs)
         return watcher.call(self, call, args, kwargs)
 
@@ -118,7 +118,7 @@ def parts_of(
 
 
 def _fields(value: object, kind: type) -> Mapping[Hashable, object]:
-    """Return the fields of a dataclass, and other attributes that somebody gave it."""
+    """Return the fields of a dataclass, and any other attributes set on it."""
     names = (field.name for field in dataclasses.fields(kind))
     found = {name: cast("object", getattr(value, name)) for name in names}
     return {**found, **cast("dict[str, object]", getattr(value, "__dict__", {}))}
@@ -151,7 +151,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "swish": F.silu,
     "tanh": F.tanh,
 }
-"""Each keeps the type of its tensor. The tanh forms of gelu differ in order of rounding only."""
+"""Each keeps the type of its tensor. The tanh forms of gelu differ only in the order of
+rounding."""
 
 
 # A model as one function of tensors, captured for other formats and runtimes.
@@ -161,8 +162,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class Computation:
     """A function of tensors: `inputs` in order, each with its element type and sizes.
 
-    A size that is a name is free, and the same wherever it occurs. `fixed` are names whose sizes
-    must be chosen before, with the size that is taken if nothing says another one.
+    A size given as a name is free, and equal wherever the name occurs. `fixed` maps names whose
+    sizes must be chosen in advance to their defaults.
     """
 
     function: Callable[..., dict[str, Tensor]]
@@ -237,7 +238,7 @@ class Embedding(Module):
         return found if self.rescaling is None else found * self.rescaling
 
     def table(self) -> Tensor:
-        """Return all vectors as an adapter changes them, [count, width]."""
+        """Return all vectors with the adapter applied, [count, width]."""
         if not self.low_rank:
             return self.weight
         a, b = self.low_rank
@@ -247,7 +248,7 @@ class Embedding(Module):
     def unembedding(self) -> Tensor:
         """Return the weight of the tied output layer, [count, width].
 
-        It is without the product of an adapter, which is of the lookup alone.
+        It excludes an adapter's product, which applies only to lookups.
         """
         return self.weight if self.tied_weight is None else self.tied_weight
 
@@ -264,8 +265,8 @@ class Linear(Module):
 
     `layout` says how the checkpoint stores the weight: "out_in" [outputs, inputs] as torch does, or
     "in_out" [inputs, outputs]. `axes` names inputs and outputs, for devices that split them. The
-    product of an unmerged adapter is added; with several adapters each row gets that of its own,
-    see `adapter_rows`.
+    product of an unmerged adapter is added; with several adapters each row gets its own, see
+    `adapter_rows`.
     """
 
     def __init__(
@@ -298,7 +299,7 @@ class Linear(Module):
         return y + self._added(x) if any(self.low_rank) else y
 
     def _added(self, x: Tensor) -> Tensor:
-        """Return the product of the adapter of each row."""
+        """Return the adapter product of each row."""
         rows = self.row_adapters
         if rows is None or x.rank != _FLAT or x.shape[0] != rows.shape[0]:
             if len(self.low_rank) == 1:
@@ -327,10 +328,10 @@ def _product(x: Tensor, factors: list[Tensor]) -> Tensor:
 
 @contextmanager
 def adapter_rows(modules: Iterable[Module], rows: Tensor) -> Generator[None]:
-    """Scope in which row n of the linear layers among `modules` is of adapter `rows[n]`, si32 [N].
+    """Scope in which row n of the linear layers among `modules` uses adapter `rows[n]`, si32 [N].
 
-    The first adapter is 1. A product is chosen even if there is only one adapter, so that its sums
-    are rounded as in a step with several.
+    Adapters are numbered from 1. The product is selected even if there is only one adapter, so that
+    its sums are rounded as in a step with several.
     """
     layers = [each for each in modules if isinstance(each, Linear) and any(each.low_rank)]
     try:
@@ -348,8 +349,8 @@ def adapter_rows(modules: Iterable[Module], rows: Tensor) -> Generator[None]:
 class LayerNorm(Module):
     """Layer normalization over the last axis, of size `width`, with weight and bias.
 
-    The checkpoint stores the weight less `weight_offset`. Without `weight` or `bias` it has none.
-    Older checkpoints of encoders, and transformers 5 again, call them `gamma` and `beta`.
+    The checkpoint stores the weight minus `weight_offset`. `weight` and `bias` tell whether it has
+    them. Older checkpoints of encoders, and transformers 5 again, call them `gamma` and `beta`.
     """
 
     def __init__(
@@ -379,7 +380,7 @@ class LayerNorm(Module):
 class RMSNorm(Module):
     """Root-mean-square normalization over the last axis, of size `width`, with a weight.
 
-    The checkpoint stores the weight less `weight_offset`, which is 1 in Gemma.
+    The checkpoint stores the weight minus `weight_offset`, which is 1 in Gemma.
     """
 
     def __init__(
@@ -394,11 +395,11 @@ class RMSNorm(Module):
         return F.rms_norm(x, self.weight, self._epsilon, self._weight_offset)
 
 
-# Batch normalization with the statistics of the training.
+# Batch normalization with training statistics.
 
 
 class BatchNorm2d(Module):
-    """Normalization of `channels` channels, the last axis, by statistics of the training.
+    """Normalizes `channels` channels, the last axis, by training statistics.
 
     Weights have torch's names: `weight`, `bias`, `running_mean`, `running_var`.
     """

@@ -34,13 +34,13 @@ LayerPools = tuple[Tensor, Tensor]
 
 
 class PageBuffers:
-    """The pools of all layers, one for each of `specs`; those of a cache group have equal numbers
-    of pages.
+    """The pools of all layers, one per entry of `specs`; pools of a cache group have equally many
+    pages.
 
-    A step donates `pools` and replaces them by the new ones. `pages` has the number for each group
-    of `cache_groups(specs)`. Memory of pages that were never written is not claimed from the
-    system. If `backend` is None, the first step chooses it. UsageError for another number of groups
-    and fewer pages than one.
+    A step donates `pools` and replaces them with the new ones. `pages` has a number for each group
+    of `cache_groups(specs)`. Pages that were never written take no memory from the system. If
+    `backend` is None, the first step chooses it. UsageError for another number of groups or fewer
+    pages than one.
     """
 
     def __init__(
@@ -57,7 +57,8 @@ class PageBuffers:
         self.pages = self._checked(pages)
         self._most = self.pages
         self._roomy: WeakValueDictionary[int, np.ndarray] = WeakValueDictionary()
-        """Arrays of more pages than there are, by identity: pools are their first pages."""
+        """Arrays with spare pages, by identity of the pools, which are views of their first
+        pages."""
         of_layer = {
             layer: count
             for group, count in zip(self.groups, self.pages, strict=True)
@@ -83,16 +84,16 @@ class PageBuffers:
         )
 
     def expect(self, pages: Sequence[int]) -> None:
-        """Say how many pages each group may come to have: growing up to that then copies nothing.
+        """Reserve address space for pages per group: growing up to that copies nothing.
 
-        As far as the system gives out memory that it need not have yet.
+        No effect where the system does not overcommit memory.
         """
         self._most = self._checked(pages)
 
     def resize(self, pages: Sequence[int]) -> None:
-        """Change the number of pages of each group, keeping what both have.
+        """Change the number of pages of each group, keeping the common ones.
 
-        Nothing is compiled for it. The pools are copied unless they grow within the reservation of
+        Nothing is compiled for it. Pools are copied unless they grow within the reservation of
         `expect`.
         """
         old, self.pages = self.pages, self._checked(pages)
@@ -108,7 +109,7 @@ class PageBuffers:
                     )
 
     def copy(self, group: int, source: int, target: int) -> None:
-        """Copy a page of all layers of a group: before a text writes into a page that it shares."""
+        """Copy a page of all layers of a group, before a text writes to a shared page."""
         layers = self.groups[group].layers
         copied = _copy_page(
             [self.pools[layer] for layer in layers], _first_element(source), _first_element(target)
@@ -143,7 +144,8 @@ class PageBuffers:
         return spec.head_dim + vector_bytes(TensorType(self._type(spec), ()))
 
     def _type(self, spec: CacheSpec) -> DType:
-        """Return the element type of a layer: states go on and on, and must not be rounded."""
+        """Return the element type of a layer: states are updated again and again, so they must not
+        be rounded."""
         if spec.per_page:
             return dtypes.f32
         return dtypes.bf16 if spec.exact and self.dtype is dtypes.si8 else self.dtype
@@ -161,9 +163,9 @@ class PageBuffers:
         return self._uncopied(grown)
 
     def _grown(self, pool: Source, pages: int) -> np.ndarray | None:
-        """Return the pool, which is consumed, grown in place to `pages` pages; None if impossible.
+        """Consume the pool and return it grown in place to `pages` pages; None if impossible.
 
-        The address space after them belongs to the pool as long as no other array views it.
+        The address space behind a pool is its own as long as no other array views it.
         """
         if not isinstance(pool, Stored) or pool.viewed or pool.consumed or pool.backend is None:
             return None
@@ -179,17 +181,18 @@ class PageBuffers:
         return roomy[:pages]
 
     def _new_array(self, type: TensorType, most: int) -> np.ndarray:
-        """Return zeros that can grow where they are, up to `most` along the first axis."""
+        """Return zeros that can grow in place, up to `most` along the first axis."""
         shape, dtype = type.shape, type.dtype.numpy
         if claims_when_written() and shape[0] < most:
-            with suppress(OSError):  # for lack of address space, or as the system counts it
+            with suppress(OSError):  # no address space is left, or the system does not overcommit
                 roomy = _claimed_when_written((most, *shape[1:]), dtype)
                 self._roomy[id(roomy)] = roomy
                 return roomy[: shape[0]]
         return np.zeros(shape, dtype)
 
     def _uncopied(self, array: np.ndarray) -> Tensor:
-        """Return a tensor on `array` itself: a copy would claim the memory of untouched pages."""
+        """Return a tensor over `array` itself: a copy would allocate the memory of untouched
+        pages."""
         backend = self._backend
         buffer: Buffer = array
         if backend is not None and not _is_view(there := placed(backend, array, _POOL), array):
@@ -199,7 +202,7 @@ class PageBuffers:
 
 
 def _positions(spec: CacheSpec) -> int:
-    """Return how many vectors a page has."""
+    """Return the number of vectors per page."""
     return 1 if spec.per_page else PAGE_SIZE
 
 
@@ -247,17 +250,17 @@ _write_page = jit(_written, donate=["pools"], dynamic=_AXES)
 
 
 def _claimed_when_written(shape: Shape, dtype: np.dtype[np.generic]) -> np.ndarray:
-    """Return zeros whose memory the system gives out page by page; OSError if it does not.
+    """Return zeros that the system allocates page by page; OSError if it does not.
 
-    A process that is forked has them for itself: shared ones, which `mmap` makes by default, would
-    be written by all, and take longer. NumPy would ask for huge pages, which the system may have
-    to make room for: 30 ms of a prefill of 128 tokens were spent so where files filled the memory.
+    The mapping is private: with a shared one, `mmap`'s default, forked processes would write to the
+    same pages, and access is slower. NumPy would ask for huge pages, for which the system may have
+    to make room: that took 30 ms of a prefill of 128 tokens when the page cache filled the memory.
     """
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     return np.ndarray(shape, dtype, mmap.mmap(-1, math.prod(shape) * dtype.itemsize, private))
 
 
-# Texts with separate pages: a cache without a pool, for comparisons, tests and examples.
+# Texts with separate pages: a cache without page sharing, for comparisons, tests and examples.
 
 
 class StepModel(Protocol):
@@ -279,8 +282,8 @@ class StepModel(Protocol):
 class PagedTexts:
     """`batch` texts of up to `limit` positions; each owns its pages from the start.
 
-    `lengths` has the positions of each. The pages are never shared or given back: generation has a
-    pool for that.
+    `lengths` has the positions of each. The pages are never shared or freed: generation has a pool
+    for that.
     """
 
     def __init__(self, lm: StepModel, batch: int, limit: int, dtype: DType = dtypes.f32) -> None:

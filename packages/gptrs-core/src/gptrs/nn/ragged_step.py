@@ -1,4 +1,4 @@
-"""The tokens of several texts in one flat row, and the pages where their keys and values lie."""
+"""The tokens of several texts in one flat row, and the pages of their keys and values."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Array = TypeVar("Array", np.ndarray, Tensor, default=np.ndarray)
 
 
 class RaggedStep(NamedTuple, Generic[Array]):
-    """One step of a language model: N new tokens of B texts, one text after another.
+    """One step of a language model: N new tokens of B texts, concatenated.
 
-    Text b owns the rows `row_starts[b] .. row_starts[b + 1]`, one at least. Runtimes make steps of
-    NumPy arrays; a model sees the same step of tensors. `page_tables` and `slots` have an entry for
-    each cache group (see `cache_groups`): the pages of each text in the order of positions, and for
-    each row where its key and value go, `page * PAGE_SIZE + offset`.
+    Text b owns the rows `row_starts[b] .. row_starts[b + 1]`, at least one. Runtimes build steps
+    from NumPy arrays; a model sees the same step with tensors. `page_tables` and `slots` have an
+    entry for each cache group (see `cache_groups`): the pages of each text in order of positions,
+    and the slot of each row's key and value, `page * PAGE_SIZE + offset`.
     """
 
     tokens: Array
@@ -49,7 +49,7 @@ def ragged_step(
 ) -> RaggedStep:
     """Return the step that appends `tokens` of each text to its `cached` positions.
 
-    Each text has one new token at least, and each of `page_tables`, integers [B, W], a page for
+    Each text has at least one new token, and each of `page_tables`, integers [B, W], a page for
     every position.
     """
     if all([len(new) == 1 for new in tokens]):
@@ -79,7 +79,8 @@ def _single_tokens(
 ) -> RaggedStep:
     """Return the step that appends one token to each text.
 
-    A model has just swept the caches of the processor: each function of NumPy costs microseconds.
+    A separate path, since a model has just evicted everything from the processor's caches, and each
+    NumPy call costs microseconds.
     """
     positions = list(map(int, cached))
     page_offsets = [(text, *divmod(position, PAGE_SIZE)) for text, position in enumerate(positions)]

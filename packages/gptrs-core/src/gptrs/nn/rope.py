@@ -24,7 +24,7 @@ THETA = 10000.0
 
 @dataclass(frozen=True)
 class RopeSettings:
-    """Base and scaling of the rotary angles, and the growth of queries with their position.
+    """Base and scaling of rotary angles, and the growth of queries with their position.
 
     `theta` and `scaling` are as in `functionals.rotary_tables`. `context` is how many positions the
     scaling is made for. With `query_growth` b, `llama_4_scaling_beta` of Ministral 3, the query at
@@ -41,7 +41,7 @@ class RopeSettings:
 
     @property
     def short_context(self) -> int | None:
-        """Positions beyond which a text has other angles from its first token on (LongRoPE)."""
+        """Length beyond which a text has other angles from its first token on (LongRoPE)."""
         scaling = self.scaling
         return scaling.original_max_position if isinstance(scaling, F.LongRopeScaling) else None
 
@@ -153,7 +153,7 @@ class _Rope:
 def _given(
     settings: Mapping[str, object], kind: str, default: Mapping[str, object]
 ) -> tuple[str, Mapping[str, object]]:
-    """Return the name and the value of the setting that counts."""
+    """Return the name and value of the effective setting."""
     for name in ("rope_scaling", "rope_parameters"):
         value = settings.get(name)
         if value is not None and not isinstance(value, Mapping):
@@ -219,7 +219,8 @@ SCALINGS: dict[str, Callable[[_Rope], F.RotaryScaling | None]] = {
 
 
 def _context(scaling: F.RotaryScaling | None, max_position: int) -> int:
-    """Where the scaling multiplies `max_position_embeddings`, or what YaRN started from."""
+    """Return the context of a scaling: a multiple of `max_position_embeddings`, or of YaRN's
+    original one."""
     if isinstance(scaling, F.LinearScaling | F.DynamicScaling):
         return int(max_position * scaling.factor)
     if isinstance(scaling, F.YarnScaling):
@@ -251,9 +252,9 @@ class Rope:
         """Return the rotation of the tokens of a step, for heads of `head_dim`.
 
         The frequencies of `DynamicScaling` and `LongRopeScaling` depend on the length of a text
-        after the step. Keys in the cache keep the frequencies of their own step. So with the
-        former, results beyond `max_position_embeddings` depend on which tokens came in one step, as
-        in transformers; with the latter, the cache reads a text again, see `short_context`.
+        after the step, while cached keys keep the frequencies of their own step. So with the
+        former, results beyond `max_position_embeddings` depend on how tokens were grouped into
+        steps, as in transformers; with the latter, the text is read again, see `short_context`.
         """
         dynamic = isinstance(settings.scaling, F.DynamicScaling | F.LongRopeScaling)
         lengths = _row_lengths(step) if dynamic else None

@@ -1,4 +1,4 @@
-"""The base of encoder-decoder models: a source is read once, then a text is written about it."""
+"""The base of encoder-decoder models: a source is encoded once, then a text is decoded."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _SOURCE = ("B", None, "S", None)
 
 
 class DecoderModule(Module):
-    """Base class of models that write texts about sources of any kind.
+    """Base class of models that decode texts from sources of any kind.
 
-    A model defines `decode` and `logits`; who reads its sources makes a `DecoderState` of the keys
-    and values that each layer of the decoder sees. `context_length` is the most positions of a
-    text that is written.
+    A model defines `decode` and `logits`; the reader of its sources makes a `DecoderState` from the
+    keys and values that each decoder layer sees. `context_length` limits the positions of a decoded
+    text.
     """
 
     def __init__(self, context_length: int, vocab_size: int) -> None:
@@ -33,7 +33,7 @@ class DecoderModule(Module):
 
     @property
     def context_length(self) -> int:
-        """Most positions of a text that is written."""
+        """Most positions of a decoded text."""
         return self._context_length
 
     @property
@@ -56,7 +56,7 @@ class DecoderModule(Module):
         """Append tokens si64 [B, T] to the texts of `state`; return f32 [B, T, V] after each.
 
         ContextLengthError for texts that are too long, before any work. After another error,
-        `state.lost` says whether the texts must be read again.
+        `state.lost` tells whether the sources must be read again.
         """
         length = state.length + tokens.shape[1]
         if length > self.context_length:

@@ -1,4 +1,4 @@
-"""The bases of text encoders: tokens of a batch of texts in, vectors and scores of heads out."""
+"""The bases of text encoders: batches of token ids in, vectors and head scores out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gptrs.ir import dtypes
 from gptrs.nn.layers import Computation, Module
 
 _TEXT_AXES = {"tokens": ("B", "T"), "mask": ("B", "T")}
-"""The sizes of a batch of texts that programs are compiled for once."""
+"""The symbolic axes of a batch of texts."""
 _PAIR_AXES = {**_TEXT_AXES, "segments": ("B", "T")}
 _TEXTS: Final = (dtypes.si64, ("batch", "sequence"))
 """Element type and sizes of tokens, and of data about each token."""
@@ -32,7 +32,7 @@ class TextEncoderModule(Module):
 
     capabilities = frozenset({"text_embedder", "hidden_states"})
     head: Callable[..., Tensor]
-    """Makes scores of states, in subclasses that have one."""
+    """Computes scores from states, in subclasses that have a head."""
 
     def __init__(self, context_length: int, vocab_size: int) -> None:
         self._context_length = context_length
@@ -77,7 +77,7 @@ class TextEncoderModule(Module):
         return {name: state.numpy() for name, state in self._collect(tensor(inputs)).items()}
 
     def computation(self) -> Computation:
-        """Return what the model computes of texts, with its head if it has one."""
+        """Return the computation of the model on texts, including its head if it has one."""
         names = ("input_ids", "attention_mask")
         return Computation(self._named_vectors, {name: _TEXTS for name in names}, {})
 
@@ -172,7 +172,7 @@ class TokenClassifierModule(TextEncoderModule):
 
 
 class MaskedLMModule(TextEncoderModule):
-    """An encoder with scores of words for masked tokens, a `MaskedLM`.
+    """An encoder with vocabulary scores for masked tokens, a `MaskedLM`.
 
     `head` takes states [N, C] and returns logits [N, V].
     """

@@ -1,1 +1,1 @@
-"""Conversations in the form of a model's training: chat templates, rendered in another process."""
+"""Conversations as a model was trained on them: chat templates, rendered in a separate process."""

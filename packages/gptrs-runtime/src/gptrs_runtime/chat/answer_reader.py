@@ -1,7 +1,6 @@
-"""Reads the text of an answer as it grows: thoughts, text for the user, and calls of tools.
-
-Text that only looks like a call is kept verbatim, and the rest is read as before. Nothing in
-thoughts is a call. The events are the same however the text is cut into pieces.
+"""Incremental reader of answers: thoughts, text for the user, and tool calls. Text that only looks
+like a call is kept verbatim, and reading continues after it. Thoughts contain no calls. The events
+do not depend on how the text is split into pieces.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from gptrs_runtime.chat.messages import CallFamily, ThoughtMarks
 
 @dataclass(frozen=True)
 class ThoughtsDelta:
-    """Thoughts, which are no part of the text; blanks around them are left out."""
+    """Thoughts, which are not part of the text; surrounding blanks are dropped."""
 
     text: str
 
@@ -51,12 +50,12 @@ AnswerEvent = ThoughtsDelta | TextDelta | CallStart | CallArguments
 
 @dataclass(frozen=True)
 class AnswerForm:
-    """How the answers of a model are to be read.
+    """The format of a model's answers.
 
     `tools` maps names to whether a tool needs arguments; without `calls` no calls are read. Without
-    `several` all calls but the first are left out. `certain` calls are kept to their form by a
-    grammar: their arguments come as they grow, where others come once they are whole. `shown` are
-    the special tokens that the text must have.
+    `several` all calls but the first are dropped. `certain` calls are constrained by a grammar, so
+    their arguments are reported as they grow; others are reported when complete. `shown` are the
+    special tokens that the text must include.
     """
 
     thoughts: ThoughtMarks | None = None
@@ -73,26 +72,26 @@ class AnswerForm:
 
 
 class AnswerReader:
-    """Reads one answer; it begins within thoughts where the prompt has `opened` them.
+    """Reads one answer; it starts within thoughts if the prompt has `opened` them.
 
-    Thoughts begin where a line does, else their mark is text. Several thoughts are separated by an
-    empty line. Blanks around removed calls are kept if text follows.
+    Thoughts start at the beginning of a line, otherwise their mark is text. Several thoughts are
+    joined by an empty line. Blanks around removed calls are kept if text follows.
     """
 
     def __init__(self, form: AnswerForm, *, opened: bool = False) -> None:
         self.calls = 0
         self.thought_spans: list[tuple[int, int]] = []
-        """Where thoughts begin and end in the text that was read, with their marks."""
+        """Start and end of thoughts, marks included, in the text read so far."""
         self.form = form
         self._state: Literal["text", "thoughts", "call", "after"] = "text"
         self._held = ""
-        """Text that nothing was made of yet."""
+        """Text not processed yet."""
         self._read = 0
-        """How many characters came before it."""
+        """Number of characters before it."""
         self._blanks = ""
-        """Blanks that are part of the text if more of it follows."""
+        """Blanks that belong to the text if more text follows."""
         self._thought_blanks = ""
-        """Blanks that are part of the thoughts if more of them follow."""
+        """Blanks that belong to the thoughts if more thoughts follow."""
         self._said = False
         """Whether there was any text."""
         self._in_line = False
@@ -122,12 +121,12 @@ class AnswerReader:
             self._open_thoughts()
 
     def push(self, text: str) -> list[AnswerEvent]:
-        """Return what `text` adds."""
+        """Return the events that `text` adds."""
         self._held += text
         return self._events(final=False)
 
     def finish(self) -> list[AnswerEvent]:
-        """Return the text held back, once the answer has ended."""
+        """Return the remaining events once the answer has ended."""
         found = self._events(final=True)
         if self._state == "thoughts":
             self._close_thoughts()
@@ -157,7 +156,7 @@ class AnswerReader:
     # Text
 
     def _in_text(self, found: list[AnswerEvent], final: bool) -> bool:
-        """Read up to a mark; return whether there is more to do, as all steps."""
+        """Read up to a mark; like all steps, return whether there is more to do."""
         calls, thoughts = self.form.calls, self.form.thoughts
         if calls is not None and calls.bare and not self._said and not self.calls:
             blanks = len(self._held) - len(self._held.lstrip())
@@ -261,7 +260,7 @@ class AnswerReader:
         if made is not None:
             self._tell(*made, found)
             self._end_call(call.end)
-        elif self._reported is not None:  # its beginning was reported
+        elif self._reported is not None:  # its start was already reported
             self._tell_begun(found)
             self._end_call(len(self._held) if call.state == "open" else call.end)
         elif call.state == "whole":
@@ -304,7 +303,7 @@ class AnswerReader:
         if mark is None and any(each.startswith(rest) for each in marks):
             if not final:
                 return False
-            if rest and self._was_call:  # the mark was cut with the answer
+            if rest and self._was_call:  # the answer ended within the mark
                 self._take(len(self._held))
         if mark is None:
             self._state = "text"
@@ -323,7 +322,7 @@ def _any_of(marks: Collection[str]) -> re.Pattern[str]:
 
 
 def _begun_length(text: str, marks: Collection[str]) -> int:
-    """Return the length of the longest end of `text` that a mark begins with, and is longer."""
+    """Return the length of the longest suffix of `text` that is a proper prefix of a mark."""
     firsts = {mark[0] for mark in marks}
     longest = max(map(len, marks), default=1) - 1
     for at in range(max(0, len(text) - longest), len(text)):

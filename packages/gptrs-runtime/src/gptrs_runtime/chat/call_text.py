@@ -25,10 +25,10 @@ _BEGIN_OF_VALUE: Final = re.compile(
 
 
 class ObjectScanner:
-    """Finds the end of a JSON object at `begin` of a growing text, or that it is not one.
+    """Finds the end of a JSON object at `begin` of a growing text, or that there is none.
 
-    Each character is read once. `fields` has the ranges of its values by key, of the first of two
-    equal keys; `key` and `value_begin` belong to the incomplete one.
+    Each character is read once. `fields` maps keys to the ranges of their values, the first of
+    equal keys; `key` and `value_begin` belong to the incomplete value.
     """
 
     def __init__(self, begin: int) -> None:
@@ -43,7 +43,7 @@ class ObjectScanner:
         self._next = "{"
         """The kind of the next piece: a key, a value, or one of the marks `:,}]`."""
         self._string_begin = -1
-        """Start of the string in which the text ends, -1 outside of one."""
+        """Start of the string in which the text ends, -1 outside a string."""
 
     def read(self, text: str) -> None:
         """Continue; `text` begins with the text of earlier calls."""
@@ -51,7 +51,7 @@ class ObjectScanner:
             pass
 
     def _goes_on(self, text: str) -> bool:
-        """Read a token; return False, having read none, if it may continue in later text."""
+        """Read a token; return False without reading it if it may continue in later text."""
         if self._string_begin >= 0:
             return self._string(text)
         self.at = _end_of(_BLANKS, text, self.at)
@@ -119,7 +119,7 @@ class ObjectScanner:
         return True
 
     def _ended(self, text: str) -> None:
-        """Take note that a value ends here."""
+        """Record the end of a value."""
         if not self._open:
             self.state = "whole"
             return
@@ -130,10 +130,11 @@ class ObjectScanner:
 
 
 class CallText:
-    """Text after a mark of `begin` characters that may be a call of one of `tools`, as of `family`.
+    """Text after a mark of `begin` characters that may be a call of one of `tools`, in the format
+    of `family`.
 
-    `tools` has by name whether a tool needs arguments. `state` says whether there is a JSON object.
-    With `in_list` the bracket of a list may come first.
+    `tools` maps names to whether a tool needs arguments. `state` tells whether there is a JSON
+    object. With `in_list`, the bracket of a list may come first.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class CallText:
 
     @property
     def end(self) -> int:
-        """Where the object ends; where reading goes on while it is not whole."""
+        """The end of the object; the reading position while it is incomplete."""
         return self.begin if self._scanner is None else self._scanner.at
 
     def read(self, text: str) -> None:
@@ -167,7 +168,7 @@ class CallText:
         self.state = self._scanner.state
 
     def _head(self, text: str) -> int:
-        """Return where an object is to begin: the end of the text if it may lie beyond."""
+        """Return the start of the object; the end of the text if it may start later."""
         if self._family.arguments_key:
             at = _end_of(_BLANKS, text, self.begin)
             if self._in_list and text.startswith("[", at):

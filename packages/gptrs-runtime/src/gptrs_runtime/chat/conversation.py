@@ -16,11 +16,12 @@ _VARIABLES: Final = "chat_template_kwargs"
 _FLAGS: Final = ("add_generation_prompt", "continue_final_message")
 _EFFORT: Final = "reasoning_effort"
 _USUAL_EFFORTS: Final = ("none", "medium")
-"""Efforts that ask nothing of a template that reads none: `medium` is the default of the API."""
+"""Efforts that are ignored if a template does not read them: `medium` is the default of the API."""
 FIELDS: Final = ("messages", "tools", _VARIABLES, "enable_thinking", _EFFORT, *_FLAGS)
-"""The fields of a request that say what its conversation is, by their names in JSON."""
+"""The request fields that define a conversation, by JSON name."""
 _MARK: Final = "CONTINUE_THE_FINAL_MESSAGE "
-"""Stands behind the message to go on with while that is rendered; its space may get lost."""
+"""Appended to the message to be continued while it is rendered; the template may strip its
+space."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,10 @@ class Conversation:
 
     Messages are as in OpenAI's API: `content` is a text or a list of parts, `arguments` of calls
     are objects or JSON as text. `tools` are functions that the model may call. `variables` are
-    further names for the template, with JSON values: `documents`, `enable_thinking` and others that
-    it reads. With `continue_final_message` the text goes on with the last message; without it the
-    answer begins as the template says, unless `add_generation_prompt` is False. UsageError for
-    malformed messages and tools, and for variables that would hide what the template is given.
+    further template variables with JSON values, such as `documents` and `enable_thinking`. With
+    `continue_final_message` the last message is continued; otherwise the template starts an answer,
+    unless `add_generation_prompt` is False. UsageError for malformed messages and tools, and for
+    variables that would hide the template's inputs.
     """
 
     messages: Sequence[Message]
@@ -41,7 +42,7 @@ class Conversation:
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     needs: Sequence[str] = ()
-    """Variables that the template must read, or the request is refused."""
+    """Variables that the template must read; otherwise the request is refused."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "messages", read_messages(self.messages))
@@ -57,26 +58,27 @@ class Conversation:
 
     @property
     def answers(self) -> bool:
-        """Whether the text ends where an answer begins."""
+        """Whether the text ends at the start of an answer."""
         if self.add_generation_prompt is None:
             return not self.continue_final_message
         return self.add_generation_prompt
 
     def with_messages(self, messages: Sequence[Message]) -> Conversation:
-        """Return the conversation with others, which are in the form that a template reads."""
+        """Return the conversation with other messages, which are in template form."""
         made = copy.copy(self)
         object.__setattr__(made, "messages", list(messages))
         return made
 
     def rendered_messages(self) -> Sequence[Message]:
-        """Return the messages to render; `end_of` finds where those end that are continued."""
+        """Return the messages to render; `end_of` then finds the end of a continued message."""
         return _marked(self.messages) if self.continue_final_message else self.messages
 
     def end_of(self, text: str) -> str | None:
-        """Return the part of a rendered text before the answer's end; None if it lost its message.
+        """Cut a rendered text after the continued message; None if the template dropped the
+        message.
 
-        As `apply_chat_template` of transformers does it, which leaves marks in it of a template
-        that writes the message twice.
+        Like transformers' `apply_chat_template`, which leaves a mark in the text if the template
+        writes the message twice.
         """
         if not self.continue_final_message:
             return text
@@ -131,7 +133,7 @@ def _last_text(messages: Sequence[Message]) -> str:
 
 
 def _marked(messages: Sequence[Message]) -> list[Message]:
-    """Return messages with the mark behind the last text."""
+    """Return messages with the mark appended to the last text."""
     last, text = messages[-1], _last_text(messages)
     content = last["content"]
     if isinstance(content, list):

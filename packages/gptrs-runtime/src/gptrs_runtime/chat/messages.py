@@ -16,11 +16,12 @@ Message = Mapping[str, object]
 IMAGES: Final = ("image", "image_url")
 """The types of parts that are images."""
 _TEXTS: Final = {"text": "text", "refusal": "refusal"}
-"""The types of parts that are texts, and the keys of these."""
+"""The types of text parts, and the keys of their text."""
 _ADVICE: Final = ("cache_control", "detail")
-"""Further keys of parts and images, accepted and ignored: they change no answer here."""
+"""Further keys of parts and images that are accepted and ignored, since they change no answer
+here."""
 _REASONING: Final = ("reasoning_content", "thinking", "reasoning")
-"""Keys of the thoughts of a message, the first found counts; templates read the first two."""
+"""Keys of a message's thoughts; the first found counts. Templates read the first two."""
 
 
 def checked_messages(value: object) -> list[Message]:
@@ -39,7 +40,7 @@ def read_messages(value: object) -> list[Message]:
     """Return the messages of OpenAI's API as templates read them; UsageError for malformed ones.
 
     Parts that are all texts become one text; arguments of calls given as JSON text become objects.
-    Nulls and what only advises others are left out.
+    Nulls and advisory keys are dropped.
     """
     return [_read(number, message) for number, message in enumerate(checked_messages(value))]
 

@@ -1,10 +1,9 @@
-"""Render chat templates in a process of its own, because templates are untrusted.
-
-The sandbox of Jinja keeps a template from reaching Python. It does not keep it from computing for
-hours or filling the memory with one expression, which limits of the operating system do. This file
-runs as a script: nothing of gptrs is imported. Each line of standard input is a JSON object; the
-answer is a line of standard output: `{"texts": [...]}`, or `{"problem": "...", "conversation": 0}`.
-The end of the input ends it.
+"""Renders chat templates in a separate process, because templates are untrusted. Jinja's sandbox
+keeps a template from reaching Python, but not from computing for hours or filling the memory with
+one expression, so the operating system enforces limits. This file runs as a script: nothing of
+gptrs is imported. Each line of standard input is a JSON object; the answer is a line of standard
+output: `{"texts": [...]}`, or `{"problem": "...", "conversation": 0}`. The end of the input ends
+it.
 """
 
 from __future__ import annotations
@@ -57,8 +56,9 @@ def _answer(request: dict[str, Any]) -> dict[str, object]:
 def _limit_resources(cpu_seconds: int, memory_bytes: int) -> None:
     """Limit processor time and total memory, and forbid files and core dumps.
 
-    Soft limits, so that the next request can be given time again; at the soft limit of processor
-    time the system ends the process. No template can raise them: it does not reach `resource`.
+    Soft limits, so that they can be raised for the next request; at the soft limit of processor
+    time the system ends the process. Templates cannot raise them, since they do not reach
+    `resource`.
     """
     used = resource.getrusage(resource.RUSAGE_SELF)
     limits = {
@@ -67,7 +67,7 @@ def _limit_resources(cpu_seconds: int, memory_bytes: int) -> None:
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_CORE: 0,
     }
-    if sys.platform == "darwin":  # which refuses a limit of the address space
+    if sys.platform == "darwin":  # refuses to limit the address space
         del limits[resource.RLIMIT_AS]
     for kind, limit in limits.items():
         most = resource.getrlimit(kind)[1]
@@ -76,7 +76,7 @@ def _limit_resources(cpu_seconds: int, memory_bytes: int) -> None:
 
 @functools.lru_cache(maxsize=4)
 def _template(source: str) -> jinja2.Template:
-    """Return the compiled template: the one of a chat serves all its turns."""
+    """Return the compiled template, cached since a chat uses one for all turns."""
     return environment().from_string(source)
 
 
@@ -92,7 +92,7 @@ def _text(template: jinja2.Template, variables: dict[str, Any], room: int) -> st
 
 
 def environment() -> jinja2.Environment:
-    """Return the sandbox that transformers gives to chat templates, with its extensions."""
+    """Return the sandbox, with extensions, in which transformers runs chat templates."""
     sandbox = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
     )
@@ -123,7 +123,7 @@ class _Dict:
 
 
 class _Namespace(jinja2.utils.Namespace):
-    """`namespace`, which keeps no names that begin with an underscore."""
+    """`namespace`, which refuses names that start with an underscore."""
 
     def __init__(*values: Any, **named: Any) -> None:  # pyright: ignore[reportSelfClsParameterName]
         self, *rest = values

@@ -50,7 +50,7 @@ class RenderWorker:
             self._stop()
 
     def forget(self) -> None:
-        """Drop a process that belongs to this process's parent, after a fork."""
+        """Drop the parent's process after a fork."""
         process, self._process = self._process, None
         self._lock = threading.Lock()
         if process is not None:

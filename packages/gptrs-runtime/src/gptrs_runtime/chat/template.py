@@ -22,7 +22,7 @@ from gptrs_runtime.tokenization.special_tokens import named_tokens
 _CONFIG: Final = "tokenizer_config.json"
 _FILE: Final = "chat_template.jinja"
 _OF_PROCESSORS: Final = "chat_template.json"
-"""Where older processors of images and texts keep it."""
+"""The file in which older image-and-text processors keep the template."""
 
 _MAX_SOURCE_BYTES: Final = 1_000_000
 _MAX_CHARACTERS: Final = 10_000_000
@@ -30,7 +30,7 @@ _CPU_SECONDS: Final = 3
 _SECONDS_PER_CONVERSATION: Final = 0.02
 _MEMORY_BYTES: Final = 1 << 29
 _WALL_FACTOR: Final = 20
-"""Wall seconds allowed for each second of processor time, as the machine may be busy."""
+"""Wall-clock seconds allowed per second of processor time, since the machine may be busy."""
 
 
 class ModelFiles(Protocol):
@@ -61,7 +61,7 @@ class ChatTemplateError(ModelError):
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """A Jinja template, the special tokens that it may name, and variables for all its texts."""
+    """A Jinja template, the special tokens that it may use, and variables for all of its texts."""
 
     source: str
     special_tokens: Mapping[str, str]
@@ -70,9 +70,9 @@ class ChatTemplate:
     def render(self, conversation: Conversation | Sequence[Message]) -> str:
         """Return the text of a conversation.
 
-        UsageError for malformed messages, and for variables that are not JSON or would hide what
-        the template is given. ChatTemplateError if the template fails or refuses them, or takes
-        more than a few seconds, 512 MiB of memory or ten million characters.
+        UsageError for malformed messages, and for variables that are not JSON or would hide the
+        template's inputs. ChatTemplateError if the template fails, refuses the conversation, or
+        takes more than a few seconds, 512 MiB of memory or ten million characters.
         """
         return self.render_all([conversation])[0]
 
@@ -136,15 +136,15 @@ class ChatTemplate:
 def _ended(number: int, conversation: Conversation, text: str) -> str:
     found = conversation.end_of(text)
     if found is None:
-        problem = "it leaves out the message that is to be continued"
+        problem = "it drops the message that is to be continued"
         raise ChatTemplateError(problem, number)
     return found
 
 
 def _loses_the_user(text: str, messages: Sequence[Message]) -> bool:
-    """Return whether the last text of the user is not in what a template made of a conversation.
+    """Return whether a rendered conversation lacks the user's last text.
 
-    Templates of some image models read contents only as lists of parts, and text has none.
+    Templates of some image models only read contents that are lists of parts, and drop plain text.
     """
     contents = [message.get("content") for message in messages if message.get("role") == "user"]
     last = contents[-1] if contents else ""
@@ -159,7 +159,7 @@ def _in_parts(message: Message) -> Message:
 
 
 def _checked(given: Mapping[str, object]) -> Mapping[str, object]:
-    """Return variables for a template, which stands in another process; UsageError for no JSON."""
+    """Return variables as JSON for the template's process; UsageError if they are not JSON."""
     try:
         json.dumps(given, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -201,7 +201,7 @@ def chat_template_of(files: ModelFiles, name: str, *, with_tools: bool = False) 
 
 
 def _named_of(stated: object, names: Sequence[str]) -> object:
-    """Return the template itself, or of a list of named ones the first of `names`."""
+    """Return the template itself, or the first of `names` in a list of named templates."""
     if not isinstance(stated, list):
         return stated
     entries = [

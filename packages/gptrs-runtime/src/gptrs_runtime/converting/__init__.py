@@ -1,1 +1,2 @@
-"""Rewrite a model: `convert` reads its `model_content`, rounds weights and cuts `shards`."""
+"""Rewrites a model: `convert` reads its `model_content`, rounds weights and splits them into
+shards."""

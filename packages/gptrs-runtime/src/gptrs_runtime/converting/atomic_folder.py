@@ -1,4 +1,4 @@
-"""Writing a folder of files whole or not at all, as `atomic_write` does for one file.
+"""Writes a folder of files completely or not at all, as `atomic_write` does for one file.
 
 The files go to a temporary folder next to it, which gets its name by `rename` or, to replace a
 folder of that name, by exchanging the two; then the old one is removed.
@@ -65,7 +65,7 @@ class StagedFolder:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        # After a rename there is nothing of that name, after an exchange it is the old folder.
+        # After a rename nothing is left under that name; after an exchange it is the old folder.
         remove(self._parent, self._temporary)
         os.close(self._folder)
 
@@ -84,7 +84,8 @@ class StagedFolder:
             os.fsync(descriptor)
 
     def publish(self, *, replace: bool) -> None:
-        """Give the folder its name; OSError if one exists that must not be replaced."""
+        """Move the folder to its name; OSError if a folder exists there that must not be
+        replaced."""
         self._sync_folders()
         if replace and _has_entries(self._parent, self._name):
             exchange(self._parent, self._temporary, self._name)
@@ -105,11 +106,11 @@ class StagedFolder:
 def exchange(folder: int, one: str, other: str) -> None:
     """Exchange two names in the open `folder` atomically; OSError if the system cannot.
 
-    Between two renames, a killed writer would leave neither folder in place, and Python has no
+    A writer killed between two renames would leave neither folder under the name; Python has no
     function for this system call.
     """
     library = ctypes.CDLL(None, use_errno=True)
-    # Of Linux and of macOS, with the same arguments and the same number for the flag.
+    # On Linux and macOS, with the same arguments and the same flag value.
     rename = getattr(library, "renameat2", None) or getattr(library, "renameatx_np", None)
     if rename is None:
         raise OSError("the C library cannot exchange folders: remove the old one first")

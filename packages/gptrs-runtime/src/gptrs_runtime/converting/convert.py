@@ -1,4 +1,4 @@
-"""Rewriting a model, or tensors: in another format, another type, other files."""
+"""Rewrites a model or tensors in another format, type, or split into files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ from gptrs_runtime.converting.model_content import (
 from gptrs_runtime.sources.hf_directory import INDEX, WEIGHTS
 from gptrs_runtime.sources.model_source import CONFIG, settings_of
 
-# Destinations of a rewritten model: a folder, one file, or only tensors; written atomically.
+# Destinations of a rewritten model: a folder, a file, or a file of tensors only; written
+# atomically.
 
 
 Form = Literal["hf", "gptrschk", "tensors"]
@@ -44,7 +45,7 @@ Form = Literal["hf", "gptrschk", "tensors"]
 
 
 _OF_MODELS: Final = re.compile(r"\d+_\w+|additional_chat_templates")
-"""Subfolders of models: those of the modules of sentence-transformers, and of chat templates."""
+"""Subfolders that belong to models: modules of sentence-transformers, and chat templates."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def require_free(path: Path, form: Form, force: bool) -> None:
 
 
 def _require_no_others(path: Path, names: Sequence[str]) -> None:
-    """UsageError if a folder of a model holds folders of something else: they would be lost."""
+    """UsageError if a model's folder contains foreign folders, which would be lost."""
     folders = (name for name in names if (path / name).is_dir() and not _OF_MODELS.fullmatch(name))
     if found := sorted(folders):
         raise UsageError(
@@ -92,7 +93,7 @@ def _require_no_others(path: Path, names: Sequence[str]) -> None:
 
 
 def require_apart(source: Path, destination: Path) -> None:
-    """UsageError if the source would vanish with the folder that the destination replaces."""
+    """UsageError if the source lies in the folder that the destination replaces."""
     if Path(os.path.realpath(destination)) in Path(os.path.realpath(source)).parents:
         raise UsageError(
             f"{quoted(str(source), 200)} lies in {quoted(str(destination), 200)}, which would"
@@ -104,7 +105,7 @@ def require_apart(source: Path, destination: Path) -> None:
 def watched(
     tensors: Sequence[OutgoingTensor], progress: StepProgress | None
 ) -> Sequence[OutgoingTensor]:
-    """Return the same tensors; each part that is read moves the progress."""
+    """Return the same tensors with progress reported as parts are read."""
     if progress is None:
         return tensors
     total = sum(stored_bytes(tensor.type) for tensor in tensors)
@@ -202,7 +203,7 @@ _DTYPE_NAMES = {dtypes.f32: "float32", dtypes.f16: "float16", dtypes.bf16: "bflo
 
 @dataclass(frozen=True)
 class Converted:
-    """A report: `files` in a folder, else those written; `rounded` tensors changed type.
+    """A report: `files` written, `rounded` tensors that changed type.
 
     `form` is `hf`, `gptrschk` or `tensors`, or the name of an exporter.
     `left_out` names files next to the weights that were not copied.
@@ -232,8 +233,8 @@ def convert(
 ) -> Converted:
     """Write the model or file of tensors `source` to `destination`, whole or not at all.
 
-    Without `to`, the suffix of the destination decides: `.gptrschk` writes one file for everything,
-    that of a tensor format only tensors, any other a folder. Weights are rounded to `dtype`, f32,
+    Without `to`, the destination's suffix decides: `.gptrschk` writes one file for everything, the
+    suffix of a tensor format only tensors, any other a folder. Weights are rounded to `dtype`, f32,
     f16 or bf16, and those of a folder split into files of `shard_size` bytes. `force` replaces an
     existing file, or a folder that contains a model.
 
@@ -299,7 +300,7 @@ def _form(path: str | os.PathLike[str], to: str | None, shard_size: int | None) 
 
 
 def _not_written_here(path: str | os.PathLike[str], found: ForeignFormat) -> UsageError:
-    what = found.name.partition(",")[0]  # without what reading one would mean
+    what = found.name.partition(",")[0]  # so that no importer needs to be loaded
     command = found.written_by
     if command is not None and found.missing:
         return UsageError(

@@ -30,10 +30,10 @@ CARRIED = (".json", ".jinja", ".txt", ".md", ".model")
 
 @dataclass(frozen=True)
 class StoredModel:
-    """The tensors (`FOLDER/NAME` for those of a subfolder) and files by name that are copied.
+    """The tensors (`FOLDER/NAME` in subfolders) and copied files by name.
 
-    `config` is None for a file of tensors without a model. `left_out` names files that are not of
-    a kind that belongs to a model. `path` is its location.
+    `config` is None for a file of tensors without a model. `left_out` names files that are not part
+    of a model. `path` is its location.
     """
 
     path: Path
@@ -93,7 +93,7 @@ def _carried(source: ModelSource, name: str) -> bytes | None:
         return None
 
 
-# Weights in another floating-point type: each value becomes the nearest one that the type has.
+# Weights in another floating-point type: each value is rounded to nearest.
 
 
 CONVERTIBLE = (dtypes.f64, dtypes.f32, dtypes.f16, dtypes.bf16)
@@ -101,7 +101,7 @@ CONVERTIBLE = (dtypes.f64, dtypes.f32, dtypes.f16, dtypes.bf16)
 
 
 def in_dtype(tensor: OutgoingTensor, dtype: DType) -> OutgoingTensor:
-    """`tensor` with its elements rounded to `dtype`; itself if it has another kind of elements.
+    """`tensor` with elements rounded to `dtype`; unchanged if its elements are of another kind.
 
     Of two values equally near, the even one is taken (IEEE 754, 4.3.1). Its parts raise
     CheckpointError for a finite value beyond the range of `dtype`, instead of giving infinity.
@@ -125,7 +125,7 @@ def rounded(array: np.ndarray, dtype: DType) -> np.ndarray:
 
 
 def _to_odd_f32(array: np.ndarray) -> np.ndarray:
-    """f64 in f32, truncated, with the last bit set where that loses anything.
+    """f64 to f32 rounded to odd: truncated, with the last bit set if the result is inexact.
 
     Rounding the result to a narrower type equals rounding directly (Boldo and Melquiond, Emulation
     of FMA and correctly rounded sums, IEEE Transactions on Computers 57, 2008).
@@ -138,7 +138,7 @@ def _to_odd_f32(array: np.ndarray) -> np.ndarray:
 
 
 def _checked(name: str, before: np.ndarray, after: np.ndarray, dtype: DType) -> np.ndarray:
-    with np.errstate(invalid="ignore"):  # a signaling NaN is neither
+    with np.errstate(invalid="ignore"):  # excludes signaling NaNs
         lost = np.isinf(after) & np.isfinite(before)
     if lost.any():
         largest = np.abs(before[lost].astype(np.float64)).max()

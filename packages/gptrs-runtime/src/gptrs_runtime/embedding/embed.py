@@ -1,4 +1,4 @@
-"""One vector a text: texts are batched by length, and pooled as the files of the model say."""
+"""One vector per text: texts are batched by length and pooled as the model's files say."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from gptrs_runtime.text_classes.classify import sigmoid, softmax
 from gptrs_runtime.tokenization.encoded_text import Lengths, LongTexts, TextLength
 from gptrs_runtime.tokenization.special_tokens import named_tokens
 
-# One vector an image: images are prepared as the files of the model say.
+# One vector per image: images are preprocessed as the model's files say.
 
 
 Image = str | os.PathLike[str] | np.ndarray
 """A file, or pixels ui8 [H, W, 3] of red, green and blue."""
 IMAGES: Final = 8
-"""Images that run together unless the caller says otherwise."""
+"""Default batch size of images."""
 
 
 def embed_images(
@@ -81,7 +81,7 @@ def _pixels(image: Image, on_white: bool) -> np.ndarray:
 
 
 def _of_one_size(images: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return neighbours of one size as one batch each."""
+    """Group neighbours of equal size into batches."""
     batches: list[list[np.ndarray]] = []
     for image in images:
         if batches and batches[-1][0].shape == image.shape:
@@ -91,15 +91,15 @@ def _of_one_size(images: Sequence[np.ndarray]) -> list[np.ndarray]:
     return [np.stack(batch) for batch in batches]
 
 
-# How well texts belong to images, by a model whose vectors of both lie in one space.
+# Image-text matching, by a model with a joint space of vectors.
 
 
 @dataclass(frozen=True, eq=False)
 class Matches:
     """Scores of images and texts, each [images, texts].
 
-    `logits` f32 are the outputs of the model, scaled cosines. `probabilities` f64 of an image sum
-    to 1 over the texts, or stand each for themselves, as `independent_scores` of the model says.
+    `logits` f32 are the outputs of the model, scaled cosines. `probabilities` f64 sum to 1 over the
+    texts of an image, or are independent, as the model's `independent_scores` says.
     """
 
     logits: np.ndarray
@@ -154,7 +154,7 @@ def text_vectors(model: LoadedModel, texts: Sequence[str], long: LongTexts) -> n
 
 
 def _padding(model: LoadedModel) -> int:
-    """Return the token that texts are filled up with."""
+    """Return the padding token."""
     name = named_tokens(model.files).get("pad_token")
     token = None if name is None else model.tokenizer.number(name)
     if token is None:
@@ -183,21 +183,21 @@ def embed(
 ) -> np.ndarray:
     """Return the vector of each text, f32 [N, D], in the order of `texts`.
 
-    A text may be given as its tokens, special ones included; no prompt goes before these.
+    A text may be given as tokens, including special ones; then no prompt is prepended.
 
     Pooling, the steps after it, the most tokens of a text and the prompt before each text follow
     the model's files; see `embedding_recipe`. `normalize`: None follows the files, True
-    L2-normalizes, False drops a trailing `Normalize`. A model of images and texts gives the
-    vectors of its texts, which lie in the space of `embed_images`. `prompt_name` is one of the
-    prompts in the files; a `prompt` overrides it, and an empty one means none. `dimensions` cuts
-    vectors to their first elements, and vectors of length 1 to that length again: they keep their
-    meaning in models that were trained for it (Matryoshka). UsageError if there are fewer.
+    L2-normalizes, False drops a trailing `Normalize`. A model of images and texts gives the vectors
+    of its texts, which lie in the space of `embed_images`. `prompt_name` is one of the prompts in
+    the files; a `prompt` overrides it, and an empty one means none. `dimensions` truncates vectors
+    to their first elements and renormalizes unit vectors, for models trained for it (Matryoshka).
+    UsageError if there are fewer.
 
-    A text of more tokens than the model reads is cut, and a note says so; `truncate=True` cuts it
-    without one, `truncate=False` refuses it with ContextLengthError. `lengths` is called with how
-    many tokens each text has, prompt included, and how many are read. UsageError if there is no
-    text or one without tokens; ModelError for a model without the capability `text_embedder`, or
-    without a tokenizer.
+    A text longer than the model's limit is truncated with a note; `truncate=True` omits the note,
+    `truncate=False` raises ContextLengthError instead. `lengths` is called with the number of
+    tokens of each text, prompt included, and the number read. UsageError if there is no text or one
+    without tokens; ModelError for a model without the capability `text_embedder`, or without a
+    tokenizer.
     """
     if isinstance(texts, str):
         raise UsageError("`embed` takes a list of texts, got one text", hint="write `[text]`")
@@ -221,7 +221,7 @@ def embed(
 
 
 def first_elements(vectors: np.ndarray, dimensions: int | None, normal: bool) -> np.ndarray:
-    """Return vectors [N, D] cut to `dimensions`, again of length 1 if they were `normal`.
+    """Truncate vectors [N, D] to `dimensions`, and renormalize them if they were `normal`.
 
     UsageError if they have fewer.
     """
@@ -236,7 +236,7 @@ def first_elements(vectors: np.ndarray, dimensions: int | None, normal: bool) ->
 
 
 def _only_texts(model: LoadedModel, texts: Sequence[str | Sequence[int]]) -> list[str]:
-    """Return texts; UsageError for one that is given as its tokens."""
+    """Return texts; UsageError for a text given as tokens."""
     found = [text for text in texts if isinstance(text, str)]
     if len(found) < len(texts):
         raise UsageError(f"`{model.name}` takes texts, not their tokens")
@@ -261,16 +261,16 @@ def _beside_images(
 
 
 def cosine_similarities(vectors: np.ndarray) -> np.ndarray:
-    """Return the cosine of the angle between each two of the vectors [N, D], f32 [N, N]."""
+    """Return the pairwise cosine similarities of vectors [N, D], f32 [N, N]."""
     unit = Normalize()(vectors)
     return unit @ unit.T
 
 
 def similarities(vectors: np.ndarray, function: Similarity = "cosine") -> np.ndarray:
-    """Return how alike each two of the vectors [N, D] are, f32 [N, N]: more is more alike.
+    """Return the pairwise similarities of vectors [N, D], f32 [N, N].
 
-    The `function` is one of sentence-transformers': the cosine, the product, or a distance less
-    than 0. `EmbeddingRecipe.similarity` names the function of a model.
+    `function` is one of sentence-transformers': the cosine, the dot product, or a negative
+    distance. `EmbeddingRecipe.similarity` names a model's function.
     """
     match function:
         case "cosine":
@@ -285,7 +285,7 @@ def similarities(vectors: np.ndarray, function: Similarity = "cosine") -> np.nda
 
 @dataclass(frozen=True, eq=False)
 class Embedded:
-    """Vectors [N, D], and how alike each two of them are [N, N], if that was asked for."""
+    """Vectors [N, D], and their pairwise similarities [N, N] if requested."""
 
     vectors: np.ndarray
     similarities: np.ndarray | None
@@ -307,8 +307,8 @@ def embed_either(
 ) -> Embedded:
     """Return `embed_images` of the images, if there are any, else `embed` of the texts.
 
-    With `similarity`, images and texts of a model of both are compared by their cosine, else as
-    the files of the model say.
+    With `similarity`, models of images and texts use the cosine, others the function named by their
+    files.
     """
     if images:
         size = min(batch_size, IMAGES)
@@ -370,7 +370,7 @@ def _tokens(
 def _prompt_tokens(model: LoadedModel, recipe: EmbeddingRecipe, prompt: str) -> int:
     if not prompt:
         return 0
-    # The end tokens of a text are kept even if the prompt alone is too long.
+    # A text keeps its end tokens even if the prompt alone is too long.
     length = model.tokenizer.prefix_length(_cased(recipe, prompt))
     return min(length, _longest(model, recipe) - 1)
 
@@ -391,7 +391,7 @@ def _pooled(
         if progress is not None:
             progress(len(pooled), len(tokens))
         vectors = embedder.encode(batch.tokens, batch.mask)
-        # Each text separately: sums over padding may round differently.
+        # Texts are pooled one by one: sums over padding may round differently.
         for own, row in zip(vectors, batch.rows, strict=False):
             length = len(tokens[row])
             seen = np.ones((1, length), bool)
@@ -406,7 +406,7 @@ def _pooled(
 
 
 def _steps(recipe: EmbeddingRecipe, normalize: bool | None) -> tuple[VectorStep, ...]:
-    """Return the steps after the pooling; vectors that were cut are made unit vectors again."""
+    """Return the steps after pooling; truncated vectors are renormalized."""
     steps = recipe.steps
     if normalize is None:
         return steps

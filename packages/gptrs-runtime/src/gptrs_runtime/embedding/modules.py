@@ -1,4 +1,4 @@
-"""The modules of sentence-transformers, as the folder of a model lists them: pooling and steps."""
+"""The modules of sentence-transformers that a model's folder lists: pooling and steps."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from gptrs_runtime.sources.model_folder import (
 from gptrs_runtime.sources.model_source import CONFIG, ModelSource
 from gptrs_runtime.text_batches import read_prompts
 
-# Pooling the vectors of tokens to the vector of a text, as sentence-transformers does it.
+# Pooling of token vectors to text vectors, as in sentence-transformers.
 
 
 _SMALLEST_SUM: Final = 1e-9
-"""The least divisor of a sum of weights."""
+"""Lower bound of the divisor of a weighted sum."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Pooling:
     include_prompt: bool = True
 
     def __call__(self, vectors: np.ndarray, mask: np.ndarray, prompt: int = 0) -> np.ndarray:
-        """Vectors f32 [B, T, D] and i1 [B, T], true where a token is -> f32 [B, D * modes].
+        """Pool f32 [B, T, D] with mask i1 [B, T], true at tokens -> f32 [B, D * modes].
 
-        `prompt` is how many tokens of the prompt each text begins with. A text without
-        a token that is left gives zeros. Sums are made in f64.
+        `prompt` is the number of leading prompt tokens of each text. A text without remaining
+        tokens gives zeros. Sums are computed in f64.
         """
         if not self.include_prompt:
             mask = mask.copy()
@@ -54,7 +54,7 @@ class Pooling:
 
 
 _Weights = Callable[[np.ndarray], np.ndarray]
-"""From the mask i1 [B, T] to how much each token counts, f64 [B, T]."""
+"""Maps the mask i1 [B, T] to the weight of each token, f64 [B, T]."""
 
 
 def _weighted(weights: _Weights) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
@@ -81,7 +81,7 @@ def _equal_by_root(mask: np.ndarray) -> np.ndarray:
 
 
 def _by_position(mask: np.ndarray) -> np.ndarray:
-    """Token i counts i + 1 times, be there a prompt that is left out or not (Muennighoff 2022)."""
+    """Token i has weight i + 1, whether or not a prompt is excluded (Muennighoff 2022)."""
     weights = mask * np.arange(1.0, mask.shape[1] + 1)
     return weights / np.maximum(weights.sum(axis=1, keepdims=True), _SMALLEST_SUM)
 
@@ -103,9 +103,8 @@ MODES: Final[dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]]] = {
     "weightedmean": _weighted(_by_position),
     "lasttoken": _weighted(_last),
 }
-"""By their names in sentence-transformers, in the order in which it concatenates them.
-
-Each takes vectors f64 [B, T, D] and the mask i1 [B, T], and gives f64 [B, D].
+"""Pooling modes by sentence-transformers name, in its order of concatenation. Each maps vectors f64
+[B, T, D] and the mask i1 [B, T] to f64 [B, D].
 """
 
 
@@ -113,13 +112,13 @@ Each takes vectors f64 [B, T, D] and the mask i1 [B, T], and gives f64 [B, D].
 
 
 _SMALLEST_NORM: Final = 1e-12
-"""The least divisor of a vector, as in torch's `normalize`."""
+"""Lower bound of the divisor, as in torch's `normalize`."""
 
 _NORM_EPSILON: Final = 1e-5
-"""The default epsilon of `torch.nn.LayerNorm`, which sentence-transformers keeps."""
+"""The default epsilon of `torch.nn.LayerNorm`, which sentence-transformers uses."""
 
 VectorStep = Callable[[np.ndarray], np.ndarray]
-"""From f32 [N, D] to f32 [N, E]."""
+"""Maps f32 [N, D] to f32 [N, E]."""
 
 
 @dataclass(frozen=True)
@@ -134,9 +133,9 @@ class Normalize:
 
 @dataclass(frozen=True)
 class Truncate:
-    """Keeps the first `size` elements of each vector, of models that are trained for it.
+    """Keeps the first `size` elements of each vector.
 
-    Matryoshka embeddings (Kusupati et al. 2022).
+    For models trained for it: Matryoshka embeddings (Kusupati et al. 2022).
     """
 
     size: int
@@ -157,8 +156,8 @@ class Dense:
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """[N, D] -> [N, E]."""
         weight = self.weight.astype(np.float64)
-        # Row by row: BLAS may sum the rows of a matrix in another order, so that a text's bits
-        # would depend on its batch.
+        # Row by row: for a matrix, BLAS may sum in another order, and the bits of a text would
+        # depend on its batch.
         product = np.stack([weight @ row for row in x.astype(np.float64)])
         if self.bias is not None:
             product = product + self.bias
@@ -193,7 +192,7 @@ ACTIVATIONS: Final[dict[str, VectorStep]] = {
     "torch.nn.modules.activation.ReLU": _relu,
     "torch.nn.modules.linear.Identity": _identity,
 }
-"""By the names under which sentence-transformers saves them."""
+"""Steps by the names under which sentence-transformers saves them."""
 
 
 _WEIGHTS: Final = "model.safetensors"
@@ -289,7 +288,7 @@ def _settings(files: ModelSource, module: _Module) -> Fields:
 
 def _step(files: ModelSource, module: _Module) -> VectorStep:
     if module.name == "Normalize":
-        # Older versions save no settings with it, and no folder either.
+        # Older versions save neither settings nor a folder with it.
         settings = files.read_json(CONFIG, module.folder) if module.folder else None
         _require_vector(Fields(settings or {}, f"in {quoted(module.config)}"))
         return Normalize()
@@ -343,7 +342,7 @@ def _weights(files: ModelSource, module: _Module) -> dict[str, np.ndarray]:
             f"the module {quoted(module.folder)} has no {quoted(_WEIGHTS)}",
             hint="save the model again with a present sentence-transformers",
         )
-    # Small matrices: copies, so that nothing depends on the file.
+    # Copied, since the matrices are small, so that nothing depends on the file.
     return {name: np.array(tensor, np.float32) for name, tensor in tensors.items()}
 
 
@@ -351,13 +350,13 @@ def _shapes(weights: Mapping[str, np.ndarray]) -> str:
     return listed(f"{name} {list(array.shape)}" for name, array in weights.items()) or "none"
 
 
-# The files of sentence-transformers next to a model: how to compute the vector of a text.
+# The sentence-transformers files of a model, which define how to embed a text.
 
 
 TOKENIZER_CONFIG: Final = "tokenizer_config.json"
 
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
-"""How two vectors are compared, by the names of sentence-transformers."""
+"""Similarity functions by sentence-transformers name."""
 SIMILARITIES: Final = ("cosine", "dot", "euclidean", "manhattan")
 
 _MEAN: Final[tuple[Pooling, tuple[VectorStep, ...]]] = (Pooling(), ())
@@ -366,11 +365,11 @@ _logger = logging.getLogger("gptrs")
 
 @dataclass(frozen=True)
 class EmbeddingRecipe:
-    """The steps on a text before the model, and on the vectors of its tokens after it.
+    """The preprocessing of a text, and the postprocessing of its token vectors.
 
     `max_length` limits the tokens of a text, None for the limit of the model. `steps` follow the
-    pooling. `prompts` are texts by name that may precede a text, `default_prompt` the one used by
-    default. `similarity` is how vectors are compared.
+    pooling. `prompts` are texts by name that may precede a text; `default_prompt` is used by
+    default. `similarity` names the function that compares vectors.
     """
 
     pooling: Pooling
@@ -383,7 +382,7 @@ class EmbeddingRecipe:
 
 
 def embedding_recipe(files: ModelSource) -> EmbeddingRecipe:
-    """Read the files; without `modules.json` it is the mean of all tokens, and a note says so.
+    """Read the files; without `modules.json` the recipe is the mean of all tokens, with a note.
 
     ModelError for malformed files, and for modules and settings that are not supported, by name.
     """
@@ -396,7 +395,7 @@ def embedding_recipe(files: ModelSource) -> EmbeddingRecipe:
     fields = _fields(files, MODEL_CONFIG)
     if fields.get("truncate_dim") is not None:
         steps = (*steps, Truncate(fields.integer("truncate_dim")))
-    # sentence-transformers leaves the function open where the file has null.
+    # null in the file means unspecified in sentence-transformers.
     similarity = cast("Similarity", fields.choice("similarity_fn_name", SIMILARITIES, "cosine"))
     return EmbeddingRecipe(pooling, steps, max_length, lower_case, prompts, default, similarity)
 

@@ -1,4 +1,4 @@
-"""Several texts at once: continuations of one prompt, and prompts of unequal length."""
+"""Generates several texts at once: continuations of one prompt, or prompts of any length."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEFAULT_BATCH_SIZE = 32
 
 @dataclass(frozen=True)
 class Task:
-    """A prompt, and how many tokens may follow it; None for the limit of the options.
+    """A prompt and its token limit; None for the limit of the options.
 
     Errors call the prompt `name`.
     """
@@ -35,11 +35,11 @@ class Task:
 
 
 class Batches:
-    """An iterator over (number of a task, its outcome) as texts end, `size` of them at a time.
+    """An iterator over (task number, outcome) as texts end, `size` of them running at a time.
 
-    Each text is the same as if its task ran alone. All checks happen when it is made, before any
-    work; an error names the task. The next task begins when a text ends, if the cache has room for
-    it, and waits otherwise. `unfinished` has the texts that are being generated.
+    Each text is the same as if its task ran alone. All checks happen in the constructor, before any
+    work; an error names the task. The next task starts when a text ends and the cache has room.
+    `unfinished` has the texts being generated.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Batches:
 
     @property
     def unfinished(self) -> list[tuple[int, Generation]]:
-        """The texts that have begun and not ended."""
+        """Return the texts that have started but not ended."""
         if self._setup.beams is not None:
             return [(number, text.generation()) for number, text in self._searched]
         running = self._scheduler.running
@@ -89,7 +89,7 @@ class Batches:
         return text
 
     def _search(self) -> Iterator[tuple[int, Generation]]:
-        """Search with beams for one text after another."""
+        """Run beam search for one text after another."""
         for number, task in enumerate(self._tasks):
             text = self._setup.new_text(self._prompts[number], task.max_tokens)
             self._searched = [(number, text)]
@@ -113,7 +113,7 @@ class Batches:
 
 @contextmanager
 def _named(task: Task) -> Generator[None]:
-    """Begin errors with the name of a task."""
+    """Prefix errors with the name of a task."""
     try:
         yield
     except (UsageError, ModelError) as error:
@@ -128,7 +128,7 @@ def generate_batch(
     batch_size: int = DEFAULT_BATCH_SIZE,
     **fields: Unpack[OptionFields],
 ) -> list[Generation]:
-    """Return the outcome for each prompt, the same as alone; run `batch_size` of them at a time.
+    """Return the outcome for each prompt, the same as if run alone, `batch_size` at a time.
 
     Prompts are of any length. Options and errors as for `stream`, checked before any work.
     """
@@ -150,13 +150,13 @@ def generate_several(
     """Return `count` texts for one prompt, which is read once; options and errors as of `stream`.
 
     Each has its own random stream; the first text equals that of `generate`. With beams they are
-    the best texts of one search, as many as there are beams at most.
+    the best texts of one search, at most one per beam.
     """
     return list(Several(model, prompt, count, generation_options(model, options, fields)).run())
 
 
 class Several:
-    """`count` continuations of one prompt; all checks happen when it is made."""
+    """`count` continuations of one prompt; all checks happen in the constructor."""
 
     def __init__(
         self, model: LoadedModel, prompt: Prompt, count: int, options: GenerationOptions
@@ -185,7 +185,7 @@ class Several:
         return [text.generation() for text in self._texts]
 
     def run(self) -> list[Generation]:
-        """Generate all to the end."""
+        """Generate all texts to their end."""
         if self._search is not None:
             for text in self._texts:
                 text.start()

@@ -1,4 +1,4 @@
-"""Beam search: several texts grow side by side, and the likeliest complete one wins."""
+"""Beam search: several hypotheses grow in parallel, and the likeliest complete one wins."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _WAIT_S: Final = 0.01
 
 @dataclass(frozen=True)
 class Beams:
-    """How many texts grow side by side, and when the search ends.
+    """The number of beams, and when the search ends.
 
-    The score of a text is the sum of the log-probabilities of its tokens, divided by
-    `tokens ** length_penalty`. With `early_stopping` the search ends once `count` texts have ended;
-    without it, once no text that grows can be better at its length; "never" tests that for the
+    The score of a text is the sum of its tokens' log-probabilities, divided by `tokens **
+    length_penalty`. With `early_stopping` the search ends once `count` texts have ended; without
+    it, once no growing text can be better at its current length; "never" tests that for the
     greatest length.
     """
 
@@ -41,7 +41,7 @@ class Beams:
 
 @dataclass(frozen=True)
 class Found:
-    """A text that a search has found: its new tokens, and its score."""
+    """A complete text found by the search: its new tokens and its score."""
 
     tokens: tuple[int, ...]
     score: float
@@ -49,7 +49,7 @@ class Found:
 
 @dataclass(frozen=True, eq=False)
 class _Beam:
-    """A text that grows: its pages, its new tokens, and the sum of their log-probabilities."""
+    """A growing text: its pages, its new tokens, and the sum of their log-probabilities."""
 
     pages: TextPages
     tokens: tuple[int, ...]
@@ -73,8 +73,9 @@ class _Candidate(NamedTuple):
 class BeamTask:
     """The start of a beam search, and its limits.
 
-    `begin` has its tokens, `source` those of the source text. `processors` returns the logits
-    processors of a text by its tokens. A text ends with a token of `ends`, and after `max_tokens`.
+    `begin` has the prompt's tokens, `source` those of the source text. `processors` returns the
+    logits processors of a text, given its tokens. A text ends with a token of `ends` or after
+    `max_tokens`.
     """
 
     begin: Sequence[int]
@@ -100,7 +101,7 @@ def asked_beams(
         count = 1 if sampling.temperature > 0 else fields.integer("num_beams", 1)
     if count == 1:
         if options.length_penalty is not None or options.early_stopping is not None:
-            raise UsageError("a length penalty and early stopping are of beams", hint="give beams")
+            raise UsageError("a length penalty and early stopping need beams", hint="give beams")
         return None
     if count > MOST_BEAMS:
         raise UsageError(f"there are {MOST_BEAMS} beams at most, got {count}")
@@ -127,7 +128,7 @@ def _early_stopping(fields: Fields) -> EarlyStopping:
 
 
 def _require_plain(options: GenerationOptions, sampling: Sampling) -> None:
-    """Raise UsageError for options that beam search cannot follow."""
+    """Raise UsageError for options incompatible with beam search."""
     refused: Mapping[str, object] = {
         "sampling": sampling.temperature > 0,
         "stop": options.stop,
@@ -147,7 +148,7 @@ def _require_plain(options: GenerationOptions, sampling: Sampling) -> None:
 
 
 class BeamSearch:
-    """The search for the likeliest texts, as transformers has it.
+    """Beam search as in transformers.
 
     Texts share the pages of their common prefix. Other threads wait while it runs.
     """
@@ -158,19 +159,19 @@ class BeamSearch:
         self._task = task
         self._held: list[TextPages] = []
         self.prompt_read = 0.0
-        """The `time.perf_counter` when the prompt had been read."""
+        """`time.perf_counter` when the prompt had been read."""
 
     def run(self) -> list[Found]:
-        """Return the texts that were found, the best first; CacheBudgetError without room."""
+        """Return the texts found, best first; CacheBudgetError without room."""
         task = self._task
         step = min(task.chunk, len(task.begin)) if self._cache.chunked else len(task.begin)
         while True:
-            # Admitted and read in one scope: between the two, another thread could lose the pages.
+            # Admit and read in one scope: in between, another thread could invalidate the pages.
             with self._cache.exclusive():
                 root = self._cache.admit(task.begin, task.positions, step, task.source)
                 if root is not None:
                     return self._searched(root)
-            time.sleep(_WAIT_S)  # the pages of others take the room
+            time.sleep(_WAIT_S)  # other texts occupy the pages
 
     def _searched(self, root: TextPages) -> list[Found]:
         self._held = [root]
@@ -207,14 +208,14 @@ class BeamSearch:
         return self._cache.run([self._row(root)])
 
     def _row(self, beam: _Beam) -> Row:
-        """Return the tokens of a text that the cache does not know yet."""
+        """Return the tokens of a text that are not in the cache yet."""
         return Row(beam.pages, [*self._task.begin, *beam.tokens][beam.pages.length :])
 
     def _candidates(self, growing: Sequence[_Beam], logits: np.ndarray) -> list[_Candidate]:
         """Return the likeliest next tokens of all beams, the best first."""
         rows = [self._scores(beam, row) for beam, row in zip(growing, logits, strict=True)]
         flat, vocabulary = np.concatenate(rows), rows[0].size
-        # Enough that `count` of them continue, even if the others end their text.
+        # Enough that `count` candidates continue, even if the others end their text.
         most = min(flat.size, self._beams.count * max(2, 1 + len(self._task.ends)))
         likeliest = np.argpartition(-flat, most - 1)[:most]
         ordered: list[int] = likeliest[np.lexsort((likeliest, -flat[likeliest]))].tolist()
@@ -239,7 +240,7 @@ class BeamSearch:
             return float(score / np.float32(np.float64(length) ** self._beams.length_penalty))
 
     def _may_improve(self, found: Sequence[Found], best: np.float32, length: int) -> bool:
-        """Return whether a growing text, with the score `best`, may still win."""
+        """Return whether a growing text with the score `best` may still win."""
         beams = self._beams
         if len(found) < beams.count:
             return True
@@ -249,7 +250,8 @@ class BeamSearch:
         return self._rated(best, self._task.max_tokens if is_never else length) > found[-1].score
 
     def _branched(self, growing: Sequence[_Beam], going: Sequence[_Candidate]) -> list[_Beam]:
-        """Return the texts with their next tokens: one goes on in the pages, others share them."""
+        """Return the texts with their next tokens: one continues in its parent's pages, others
+        share them."""
         used = {id(each.beam) for each in going}
         for beam in growing:
             if id(beam) not in used:

@@ -1,4 +1,4 @@
-"""A conversation with a model: its messages. Each answer reuses the cache of the previous turns."""
+"""A conversation with a model. Each answer reuses the cached keys and values of previous turns."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from gptrs_runtime.loaded_model import LoadedModel
 
 
-# Answers of a model to a conversation: how they are to be read, and whole ones, read.
+# How a model's answers are read, and reading of complete answers.
 
 
 _TAIL: Final = 64
-"""The last tokens of a prompt, which a mark at its end is part of."""
+"""Number of tokens at the end of a prompt that can contain a mark."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a tool: its name, and its arguments as JSON of an object."""
+    """A tool call: the tool's name, and the arguments as a JSON object in text."""
 
     name: str
     arguments: str
@@ -65,10 +65,10 @@ def answer_form(
     several: bool = True,
     certain: bool = False,
 ) -> AnswerForm:
-    """Return how answers of a model are read, by the marks of its chat template.
+    """Return the answer format of a model, from the marks in its chat template.
 
     `tools` are those passed to the template; `several` and `certain` are as in `AnswerForm`.
-    Without a template all of an answer is text. UsageError for malformed tools, ModelError for a
+    Without a template, the whole answer is text. UsageError for malformed tools, ModelError for a
     model whose calls cannot be read.
     """
     needs = dict(map(_tool, tools))
@@ -98,7 +98,8 @@ def _tool(tool: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 def opens_thoughts(model: LoadedModel, form: AnswerForm, prompt: Sequence[int]) -> bool:
-    """Return whether a prompt ends where thoughts begin, so that the answer begins within them."""
+    """Return whether a prompt ends with the start of thoughts, so that the answer starts within
+    them."""
     if form.thoughts is None:
         return False
     tail = model.tokenizer.decode(list(shown_tokens(prompt))[-_TAIL:], special=True)
@@ -126,9 +127,9 @@ def read_answer(
 ) -> Answer:
     """Return thoughts, text and calls of an answer, whether or not its text shows special tokens.
 
-    `tools` are those passed to the template. `opened` says whether it begins within thoughts, None:
-    if the prompt opens some; pass False for a constrained text, which has none. Raises the same
-    errors as `answer_form`.
+    `tools` are those passed to the template. `opened` says whether it starts within thoughts; None
+    derives it from the prompt. Pass False for a constrained text, which has no thoughts. Raises the
+    same errors as `answer_form`.
     """
     form = answer_form(model, tools)
     if opened is None:
@@ -141,7 +142,7 @@ def read_answer(
 
 
 def thought_tokens(model: LoadedModel, reader: AnswerReader, tokens: Sequence[int]) -> int:
-    """Return how many of the tokens of an answer that was read are thoughts and their marks."""
+    """Return how many tokens of an answer are thoughts, including their marks."""
 
     def length(count: int) -> int:
         return len(model.tokenizer.decode(tokens[:count], special=reader.form.shown))
@@ -154,7 +155,7 @@ def thought_tokens(model: LoadedModel, reader: AnswerReader, tokens: Sequence[in
 
 
 def joined(events: Sequence[AnswerEvent]) -> Answer:
-    """Return the answer that all its events make up."""
+    """Return the answer composed of its events."""
     calls: list[tuple[str, list[str]]] = []
     for event in events:
         if isinstance(event, CallStart):
@@ -169,9 +170,9 @@ def joined(events: Sequence[AnswerEvent]) -> Answer:
 
 
 def _with_marks(model: LoadedModel, generation: Generation, shown: frozenset[str]) -> str:
-    """Return the text of a generation with special tokens that it did not show.
+    """Return the text of a generation including hidden special tokens.
 
-    A stop string and the rest after it are not part of it.
+    A stop string and everything after it are excluded.
     """
     whole = model.tokenizer.decode(generation.token_ids, special=shown)
     if generation.finish_reason != "stop":
@@ -253,9 +254,9 @@ class ChatSession:
         raise UsageError("the conversation has no message of yours yet")
 
     def remember(self, answer: TextStream) -> None:
-        """Add `answer`, or its part so far, and end it.
+        """Add `answer`, or the part generated so far, to the conversation.
 
-        Its thoughts become `reasoning_content` of the message, which templates leave out or not.
+        Its thoughts become `reasoning_content` of the message, which templates may omit.
         """
         answer.close()
         made = read_answer(self._model, answer.generation)

@@ -1,4 +1,4 @@
-"""The tokens of a text that a model sees: all of them, or those within its context."""
+"""The tokens of a text that are in the model's context."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from gptrs.quick_dataclass import dataclass
 
 @dataclass(frozen=True)
 class ContextLimit:
-    """At most `size` tokens; with `shift` an overflow keeps the first `keep` and the last others.
+    """A limit of `size` tokens; with `shift`, an overflow keeps the first `keep` and the latest
+    other tokens.
 
     UsageError if `keep` leaves no room for others.
     """
@@ -28,24 +29,25 @@ class ContextLimit:
             )
 
     def shortened(self, tokens: Sequence[int]) -> list[int]:
-        """Return the first `keep` tokens and as many of the last as fill half of the other room."""
+        """Return the first `keep` tokens, and the last ones that fill half of the remaining
+        room."""
         half = (self.size - self.keep) // 2
         return [*tokens[: self.keep], *tokens[len(tokens) - half :]]
 
 
 class Context:
-    """The tokens of a text that a model sees; `moved` once their positions are other ones."""
+    """The tokens of a text in the model's context; `moved` counts changes of their positions."""
 
     def __init__(self, tokens: Sequence[int], limit: ContextLimit) -> None:
         self._limit = limit
         self.tokens = list(tokens)
         self.moved = False
         self.shifts = 0
-        """How often positions became other ones."""
+        """How often positions have changed."""
         self._fit()
 
     def append(self, token: int) -> None:
-        """Append a token; without room the context shifts, if the limit allows it."""
+        """Append a token; if the context is full, shift it if the limit allows."""
         self.tokens.append(token)
         self._fit()
 

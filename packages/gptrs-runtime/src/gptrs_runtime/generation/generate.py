@@ -1,4 +1,4 @@
-"""Generate text: read the prompt in chunks, then choose one token after another."""
+"""Generates text: reads the prompt in chunks, then chooses one token after another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One text while it is generated: its tokens, their text, and the reason why it ended."""
+"""One text during generation: its tokens, their text, and why it ended."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from gptrs_runtime.images.image_prompts import Picture
 
 
 class GeneratedText:
-    """Chooses a token for each logits, and decodes the tokens to pieces of text.
+    """Chooses tokens from logits and decodes them to pieces of text.
 
     `context` has the tokens that the model sees, `most_positions` at a time. `ends` are the tokens
-    that end the text, and part of it if `shows_end`. `logprobs` is how many likeliest tokens to
-    score at each position, None to disable scores. `guesses` configures speculative decoding, None
-    to disable it. `source` are the tokens of the text that an encoder-decoder reads. `pictures` are
-    the images represented by tokens of the context. `steps_at_once` is how many tokens may be
-    chosen before one is visible, None for any number. `form` decides whether a text cut by a stop
-    string is complete.
+    that end the text, and part of it if `shows_end`. `logprobs` is the number of likeliest tokens
+    to score at each position, None to disable scores. `guesses` configures speculative decoding,
+    None disables it. `source` has the tokens that an encoder-decoder reads. `pictures` are the
+    images represented by tokens of the context. `steps_at_once` is how many tokens may be chosen
+    before one is visible, None for any number. `form` decides whether a text cut by a stop string
+    is complete.
     """
 
     _targets: Sequence[int] = ()
@@ -64,9 +64,9 @@ class GeneratedText:
         self.error: str | None = None
         self.guesses = guesses
         self.family = 0
-        """Which of the models that share a cache it is of."""
+        """Index of its model among the models (adapters) that share a cache."""
         self.found = 0
-        """How many tokens of the prompt were in the cache already."""
+        """Number of prompt tokens found in the cache."""
         self._max_tokens = max_tokens
         self.ends = ends
         self._steps_at_once = steps_at_once
@@ -113,7 +113,7 @@ class GeneratedText:
 
     @property
     def steps_ahead(self) -> int:
-        """How many greedy tokens may be chosen at once; see `room`. 1 if logits are needed: for
+        """How many greedy tokens may be chosen at once; see `room`. 1 if logits are needed for
         processors, scores, sampling, or guesses.
         """
         looks = self._processors.changes_logits or self._logprobs is not None
@@ -123,29 +123,29 @@ class GeneratedText:
 
     @property
     def can_prepare(self) -> bool:
-        """Whether some of the work for the next token can be done before its logits are there."""
+        """Whether some work for the next token can be done before its logits are known."""
         return self._processors.prepared is not None
 
     @property
     def prepare_seconds(self) -> float:
-        """Processor time of `prepare`, on average so far."""
+        """Mean processor time of `prepare` so far, in seconds."""
         prepared = self._processors.prepared
         return 0.0 if prepared is None else prepared.prepare_seconds
 
     def prepare(self) -> None:
-        """Do that work, in any thread; no other method may be called meanwhile."""
+        """Do that work, in any thread; no other method may run meanwhile."""
         self._processors.prepare()
 
     def start(self, found: int = 0) -> None:
-        """Start the clock of the timings, unless it runs; the cache had `found` tokens before."""
+        """Start the timings unless started; `found` tokens were cached."""
         if self._started is None:
             self._started = time.perf_counter()
             self.found = found
 
     def append(self, logits: np.ndarray) -> str:
-        """Choose the next token by logits f32 [V]; return the text it completes, maybe empty.
+        """Choose the next token from logits f32 [V]; return the text it completes, possibly empty.
 
-        If none is allowed, the text ends with the reason "error".
+        If no token is allowed, the text ends with the reason "error".
         """
         try:
             changed = self._processors(logits)
@@ -158,20 +158,21 @@ class GeneratedText:
         return self.take(token)
 
     def to_score(self, targets: Sequence[int], count: int) -> None:
-        """Score a token after each of the prompt, `targets`, and choose none.
+        """Score `targets`, the token after each prompt token, instead of generating.
 
-        `scores` has them, each with the `count` likeliest tokens, when the text has ended. As all
-        logits are needed, it takes over no pages of other texts.
+        When the text has ended, `scores` has them, each with the `count` likeliest tokens. Since
+        all logits are needed, no cached pages are reused.
         """
         self._targets, self._logprobs = tuple(targets), count
 
     @property
     def is_scored(self) -> bool:
-        """Whether it is scored, and does not grow."""
+        """Whether it is scored rather than generated."""
         return bool(self._targets)
 
     def score(self, start: int, logits: np.ndarray) -> None:
-        """Take the logits f32 [N, V] after the prompt's tokens from `start` on; some again."""
+        """Take the logits f32 [N, V] after the prompt tokens from `start` on; they may overlap
+        earlier ones."""
         known = len(self._scores) - start
         targets = self._targets[start : start + len(logits)]
         for row, target in list(zip(logits, targets, strict=True))[known:]:
@@ -185,7 +186,7 @@ class GeneratedText:
         return self.take(token)
 
     def take(self, token: int) -> str:
-        """Append a token that was chosen; return the text it completes, maybe empty."""
+        """Append a chosen token; return the text it completes, possibly empty."""
         self._processors.append(token)
         self._last = time.perf_counter()
         self._first = self._first or self._last
@@ -196,9 +197,9 @@ class GeneratedText:
         return piece
 
     def replay(self, tokens: Sequence[int], first: float) -> str:
-        """Append tokens that a search found, the first of them at the time `first`.
+        """Append the tokens found by a search, the first at the time `first`.
 
-        The text ends with the last one, as an error where a search found no end.
+        The text ends after them, with an error if the search found no end.
         """
         text = "".join([self.take(token) for token in tokens])
         self._first = first
@@ -210,7 +211,7 @@ class GeneratedText:
         return self._scores
 
     def generation(self) -> Generation:
-        """Return the outcome so far; its reason is "interrupted" until the text has ended."""
+        """Return the outcome so far, with the reason "interrupted" until the text has ended."""
         return Generation(
             "".join(self._text),
             tuple(self.tokens),
@@ -243,14 +244,14 @@ class GeneratedText:
         return rest + self._stop.finish()
 
     def _stopped_after(self, piece: str) -> None:
-        """End the text at a stop string after `piece`: in a form it must be whole there."""
+        """End the text at a stop string after `piece`; with a form, it must be complete there."""
         self.reason = "stop"
         if self._form is not None and not self._form.is_whole("".join([*self._text, piece])):
             self.reason = "error"
             self.error = "a stop string came before the text had its form"
 
     def _give_up(self, error: NoTokenError) -> str:
-        """End the text here; return the part that was held back."""
+        """End the text with an error; return the text held back."""
         rest = self._rest("error")
         self.reason, self.error = "error", str(error)
         self._text.append(rest)
@@ -270,7 +271,7 @@ class GeneratedText:
 
 
 def _require_token(changed: np.ndarray, logits: np.ndarray) -> None:
-    """Raise NoTokenError if processors left none of the tokens that the logits allow."""
+    """Raise NoTokenError if processors suppressed every token."""
     if changed is not logits and changed.max() == -np.inf and logits.max() > -np.inf:
         raise _none_left()
 

@@ -28,16 +28,14 @@ Form = Literal["json_schema", "regex", "lark"]
 
 MAX_FORM_BYTES: Final = 128 << 10
 MASK_SECONDS: Final = (2.0, 0.05)
-"""Processor time for the masks of a text in an engine, at first and for each token more. Schemas
-take 0.1 ms a token, the hardest of 20 tried 31 ms; a grammar that can read a text in many ways
-takes hundreds."""
+"""Processor time allowed for a text's masks in an engine, initially and per further token. Schemas
+take 0.1 ms per token, the hardest of 20 tried 31 ms; a highly ambiguous grammar takes hundreds."""
 READ_SECONDS: Final = (0.1, 0.005)
-"""The same for reading the tokens that were chosen: meanwhile llguidance holds Python's lock, which
-it releases for masks, and so every thread waits. That takes microseconds, of such a grammar 200 ms
-after 30 tokens."""
+"""The same for consuming chosen tokens, during which llguidance holds Python's lock, unlike for
+masks, so every thread waits. Usually microseconds; 200 ms for such a grammar after 30 tokens."""
 _STACK_OF_BYTE: Final = 2048
-"""Most of the stack that llguidance takes for a byte of a form: it follows references, and rules
-that name rules, as deep as they go."""
+"""Upper bound of the stack that llguidance takes per byte of a form: it recurses along references
+and nested rules."""
 
 _NON_VERBOSE: Final = "<non-verbose/>"
 _DEAD_END: Final = "NoExtensionBias"
@@ -59,9 +57,9 @@ def _library() -> ModuleType:
 
 
 def _vocabulary(model: LoadedModel) -> LLTokenizer:
-    """Return the tokens of a model as llguidance reads them, which takes it a while at first.
+    """Return llguidance's form of a model's vocabulary, which is slow to build.
 
-    Models that differ only in their adapters share them.
+    Models that differ only in adapters share it.
     """
     with _vocabularies_lock:
         known = _vocabularies.get(model.files)
@@ -85,7 +83,7 @@ def _new_vocabulary(model: LoadedModel) -> LLTokenizer:
 
 
 def schema_text(schema: Mapping[str, object]) -> str:
-    """Return a JSON schema as text; UsageError for one that is nested too deeply to be written."""
+    """Return a JSON schema as text; UsageError if it is nested too deeply to serialize."""
     try:
         return json.dumps(schema)
     except RecursionError as error:
@@ -93,7 +91,7 @@ def schema_text(schema: Mapping[str, object]) -> str:
 
 
 def _as_lark(text: str) -> str:
-    """Return a grammar in Lark: one in the form of llama.cpp (GBNF) is translated."""
+    """Return a grammar in Lark; llama.cpp's form (GBNF) is translated."""
     if "::=" not in text:
         return text
     library = importlib.import_module("llguidance.gbnf_to_lark")
@@ -105,7 +103,7 @@ def _as_lark(text: str) -> str:
 
 
 def _new_matcher(tokenizer: LLTokenizer, form: Form, text: str) -> LLMatcher:
-    """Return the matcher of a form, which has made the first mask: it may find an error there."""
+    """Return the matcher of a form after computing the first mask, which may reveal errors."""
     library = _library()
     matcher = library.LLMatcher(
         tokenizer,
@@ -121,7 +119,7 @@ def _new_matcher(tokenizer: LLTokenizer, form: Form, text: str) -> LLMatcher:
 def _problem(matcher: LLMatcher) -> str:
     """Return in words why a matcher is in error."""
     message = " ".join(matcher.get_error().removesuffix(_NON_VERBOSE).split())
-    # llguidance marks a dead end by masking all tokens except the one that ends a text.
+    # llguidance signals a dead end by masking all tokens except the end token.
     return (
         "the model has no token that may come next"
         if message == _DEAD_END
@@ -130,14 +128,13 @@ def _problem(matcher: LLMatcher) -> str:
 
 
 class Grammar:
-    """A form that texts of `model` must have; it may serve any number of texts at once.
+    """A form that texts of `model` must have; serves any number of texts at once.
 
-    `source` is a JSON schema, a regex, or a grammar: Lark, or GBNF as llama.cpp reads it.
-    UsageError for one that is malformed, has more than `MAX_FORM_BYTES`, uses what llguidance does
-    not know, or has no beginning that the model could write; no file and no address that it names
-    is read. What llguidance warns of goes to the logger `gptrs`. MissingLibraryError if
-    llguidance is not installed. The first grammar of a model reads its vocabulary, the others share
-    that.
+    `source` is a JSON schema, a regex, or a grammar in Lark or llama.cpp's GBNF. UsageError if it
+    is malformed, larger than `MAX_FORM_BYTES`, unsupported by llguidance, or allows no first token
+    of the model; files and URLs in it are never read. Warnings of llguidance go to the logger
+    `gptrs`. MissingLibraryError if llguidance is not installed. The first grammar of a model builds
+    its vocabulary, which the others share.
     """
 
     def __init__(self, model: LoadedModel, form: Form, source: str | Mapping[str, object]) -> None:
@@ -172,9 +169,9 @@ class Grammar:
 
 
 class GrammarProcessor:
-    """Suppresses the tokens that would leave the form of one text, and its end before it is whole.
+    """Suppresses tokens that would violate the form, and the end of a text before it is complete.
 
-    Once nothing may follow, only the tokens that end a text may.
+    Once nothing may follow, only end tokens are allowed.
     """
 
     def __init__(
@@ -191,19 +188,19 @@ class GrammarProcessor:
         self._ends = ends
         self._begin = self._read = prompt_length
         self._prepared = -1
-        """After how many tokens `_packed` is the mask of the next one."""
+        """The number of tokens after which `_packed` is the next mask."""
         self._packed = b""
         self._mask_seconds = self._read_seconds = 0.0
-        """Processor time of `prepare` so far, to make masks and to read tokens."""
+        """Processor time of `prepare` so far, for masks and for consuming tokens."""
 
     @property
     def prepare_seconds(self) -> float:
-        """Processor time of `prepare` for a token, on average so far."""
+        """Mean processor time of `prepare` per token so far, in seconds."""
         seconds = self._mask_seconds + self._read_seconds
         return seconds / max(1, self._read - self._begin)
 
     def prepare(self, tokens: np.ndarray) -> None:
-        """Compute the mask of the next token; what goes wrong is told by the call that uses it."""
+        """Compute the mask of the next token; errors are raised by the call that uses it."""
         begun = time.thread_time()
         self._consume(tokens)
         consumed = time.thread_time()
@@ -218,7 +215,7 @@ class GrammarProcessor:
         self._matcher.consume_tokens(new[~np.isin(new, self._ends)].tolist())
 
     def _overdue(self) -> str | None:
-        """Return in words what took too much processor time, if anything did."""
+        """Describe the work that took too much processor time, if any."""
         count = self._read - self._begin
         spent = ((self._read_seconds, READ_SECONDS, "reading its tokens"),
                  (self._mask_seconds, MASK_SECONDS, "its masks"))  # fmt: skip
@@ -228,11 +225,10 @@ class GrammarProcessor:
         return None
 
     def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
-        """Set the logits of all other tokens to -inf.
+        """Set the logits of tokens outside the form to -inf.
 
-        NoTokenError if that leaves none, or if llguidance gives up: a form may take too much work,
-        which shows only as the text grows. So it is, too, if `prepare` took more processor time
-        than `MASK_SECONDS` and `READ_SECONDS`.
+        NoTokenError if no token is left, if llguidance gives up because a form turns out to be too
+        expensive as the text grows, or if `prepare` exceeded `MASK_SECONDS` or `READ_SECONDS`.
         """
         if self._prepared != tokens.size:
             self._consume(tokens)
@@ -241,7 +237,7 @@ class GrammarProcessor:
         if overdue is not None:
             raise self._kept_no_longer(overdue)
         packed = np.frombuffer(self._packed, np.uint8)
-        # Checked after the mask, which may fail and then allows a text to end.
+        # Checked after computing the mask, which on failure allows only the end.
         if self._matcher.is_error():
             raise self._kept_no_longer(_problem(self._matcher))
         bits = np.unpackbits(packed, bitorder="little")
@@ -260,7 +256,7 @@ class GrammarProcessor:
 
     def is_whole(self, text: str) -> bool:
         """Return whether a text is of the form."""
-        # Any tokens of the text will do, including special ones that a form names.
+        # Any tokenization of the text will do, including special tokens that a form names.
         plain = self._tokenizer.greedy_tokenize(text)
         for tokens in (plain, self._tokenizer.tokenize_str(text, parse_special=True)):
             matcher = self._fresh.deep_copy()

@@ -1,4 +1,4 @@
-"""Logits processors: functions that change the logits of the next token, as in transformers."""
+"""Logits processors: functions that modify the logits of the next token, as in transformers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.generation.sampling_options import Sampling
 
 LogitsProcessor = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""`(tokens, logits) -> logits`: the tokens so far of one text, prompt included, si64 [T], and the
-logits of the next one, f32 [V]. It may change `logits` in place; `tokens` are read-only."""
+"""`(tokens, logits) -> logits`: one text's tokens so far including the prompt, si64 [T], and the
+logits of the next token, f32 [V]. It may change `logits` in place; `tokens` are read-only."""
 
 
 _F32 = np.finfo(np.float32)
@@ -27,7 +27,7 @@ class ProcessorMaker(Protocol):
     def new_processor(self, prompt_length: int) -> LogitsProcessor:
         """Return the processor of a text with a prompt of that many tokens.
 
-        If it is also a `FormJudge`, it decides about a text cut by a stop string.
+        If it is also a `FormJudge`, it decides whether a text cut by a stop string is complete.
         """
         ...
 
@@ -37,19 +37,19 @@ class FormJudge(Protocol):
     """Decides whether a text has a form."""
 
     def is_whole(self, text: str) -> bool:
-        """Return whether a text is of the form as it stands."""
+        """Return whether a text has the form."""
         ...
 
 
 @runtime_checkable
 class PreparedProcessor(Protocol):
-    """A logits processor whose work can be done before the logits are there, in another thread."""
+    """A logits processor that can work in another thread before the logits are known."""
 
     prepare_seconds: float
-    """Processor time that it takes for a token, on average so far."""
+    """Mean processor time per token so far, in seconds."""
 
     def prepare(self, tokens: np.ndarray) -> None:
-        """Do the work of the next call, which is for the same `tokens`."""
+        """Do the work of the next call, which will have the same `tokens`."""
         ...
 
 
@@ -59,9 +59,8 @@ class Suppression:
 
     It always suppresses `suppress`, `begin_suppress` as the first new token, and end-of-text tokens
     before `min_new_tokens` others (without that limit, before `min_length` including the prompt).
-    It also suppresses tokens that would repeat a sequence of `no_repeat_ngram_size` tokens,
-    including the prompt; 0 disables a limit. Of each of `bad_words` the last token never follows
-    the others.
+    It also suppresses tokens that would repeat a sequence of `no_repeat_ngram_size` tokens, prompt
+    included; 0 disables a limit. The last token of each of `bad_words` never follows the others.
     """
 
     suppress: tuple[int, ...] = ()
@@ -75,7 +74,7 @@ class Suppression:
 def built_in_processors(
     sampling: Sampling, suppression: Suppression, ends: Iterable[int], prompt_length: int
 ) -> list[LogitsProcessor]:
-    """Return new processors for one text, in transformers' order, without ineffective ones."""
+    """Return new processors for one text in transformers' order, omitting those without effect."""
     processors: list[LogitsProcessor] = []
     if sampling.repetition_penalty != 1:
         processors.append(RepetitionPenalty(sampling.repetition_penalty))
@@ -113,12 +112,12 @@ class ProcessorChain:
 
     @cached_property
     def prepared(self) -> PreparedProcessor | None:
-        """The processor whose work can be done before, if there is one."""
+        """The processor that can work ahead, if there is one."""
         found = (each for each in self._processors if isinstance(each, PreparedProcessor))
         return next(found, None)
 
     def prepare(self) -> None:
-        """Do what can be done before the logits after the tokens so far are there."""
+        """Do the work that does not need the logits after the current tokens."""
         if self.prepared is not None:
             self.prepared.prepare(self._seen())
 
@@ -128,7 +127,7 @@ class ProcessorChain:
         return tokens
 
     def append(self, token: int) -> None:
-        """Add a token that was chosen; takes constant time on average."""
+        """Append a chosen token in amortized constant time."""
         if not self._processors:
             return
         if self._length == self._tokens.size:
@@ -167,7 +166,7 @@ def _checked(processor: LogitsProcessor, found: object, logits: np.ndarray) -> n
 
 
 class TokenCounts:
-    """How often tokens occur, as arrays that serve as indices; adding one takes constant time."""
+    """Counts of tokens, in arrays usable as indices; adding a token takes constant time."""
 
     def __init__(self) -> None:
         self._index: dict[int, int] = {}
@@ -201,7 +200,8 @@ class TokenCounts:
 
 
 class RepetitionPenalty:
-    """Divides positive logits of tokens that occurred and multiplies negative ones."""
+    """Divides positive logits of tokens that occurred by the penalty and multiplies negative
+    ones."""
 
     def __init__(self, penalty: float) -> None:
         self._penalty = np.float32(np.clip(penalty, _F32.tiny, _F32.max))
@@ -218,7 +218,8 @@ class RepetitionPenalty:
 
 
 class OccurrencePenalty:
-    """Subtracts `presence` once, and `frequency` for each time, from generated tokens (OpenAI)."""
+    """Subtracts `presence` once, and `frequency` per occurrence, from logits of generated tokens
+    (OpenAI)."""
 
     def __init__(self, presence: float, frequency: float, prompt_length: int) -> None:
         self._presence = np.float32(np.clip(presence, _F32.min, _F32.max))
@@ -246,7 +247,7 @@ class NoRepeatNgrams:
         self._followers: dict[tuple[int, ...], list[int]] = {}
 
     def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
-        """Suppress the tokens that followed the last `size - 1` ones before."""
+        """Suppress the tokens that followed earlier occurrences of the last `size - 1` tokens."""
         for token in tokens[self._length :].tolist():
             self._add(token)
         self._length = tokens.size
@@ -307,6 +308,6 @@ class SuppressBefore:
 
 
 def _suppressed(logits: np.ndarray, tokens: Iterable[int]) -> np.ndarray:
-    # Configurations name tokens beyond the vocabulary too, as transformers accepts.
+    # Configurations may name tokens beyond the vocabulary, which transformers accepts.
     logits[[token for token in tokens if token < logits.size]] = -np.inf
     return logits

@@ -22,7 +22,7 @@ from gptrs_runtime.option_fields import option_fields
 _logger = logging.getLogger("gptrs")
 
 DEFAULT_TOP_K: Final = 50
-"""How many tokens transformers samples among where generation_config.json does not say."""
+"""Default `top_k` of transformers if generation_config.json has none."""
 _FILE: Final = "generation_config.json"
 
 _WITHOUT_EFFECT: Final[Mapping[str, tuple[object, ...]]] = {
@@ -45,14 +45,14 @@ _WITHOUT_EFFECT: Final[Mapping[str, tuple[object, ...]]] = {
     "token_healing": (),
     "max_time": (),
 }
-"""Settings that would change the text and are not supported, with the values that would not."""
+"""Unsupported settings that would change the text, with the values that have no effect."""
 
 
 _FOLLOWED: Final = re.compile(
     r"do_sample|.*repetition_penalty|.*no_repeat_ngram_size|bad_words_ids|(begin_)?suppress_tokens"
     r"|(min|max)_(new_tokens|length)|.*_token_ids?|.*_token_index"
 )
-"""Settings that are followed in addition to those of options, and tokens by their names."""
+"""Supported settings besides those of options, and token settings."""
 _HARMLESS: Final = re.compile(
     r"_.*|transformers_version|use_cache|cache_.*|.*cache_config|return_.*|output_.*|compile_config"
     r"|disable_compile|remove_invalid_values|renormalize_logits|low_memory|prefill_chunk_size"
@@ -71,9 +71,9 @@ def configured_sampling(
 ) -> Sampling:
     """Return the sampling of generation_config.json, overridden by the given fields.
 
-    Greedy unless `settings` have `do_sample`, or the temperature or a truncation of the
-    distribution is given; `top_k` 0 is no limit, and neither are values that disable another
-    truncation. UsageError for a given value out of range, ModelError for one in `settings`.
+    Greedy unless `settings` have `do_sample`, or a temperature or truncation is given; `top_k` 0
+    means no limit, as do the values that disable other truncations. UsageError for a given value
+    out of range, ModelError for one in `settings`.
     """
     known = option_fields(Sampling)
     fields = asdict(_sampling_of(settings))
@@ -143,7 +143,7 @@ def note_unsupported(
 
 
 def ignored_settings(settings: Mapping[str, object]) -> list[str]:
-    """Return the settings that would change the text and are not followed, unknown ones too."""
+    """Return unsupported settings that would change the text, including unknown ones."""
     known = [
         key
         for key, neutral in _WITHOUT_EFFECT.items()

@@ -37,13 +37,13 @@ from gptrs_runtime.option_fields import (
 if TYPE_CHECKING:
     from gptrs_runtime.generation.logits_processors import LogitsProcessor, ProcessorMaker
     from gptrs_runtime.loaded_model import LoadedModel
-else:  # the annotations are read without what runs models
+else:  # annotations must be readable without importing what runs models
     LogitsProcessor = ProcessorMaker = LoadedModel = Any
 
 DEFAULT_MAX_TOKENS: Final = 128
 PREFILL_CHUNK: Final = 256
 MOST_PENALTY: Final = 100
-"""The largest exponent of a number of tokens, above and below 0."""
+"""The largest absolute length penalty, the exponent of a number of tokens."""
 
 EarlyStopping = bool | Literal["never"]
 """When beam search ends; see `Beams`."""
@@ -388,7 +388,7 @@ class GenerationOptions(Options, frozen=True):
     ) = None
 
     def for_stream(self) -> GenerationOptions:
-        """Return the options of a text whose tokens are read as they come: one in each step."""
+        """Return the options for streaming: one token per step."""
         return replace(self, steps_at_once=self.steps_at_once or 1)
 
     def __post_init__(self) -> None:
@@ -408,5 +408,5 @@ class GenerationOptions(Options, frozen=True):
 
 @cache
 def all_options() -> Mapping[str, OptionField]:
-    """Return the options of a generation by their names: the keywords of the functions."""
+    """Return the options of a generation by name, which are the keywords of the functions."""
     return {**option_fields(Sampling), **option_fields(GenerationOptions)}

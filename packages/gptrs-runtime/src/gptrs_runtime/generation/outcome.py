@@ -26,12 +26,11 @@ class Timings:
 class Generation:
     """The outcome: `text` ends before a stop string, `token_ids` include the token that ended it.
 
-    `finish_reason` is "eos", "stop" or "length"; "interrupted" while tokens are still to come. It
-    is "error" where a text cannot go on, and `error` says why: its form and its logits processors
-    leave no token, or a stop string cut it before it had its form. With a form, "eos" and "stop"
-    say that the text has it.
-    `logprobs` has one entry for each of `token_ids`, if requested; `guesses` is set with
-    speculative decoding.
+    `finish_reason` is "eos", "stop" or "length"; "interrupted" while tokens are still to come.
+    "error" means that a text cannot continue, and `error` says why: its form and logits processors
+    leave no token, or a stop string cut it before its form was complete. With a form, "eos" and
+    "stop" imply that the text has it. `logprobs` has one entry for each of `token_ids`, if
+    requested; `guesses` is set with speculative decoding.
     """
 
     text: str

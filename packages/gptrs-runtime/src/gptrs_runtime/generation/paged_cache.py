@@ -29,19 +29,19 @@ from gptrs_runtime.images.image_prompts import has_pictures, seen
 from gptrs_runtime.loaded_model import LoadedModel
 
 LONG: Final = 1 << 32
-"""Added to the family of a text of more tokens than the short context of its model."""
+"""Added to the family of a text longer than its model's short context."""
 
 
 class PagedCache(TextCache):
-    """The pages of all texts of `lm`, which share what they have in common; a `TextCache`.
+    """The pages of all texts of `lm`, which share common prefixes; a `TextCache`.
 
     `budget` is in bytes, None for the default of `group_layouts`; `steps_at_once` is how many
-    greedy steps form one run, for models that support it. Texts are lost when an interrupt leaves
-    pages in an unknown state, as does a fork while another thread changes them: `TextPages.lost`,
-    admit them again. Threads wait for each other.
+    greedy steps form one run, for models that support it. Texts are lost (`TextPages.lost`; admit
+    them again) when an interrupt, or a fork while another thread changes pages, leaves them in an
+    unknown state. Threads wait for each other.
 
     If the model has a `short_context`, a text that exceeds it is read again in one step, and shares
-    pages only with others that exceed it.
+    pages only with other such texts.
     """
 
     chunked = True
@@ -76,7 +76,7 @@ class PagedCache(TextCache):
 
     @property
     def keeps_states(self) -> bool:
-        """Whether layers have states of texts, which cannot take back tokens that were guessed."""
+        """Whether layers have states, which cannot roll back guessed tokens."""
         return any(group.whole for group in self.buffers.groups)
 
     @override
@@ -92,7 +92,7 @@ class PagedCache(TextCache):
         source: Sequence[int] = (),
         family: int = 0,
     ) -> TextPages | None:
-        """Admit a text without a source; pages of other texts with its prefix are reused."""
+        """Admit a text without a source; cached pages of its prefix are reused."""
         with self._consistent():
             if self._is_long(len(tokens)):
                 family |= LONG
@@ -106,26 +106,28 @@ class PagedCache(TextCache):
 
     @override
     def grow(self, text: TextPages, positions: int, step: int) -> bool:
-        """Let a text have up to `positions`; False, and no change, without room."""
+        """Let a text grow to `positions`; return False, changing nothing, if there is no room."""
         with self._consistent():
             return self.pool.grow(text, positions, self._longest(positions, step))
 
     @override
     def run(self, rows: Sequence[Row]) -> np.ndarray:
-        """Append tokens to texts; return logits f32 [R, V] after them and each guessed token."""
+        """Append tokens to texts; return logits f32 [R, V] after the last one and after each
+        guessed token."""
         with self._lock:
             return self._run(rows)
 
     @property
     @override
     def steps_at_once(self) -> int:
-        """How many steps `run_greedy` takes; states cannot take back what came after an end."""
+        """Most steps of `run_greedy`; 1 with states, which cannot roll back tokens after an end."""
         can = cast("bool", getattr(self._lm, "repeats_steps", False)) and not self.keeps_states
         return self._steps_at_once if can else 1
 
     @override
     def run_greedy(self, rows: Sequence[GreedyRow], count: int) -> Chosen:
-        """Append a token to each text, then the likeliest one `count` times; return these."""
+        """Append a token to each text, then its likeliest successor `count` times; return the
+        latter."""
         lm = cast("RepeatingLM", self._lm)
         rooms = [min(row.room, count) for row in rows]
         with self._lock:
@@ -144,22 +146,22 @@ class PagedCache(TextCache):
 
     @override
     def keep(self, text: TextPages, tokens: Sequence[int]) -> None:
-        """Append the first tokens of a guess that the last step of the text has read."""
+        """Append the accepted tokens of a guess that the last step has read."""
         if tokens:
             with self._consistent():
                 self.pool.commit(text, tokens)
 
     def _is_long(self, length: int) -> bool:
-        """Return whether a text of so many tokens has the keys and values of a long text."""
+        """Return whether a text of `length` tokens has the keys and values of a long text."""
         return self.short_context is not None and length > self.short_context
 
     def _longest(self, positions: int, step: int) -> int:
-        """Return how many tokens of a text of `positions` may come in one step."""
+        """Return the most tokens per step of a text of `positions`."""
         short = self.short_context
         return step if short is None or positions <= short else max(step, short + 1)
 
     def _whole(self, row: Row) -> Row:
-        """Return the row with all tokens of its text if those in the pages are of no use to it."""
+        """Return the row extended to all tokens of its text if its pages are unusable."""
         text, is_long = row.text, self._is_long(row.text.length + len(row.tokens))
         if not row.tokens or is_long == bool(text.family & LONG):
             return row
@@ -184,7 +186,7 @@ class PagedCache(TextCache):
         return logits[: sum(bool(row.tokens) + len(row.guess) for row in rows)]
 
     def _logits(self, rows: Sequence[Row], step: RaggedStep) -> np.ndarray:
-        """Run the model on the step of some rows; only models that read images get pictures."""
+        """Run the model on rows; only models that read images get pictures."""
         if has_pictures(step.tokens):
             lm = cast("ImageLM", self._lm)
             tokens, vectors, given = seen(lm, step.tokens)
@@ -193,19 +195,20 @@ class PagedCache(TextCache):
 
     @override
     def fork(self, text: TextPages) -> TextPages | None:
-        """Return another text with the same pages."""
+        """Return another text that shares the same pages."""
         with self._consistent():
             return self.pool.fork(text)
 
     @override
     def rewind(self, text: TextPages, length: int) -> None:
-        """Forget all but the first `length` tokens, or all where a window has passed them."""
+        """Truncate to the first `length` tokens, or to none if a window has released their
+        pages."""
         with self._consistent():
             self._copy(self.pool.rewind(text, length))
 
     @override
     def release(self, text: TextPages) -> None:
-        """Give back the pages of a text; others find them until the room is needed."""
+        """Release the pages of a text; other texts can find them until they are evicted."""
         with self._consistent():
             if not text.lost:
                 self.pool.release(text)
@@ -227,9 +230,9 @@ class PagedCache(TextCache):
         ]
 
     def read_pages(self, text: TextPages) -> list[list[np.ndarray]]:
-        """Return what the pages of a text hold, for each group: keys and values of its layers.
+        """Return the contents of a text's pages for each group: keys and values of its layers.
 
-        Arrays are [n, K, S, D], of the pages that the next position sees; they come last.
+        Arrays are [n, K, S, D], for the last n pages, which the next position sees.
         """
         found: list[list[np.ndarray]] = []
         with self._lock:
@@ -239,7 +242,7 @@ class PagedCache(TextCache):
         return found
 
     def add_pages(self, tokens: Sequence[int], groups: Sequence[Sequence[np.ndarray]]) -> None:
-        """Let texts find pages from elsewhere, as `read_pages` returns them, if there is room."""
+        """Add external pages, as returned by `read_pages`, to the cache if there is room."""
         pages = -(-len(tokens) // PAGE_SIZE)
         with self._consistent():
             family = LONG if self._is_long(len(tokens)) else 0
@@ -250,7 +253,7 @@ class PagedCache(TextCache):
             for number, parts in enumerate(groups):
                 for index, page in enumerate(page for page in text.tables[number] if page):
                     self.buffers.write(number, page, [part[index : index + 1] for part in parts])
-            # Committed, then released: the pages are cached, and the next prompt finds them.
+            # Commit, then release: the pages stay cached for the next prompt.
             self.pool.commit(text, tokens)
             self.pool.release(text)
 
@@ -265,11 +268,12 @@ class PagedCache(TextCache):
 
     @contextmanager
     def _consistent(self) -> Generator[None]:
-        """Exclude other threads; start over if an interrupt falls between changes."""
+        """Scope that excludes other threads, and resets the cache if an interrupt leaves it
+        inconsistent."""
         with self._lock:
             try:
                 yield
-            except CacheBudgetError:  # raised before anything has changed
+            except CacheBudgetError:  # raised before any change
                 raise
             except BaseException:
                 self._reset()
@@ -277,20 +281,21 @@ class PagedCache(TextCache):
 
     @contextmanager
     def _changing(self) -> Generator[None]:
-        """Run the model; start over if it fails after changing state that cannot be recomputed."""
+        """Scope of a model run: reset the cache if it fails after changing state that cannot be
+        recomputed."""
         try:
             self._resize()
             yield
         except BaseException:
-            # A step that is done again would go on from states that it has changed.
+            # A repeated step would start from states that it already changed.
             if self.keeps_states or not self.buffers.usable:
                 self._reset()
             raise
 
     def after_fork(self) -> None:
-        """Start over in a child if another thread was changing the cache during the fork."""
-        # The child has only the thread that forked. If the lock is free, no thread was changing
-        # the cache; a held one may belong to a thread that the child lacks.
+        """Reset the cache in a child if another thread was changing it during the fork."""
+        # The child has only the forking thread. A free lock means that no thread was changing the
+        # cache; a held lock may belong to a thread that the child lacks.
         if self._lock.acquire(blocking=False):
             self._lock.release()
             return
@@ -326,12 +331,12 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def paged_cache(model: LoadedModel, dtype: DType, budget: int | None) -> PagedCache:
-    """Return the cache that all generations of `model` share while they ask for the same one."""
+    """Return the cache shared by all generations of `model` with the same settings."""
     asked = (dtype, budget)
     with _caches_lock:
         known = _caches.get(model)
         if known is None or known[0] != asked:
-            # In a loop, all weights would be needed at the same time.
+            # A loop of several steps would need all weights at once.
             steps = 1 if model.streamer is not None else steps_at_once(model.backend)
             cache = PagedCache(model.causal_lm(), model.backend, dtype, budget, steps_at_once=steps)
             known = (asked, cache)
@@ -340,10 +345,10 @@ def paged_cache(model: LoadedModel, dtype: DType, budget: int | None) -> PagedCa
 
 
 def _step(rows: Sequence[Row]) -> RaggedStep:
-    """Return the step of some rows: each guessed token is a separate text on the same pages.
+    """Return the step of rows: each guessed token is a separate text on the same pages.
 
-    A step writes all keys and values of a layer before it reads any, so a token sees earlier ones,
-    and its logits are those of a step with only this token, independent of the guesses.
+    A step writes all keys and values of a layer before reading any, so a token sees earlier ones,
+    and its logits equal those of a step with only this token, independent of the guesses.
     """
     parts: list[tuple[TextPages, Sequence[int], int]] = []
     for text, tokens, guess, after in rows:

@@ -1,4 +1,4 @@
-"""The pages of a prompt in a file, for prompts of other processes with the same beginning."""
+"""Saves the pages of a prompt to a file, for prompts of other processes with the same prefix."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ else:
     tensor_archive = lazy_module("gptrs.checkpoint.formats.tensor_archive")
 
 LAYOUT: Final = 3
-"""Changes whenever the meaning of such a file does."""
+"""Format version of the file."""
 
 _ABOUT = "prompt_cache"
 _TOKENS = "tokens"
@@ -43,7 +43,7 @@ _AGAIN = "remove the file, or name another one, to have it made again"
 
 @dataclass(frozen=True)
 class PromptPages:
-    """Tokens, and their pages in each cache group, as `PagedCache.read_pages` returns them."""
+    """Tokens and their pages in each cache group, as returned by `PagedCache.read_pages`."""
 
     tokens: tuple[int, ...]
     groups: Sequence[Sequence[np.ndarray]]
@@ -52,10 +52,10 @@ class PromptPages:
 def save_prompt_cache(
     path: str | os.PathLike[str], model: LoadedModel, cache: PagedCache, pages: PromptPages
 ) -> None:
-    """Write pages of `cache` to a file, whole or not at all.
+    """Write pages of `cache` to a file atomically.
 
-    The suffix names the format: `.safetensors` or `.gptrsten`. UsageError for another one and for
-    pages that are not of these tokens, CheckpointError if the file cannot be written.
+    The suffix names the format: `.safetensors` or `.gptrsten`. UsageError for another suffix, or
+    for pages that do not match the tokens; CheckpointError if the file cannot be written.
     """
     contents = {
         name: array
@@ -103,7 +103,7 @@ def load_prompt_cache(
 
 
 def _names(cache: PagedCache) -> list[list[str]]:
-    """Return the names of the arrays of each group, as they follow each other in a page."""
+    """Return the names of the arrays of each group, in page order."""
     return [
         [f"layer.{layer}.{part}" for layer in group.layers for part in ("keys", "values")]
         for group in cache.buffers.groups
@@ -113,7 +113,7 @@ def _names(cache: PagedCache) -> list[list[str]]:
 def _mismatch(
     tokens: Sequence[int], arrays: Mapping[str, np.ndarray], cache: PagedCache
 ) -> str | None:
-    """Return why these arrays are not the pages of `tokens`, None if they are."""
+    """Return why these arrays cannot be the pages of `tokens`, None if they can."""
     if not 0 < len(tokens) <= cache.context_length:
         return f"{len(tokens)} tokens do not fit into the context of {cache.context_length}"
     for number, names in enumerate(_names(cache)):
@@ -171,7 +171,7 @@ def _refused(shown: str, problem: str) -> CheckpointError:
     return CheckpointError(f"{shown} {problem}", hint=_AGAIN)
 
 
-# The file that a generation keeps the cache of its prompt in.
+# The file in which a generation keeps its prompt's cache.
 
 
 class PromptFile:
@@ -196,7 +196,7 @@ class PromptFile:
             self._saved = found.tokens
 
     def save(self, prompt: TextPages) -> None:
-        """Write the pages of a prompt that has been read, unless the file has them already."""
+        """Write the pages of a prompt after it was read, unless the file already has them."""
         tokens = tuple(prompt.tokens)
         if self._path is None or self._cache is None or tokens == self._saved:
             return

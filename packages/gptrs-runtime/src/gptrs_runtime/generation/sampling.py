@@ -1,4 +1,4 @@
-"""Choice of the next token from logits: greedy, or drawn from a truncated distribution."""
+"""Chooses the next token from logits: greedy, or drawn from a truncated distribution."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from gptrs.errors import ExecutionError
 from gptrs_runtime.generation.sampling_options import Sampling
 
 _SMALLEST_TEMPERATURE: Final = 1e-30
-"""The smallest divisor in f32; all logits except the largest have lost their weight long before."""
+"""Lower bound of the temperature in f32; far above it, all logits except the largest have lost
+their weight."""
 _LARGEST_TEMPERATURE: Final = 1e30
-"""All tokens are equally likely long before."""
+"""Upper bound of the temperature; far below it, all tokens are equally likely."""
 
 _FIRST_GUESS: Final = 256
-"""How many weights are added up at first in the hope that top-p needs no more."""
+"""Number of weights summed first, in the hope that top-p needs no more."""
 
 _GROUPS_OF: Final = 64
-"""Logits of a group, see `_reached_by`."""
+"""Group size, see `_reached_by`."""
 _BLOCK: Final = 512
-"""Weights of a block, see `_drawn`."""
+"""Block size, see `_drawn`."""
 
 
 class Sampler:
-    """Draws tokens by one `Sampling`, with its own random state.
+    """Draws tokens for one text, with its own random state.
 
-    Several texts with one seed have a `stream` each; 0 is for a single text.
+    Several texts with one seed get different `stream`s; 0 is for a single text.
     """
 
     def __init__(self, sampling: Sampling, stream: int = 0) -> None:
@@ -39,33 +40,34 @@ class Sampler:
 
     @cached_property
     def _random(self) -> np.random.Generator:
-        """The random state; greedy texts need neither it nor its imports."""
+        """Return the random state, created lazily: greedy texts need neither it nor its imports."""
         key = (self._stream,) if self._stream else ()
         seed = self._sampling.seed
         if seed is not None and seed < 0:
-            seed %= 1 << 64  # of a signed number of 64 bits its bits
+            seed %= 1 << 64  # the bits of a signed 64-bit number
         seeds = np.random.SeedSequence(seed, spawn_key=key)
         return np.random.Generator(np.random.PCG64(seeds))
 
     @property
     def takes_largest(self) -> bool:
-        """Whether the token of the largest logit is taken, without a draw."""
+        """Whether the token with the largest logit is always taken, without a draw."""
         sampling = self._sampling
         return sampling.greedy or sampling.top_k == 1 or sampling.top_p == 0
 
     def ahead(self) -> Sampler:
-        """Return a sampler that draws the same as this one will, without changing it."""
+        """Return a copy that will make the same draws as this sampler."""
         made = Sampler(self._sampling, self._stream)
         if not self._sampling.greedy:
             made.__dict__["_random"] = copy.deepcopy(self._random)
         return made
 
     def choose(self, logits: np.ndarray) -> int:
-        """Return the next token for processed logits f32 [V]; of equal ones the smallest.
+        """Return the next token for processed logits f32 [V]; if greedy, the smallest token among
+        equal logits.
 
-        Logits of -inf are never drawn. ExecutionError when the largest logit is not finite.
+        Logits of -inf are never drawn. ExecutionError if the largest logit is not finite.
         """
-        best = int(logits.argmax())  # the first NaN, where there is one
+        best = int(logits.argmax())  # the first NaN, if there is one
         require_finite(float(logits[best]))
         if self.takes_largest:
             return best
@@ -84,9 +86,9 @@ def require_finite(largest: float) -> None:
 
 
 def candidates(logits: np.ndarray, sampling: Sampling) -> tuple[np.ndarray | range, np.ndarray]:
-    """Return the tokens that may be drawn by finite logits [V], and their weights.
+    """Return the tokens left after truncation of finite logits [V], and their weights.
 
-    The likeliest has the weight 1.
+    The likeliest token has weight 1.
     """
     if sampling.top_k is not None:
         tokens = _likeliest(logits, sampling.top_k)
@@ -112,7 +114,7 @@ def _of(tokens: np.ndarray | range, kept: np.ndarray) -> np.ndarray:
 
 
 def _cuts(sampling: Sampling) -> list[Callable[[np.ndarray], np.ndarray]]:
-    """Return the truncations of transformers that need whole distributions, in its order."""
+    """Return the truncations that need whole distributions, in transformers' order."""
     typical, epsilon, eta = sampling.typical_p, sampling.epsilon_cutoff, sampling.eta_cutoff
     cuts: list[Callable[[np.ndarray], np.ndarray]] = []
     if typical is not None and typical < 1:
@@ -138,7 +140,8 @@ def _surprise(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
 
 
 def _typical(weights: np.ndarray, mass: float) -> np.ndarray:
-    """Return which tokens are typical: the nearest to the entropy, until they reach `mass`."""
+    """Return which tokens are typical: those with surprise closest to the entropy, until they reach
+    `mass`."""
     shares, surprise, entropy = _surprise(weights)
     distance = np.abs(surprise - entropy)
     order = np.argsort(distance, kind="stable")
@@ -147,8 +150,8 @@ def _typical(weights: np.ndarray, mass: float) -> np.ndarray:
 
 
 def _at_least(weights: np.ndarray, share: float) -> np.ndarray:
-    """Return which tokens have at least that probability; the likeliest always."""
-    # A cutoff above every probability must still leave a token, hence the maximum below.
+    """Return which tokens have at least the probability `share`; always includes the likeliest."""
+    # A cutoff above every probability must still leave one token, hence the maximum below.
     wanted = share * weights.sum(dtype=np.float64)
     return np.flatnonzero((weights >= wanted) | (weights == weights.max()))
 
@@ -163,9 +166,10 @@ def _weights(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
 def _nucleus_of_all(
     logits: np.ndarray, sampling: Sampling, top_p: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Top-p of the whole vocabulary, in the order of tokens; of equal ones the smaller first."""
+    """Apply top-p to the whole vocabulary; among equal logits smaller tokens come first. Results
+    are in token order."""
     weights = _weights(logits, sampling)
-    falling = np.sort(weights)[::-1]  # many times as fast as `argsort`
+    falling = np.sort(weights)[::-1]  # many times faster than `argsort`
     count = _count_reaching(falling, top_p * float(weights.sum(dtype=np.float64)))
     tokens = np.flatnonzero(weights >= falling[count - 1])
     if tokens.size > count:
@@ -175,7 +179,7 @@ def _nucleus_of_all(
 
 
 def _count_reaching(falling: np.ndarray, share: float) -> int:
-    """Return how many of the first weights reach `share`, adding up no more than needed."""
+    """Return how many leading weights reach `share`, summing no more than needed."""
     size = _FIRST_GUESS
     while size < falling.size and falling[:size].sum(dtype=np.float64) < share:
         size *= 8
@@ -187,7 +191,7 @@ def _count_reaching(falling: np.ndarray, share: float) -> int:
 def _drawn(weights: np.ndarray, share: float) -> int:
     """Return the index at which the cumulative weight passes `share`; never one of weight 0.
 
-    Blocks are added up first: a running sum over a whole vocabulary takes ten times as long.
+    Blocks are summed first: a running sum over a whole vocabulary takes ten times as long.
     """
     # Sums are f64: in f32, a running sum over a whole vocabulary swallows small weights.
     blocks = np.add.reduceat(weights, np.arange(0, weights.size, _BLOCK), dtype=np.float64)
@@ -197,12 +201,13 @@ def _drawn(weights: np.ndarray, share: float) -> int:
     inside = np.cumsum(weights[block * _BLOCK : (block + 1) * _BLOCK], dtype=np.float64)
     rest = target - float(passed[block - 1]) if block else target
     index = block * _BLOCK + int(np.searchsorted(inside, rest, side="right"))
-    # Sums in another order may differ in their last bits.
+    # Sums in another order may differ in the last bits, so clamp.
     return index if index < weights.size and weights[index] else int(weights.argmax())
 
 
 def _likeliest(logits: np.ndarray, count: int) -> np.ndarray:
-    """Return the tokens of the `count` largest logits, falling; of equal ones the smaller first."""
+    """Return the tokens of the `count` largest logits in descending order; among equal logits
+    smaller tokens first."""
     edge = _reached_by(logits, count)
     tokens = np.arange(logits.size) if edge is None else np.flatnonzero(logits >= edge)
     # Stable, so that ties at the edge fall to the smaller token.
@@ -210,7 +215,8 @@ def _likeliest(logits: np.ndarray, count: int) -> np.ndarray:
 
 
 def _reached_by(logits: np.ndarray, count: int) -> float | None:
-    """Return a threshold that `count` logits reach, and few others; None if nearly all would.
+    """Return a threshold reached by at least `count` logits and few others; None if nearly all
+    would reach it.
 
     Each of many groups has a maximum, and the count-th largest of these maxima is reached by at
     least `count` logits.
@@ -218,7 +224,7 @@ def _reached_by(logits: np.ndarray, count: int) -> float | None:
     groups = logits.size // _GROUPS_OF
     if groups <= count:
         return None
-    # Strided groups, not adjacent logits: the maximum over axis 0 runs over contiguous rows. The
-    # logits of an incomplete group only raise the number that reaches the threshold.
+    # Groups are strided rather than adjacent, so that the maximum over axis 0 runs over contiguous
+    # rows. Logits of an incomplete group can only increase the number that reach the threshold.
     largest = logits[: groups * _GROUPS_OF].reshape(_GROUPS_OF, groups).max(axis=0)
     return float(np.partition(largest, groups - count)[groups - count])

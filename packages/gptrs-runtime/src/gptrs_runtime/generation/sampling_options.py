@@ -1,4 +1,4 @@
-"""The options that choose each token: penalties, temperature, and cuts of the distribution."""
+"""The options of token choice: penalties, temperature, and truncations of the distribution."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _OF_OPENAI: Final = Meta(ge=-2, le=2)
 
 
 class Sampling(Options, frozen=True):
-    """Settings of penalties and of the choice of a token.
+    """Settings of penalties and of token choice.
 
-    Temperature 0 is greedy and ignores what truncates the distribution.
+    Temperature 0 is greedy and ignores truncations.
 
     The penalties come first. `repetition_penalty` divides the positive logits of all tokens seen so
     far, the prompt included, and multiplies the negative ones (Keskar et al. 2019). Of tokens that

@@ -1,4 +1,4 @@
-"""The texts of a scheduler: the tokens each has read, and its share of the next step."""
+"""The texts of a scheduler: their progress, and their shares of the next step."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ WhenRead = Callable[[TextPages], None]
 
 @dataclass(eq=False)
 class Work:
-    """A text, the texts that continue the same prompt, and its pages once it runs.
+    """A text, copies that continue the same prompt, and its pages once it runs.
 
-    Of waiting works, the one with the smallest `priority_key` begins first.
+    The waiting work with the smallest `priority_key` starts first.
     """
 
     text: GeneratedText
@@ -31,49 +31,50 @@ class Work:
     when_read: WhenRead | None = None
     pages: TextPages = field(default_factory=lambda: TextPages((), [], []))
     room: int = 0
-    """The positions that it may have in its pages so far."""
+    """The number of positions reserved so far."""
     mask: Future[None] | None = None
-    """The work for the next token that is done beside the steps."""
+    """The concurrent work on the next token's mask."""
     logits: np.ndarray | None = None
-    """Those of the next token, f32 [V], while its mask is not there."""
+    """The next token's logits, f32 [V], while its mask is pending."""
 
     @property
     def unread(self) -> list[int]:
-        """The tokens that the model has not seen."""
+        """The tokens not yet read by the model."""
         return self.text.context.tokens[self.pages.length :]
 
 
 @dataclass(eq=False)
 class Read:
-    """The next tokens of a text, whether they are its last ones, and what may come after them."""
+    """The next tokens of a text to read, whether they are its last, and guesses after them."""
 
     work: Work
     tokens: list[int]
     is_last: bool
     guess: Guess | None = None
     scored: Sequence[int] = ()
-    """Tokens after `tokens` whose logits are needed, too."""
+    """Further tokens whose logits are needed, too."""
 
     @property
     def grows(self) -> bool:
-        """Whether it is only the token that the text chose last."""
+        """Whether it consists only of the token chosen last."""
         return self.is_last and len(self.tokens) == 1 and bool(self.work.text.tokens)
 
     @property
     def guessed(self) -> Sequence[int]:
-        """The tokens after the next ones, each with logits of its own."""
+        """The guessed tokens, each with its own logits."""
         return self.scored if self.guess is None else self.guess.tokens
 
 
 def by_priority(work: Work) -> tuple[int, float, int]:
-    """Return the key by which texts are ordered."""
+    """Return the sort key of texts."""
     return work.priority_key
 
 
 def read_shares(unread: Mapping[Work, int], room: int) -> dict[Work, int]:
     """Return how many unread tokens each text reads next, at most `room` in total.
 
-    The first text gets half of the room and what the others, the shortest first, leave of the rest.
+    The first text gets half of the room; the others, shortest first, share the rest, and what they
+    leave goes to the first.
     """
     if not unread:
         return {}
@@ -90,30 +91,31 @@ def read_shares(unread: Mapping[Work, int], room: int) -> dict[Work, int]:
 
 
 _MOST_TURNS: Final = 4096
-"""Clients whose turns are remembered until some are in the past."""
+"""Number of remembered clients above which past turns are dropped."""
 
 
 class Client(NamedTuple):
-    """A client with a share of its own: weight 2 takes twice as many turns as weight 1."""
+    """A client with a weighted share: weight 2 gets twice as many turns as weight 1."""
 
     name: str
     weight: float = 1.0
 
 
 class Turns:
-    """The order of texts of several clients, by start-time fair queueing.
+    """Orders texts of several clients by start-time fair queueing.
 
-    A client that asks for much waits for itself: its next turn is as many later as its texts,
-    divided by its weight.
+    A client with many requests only delays itself: each request advances its next turn by its
+    number of texts, divided by its weight.
     """
 
     def __init__(self) -> None:
         self._now = 0.0
-        """The turn of the text that began last."""
+        """The turn of the text started last."""
         self._next: dict[Hashable, float] = {}
 
     def next(self, client: Hashable, texts: int) -> float:
-        """Return the turn of a request: after those of its client, and not before the present."""
+        """Return the turn of a request: after the client's earlier ones, and not before the current
+        turn."""
         turn = max(self._now, self._next.get(client, 0.0))
         if len(self._next) >= _MOST_TURNS:
             self._next = {name: t for name, t in self._next.items() if t > self._now}
@@ -122,5 +124,5 @@ class Turns:
         return turn
 
     def begins(self, turn: float) -> None:
-        """Say that a text of this turn begins."""
+        """Record that a text of this turn starts."""
         self._now = max(self._now, turn)

@@ -1,4 +1,5 @@
-"""The scheduler of texts that run together: each step mixes prefill and decode of those present."""
+"""The scheduler of concurrent texts: continuous batching, where each step mixes prefill and
+decode."""
 
 from __future__ import annotations
 
@@ -31,45 +32,43 @@ from gptrs_runtime.generation.scheduled_text import (
 from gptrs_runtime.generation.text_cache import GreedyRow, Row, TextCache
 
 WhenFailed = Callable[[GeneratedText, Exception], None]
-"""Called with a text that was removed because no token could be chosen."""
+"""Called with a text that was removed because of an error."""
 
 _ANY: Final = 1 << 62
 _ROOM: Final = 128
-"""Positions after its tokens that a text gets at a time."""
+"""Number of positions by which a text grows at a time."""
 _LEAST_ROOM: Final = 64
-"""With less than that it gets more: a step may choose as many tokens."""
+"""With less room than this it grows: a step may choose as many tokens."""
 _MOST_READING: Final = 8
 _MOST_SCORED: Final = 64
-"""Tokens of a text that is scored in a step: there are logits after each, f32 [V]."""
+"""Most tokens of a scored text per step, since each has logits f32 [V]."""
 
 
 class Scheduler:
     """Generates texts until each has ended; `step` runs the model once.
 
-    A step appends one token, or more where they were guessed, to each text whose prompt has been
-    read, and reads up to `chunk` tokens of prompts. Together they are no more than `chunk`, while
-    fewer texts than that run. At most `most_texts` run at once, as long as `cache` has room for
-    them; the others wait, ordered by priority, then by arrival. The first prompt gets at least half
-    of the room, and the shortest of the others the rest, so that a short one need not wait until a
-    long one has been read. The outcome of a text does not depend on others.
+    A step appends one token, or more if guessed, to each text whose prompt has been read, and reads
+    prompts with the rest of its `chunk` tokens. At most `most_texts` run at once, fewer if `cache`
+    has no room; the others wait, ordered by priority, then arrival. The first prompt gets at least
+    half of the room, and the shortest of the others the rest, so that a short prompt need not wait
+    for a long one. The outcome of a text does not depend on others.
 
-    If the cache runs several steps at once, greedy texts use that; then new texts, `cancel`, and
-    texts that end early wait for the end of the run.
+    If the cache can run several steps at once, greedy texts do so; new texts, `cancel`, and texts
+    that end early then wait for the end of the run.
 
-    With `grows` texts begin with room for their prompt and some more, and get more as they grow.
-    Where there is none, the youngest goes back to those that wait, and continues later: what it
-    reads again has the same bits.
+    With `grows`, texts start with room for their prompt and some more, and get more as they grow.
+    If there is none, the youngest text is preempted and continues later; recomputation gives the
+    same bits.
 
-    Texts of one `client` wait for each other: each takes a turn, and the earliest turn is next
-    (start-time fair queueing). Of prompts that take several steps `_MOST_READING` are read at once:
-    more would not be read sooner, and leave short ones no room.
+    Clients take turns (start-time fair queueing). At most `_MOST_READING` prompts that take several
+    steps are read at once: more would not finish sooner, and would leave no room for short ones.
 
-    With `masks` those of forms are computed beside the steps. A text whose mask is not there when
-    its logits are takes no part in the next steps until it is.
+    With `masks`, masks of forms are computed concurrently. A text whose mask is late skips steps
+    until it is ready.
 
-    No thread is started. While one runs a step, others may add texts, and run schedulers of the
-    same cache; they wait for each other, as does `cancel`. An error of one text, for example from a
-    logits processor, is passed to `when_failed`, and the others continue; without it `step` raises.
+    It starts no thread. While a thread runs a step, others may add texts; schedulers of the same
+    cache wait for each other, as does `cancel`. An error of one text, for example from a logits
+    processor, is passed to `when_failed`, and the others continue; without it `step` raises.
     """
 
     def __init__(
@@ -91,27 +90,27 @@ class Scheduler:
         self._most_texts = most_texts
         self._when_failed = when_failed
         self._added: deque[Work] = deque()
-        """Texts that no step has seen: other threads add them at any time."""
+        """Texts not seen by a step yet; other threads may add to it at any time."""
         self._count = itertools.count()
         self._waiting: list[Work] = []
         self._running: list[Work] = []
         self._grown: list[tuple[GeneratedText, str]] = []
-        """The pieces that no step has returned yet."""
+        """Pieces not returned by a step yet."""
         self._failed: list[tuple[GeneratedText, Exception]] = []
 
     @property
     def running(self) -> list[GeneratedText]:
-        """The texts that have begun and not ended."""
+        """Return the texts that have started but not ended."""
         return [work.text for work in self._running]
 
     @property
     def waiting(self) -> int:
-        """How many texts have not begun."""
+        """Return the number of texts that have not started."""
         return len(self._added) + len(self._waiting)
 
     @property
     def busy(self) -> bool:
-        """Whether there are texts that have not ended."""
+        """Return whether there are texts that have not ended."""
         return bool(self._running or self.waiting or self._grown)
 
     def add(
@@ -132,7 +131,7 @@ class Scheduler:
         self._added.append(Work(text, priority_key, list(copies), when_read))
 
     def cancel(self, text: GeneratedText) -> None:
-        """Take a text out, whether it has begun or not; nothing happens if it has ended."""
+        """Remove a text, whether or not it has started; no effect if it has ended."""
         with self._cache.exclusive():
             self._take_in()
             self._waiting = [work for work in self._waiting if work.text is not text]
@@ -181,7 +180,7 @@ class Scheduler:
             self._masks.wait_for_any(self._running)
 
     def _steps_at_once(self, reads: Sequence[Read]) -> int:
-        """Return how many steps of these texts may be one run of the model."""
+        """Return how many steps of these texts one run of the model may take."""
         if not all(read.grows for read in reads):
             return 1
         most = min(self._cache.steps_at_once, self._chunk)
@@ -190,7 +189,7 @@ class Scheduler:
         return min(most, *(read.work.text.steps_ahead for read in reads)) if most > 1 else 1
 
     def _run_several(self, reads: Sequence[Read], most: int) -> None:
-        """Run up to `most` steps at once; each text takes the tokens that it has room for."""
+        """Run up to `most` steps at once; each text takes as many tokens as it has room for."""
         rows = [
             GreedyRow(work.pages, work.unread[0], work.text.room + 1, work.text.ends)
             for work in (read.work for read in reads)
@@ -214,12 +213,11 @@ class Scheduler:
         return len(pieces)
 
     def _run(self, reads: Sequence[Read]) -> None:
-        """Run the model on the next tokens of texts, and on what may come after them."""
+        """Run the model on the next tokens of texts, and on guesses after them."""
         self._guess(reads)
         started = time.perf_counter()
         logits = self._cache.run([Row(r.work.pages, r.tokens, r.guessed) for r in reads])
-        # Only steps of single tokens count: the time of a prompt chunk is no measure for rows
-        # with logits.
+        # Only time steps of single tokens: a prompt chunk has rows without logits.
         if all(len(read.tokens) == 1 for read in reads):
             self._guesser.record(len(logits), time.perf_counter() - started)
         first = 0
@@ -236,7 +234,7 @@ class Scheduler:
                     self._guesser.record_guess(guesses, read.guess, accepted, rows)
 
     def _score(self, read: Read, logits: np.ndarray) -> None:
-        """Score the tokens that come after those that a step has read."""
+        """Score the targets of the tokens that a step has read."""
         text, pages = read.work.text, read.work.pages
         text.score(pages.length - 1, logits)
         self._cache.keep(pages, read.guessed)
@@ -244,7 +242,7 @@ class Scheduler:
             self._grown.append((text, ""))
 
     def _guess(self, reads: Sequence[Read]) -> None:
-        """Guess the tokens after the next ones of texts with speculative decoding."""
+        """Add guesses to the reads of texts with speculative decoding."""
         growing: list[Read] = []
         asked: list[Candidate] = []
         for read in reads:
@@ -270,9 +268,9 @@ class Scheduler:
         return self._most_texts is not None and len(self._running) >= self._most_texts
 
     def _admit(self) -> None:
-        """Begin waiting texts, in their order, as long as there is room.
+        """Start waiting texts in order while there is room.
 
-        One whose prompt begins as another that is being read waits for that, and lets others pass.
+        A text whose prompt shares a prefix with one being read waits for it, and lets others pass.
         """
         self._take_in()
         for work in list(self._waiting):
@@ -284,8 +282,8 @@ class Scheduler:
                 continue
             room = self._first_room(text)
             pages = self._cache.admit(known, room, self._chunk, text.source, text.family)
-            # A text without room blocks the later ones: if smaller texts could pass, a large one
-            # might never find room.
+            # A text without room blocks later ones: if smaller texts could pass, a large one might
+            # starve.
             if pages is None and self._running:
                 return
             if pages is None:
@@ -302,13 +300,13 @@ class Scheduler:
             self._prepare(work)
 
     def _first_room(self, text: GeneratedText) -> int:
-        """Return how many positions a text begins with."""
+        """Return the number of positions reserved for a new text."""
         if not self._grows:
             return text.most_positions
         return min(text.most_positions, len(text.context.tokens) + _ROOM)
 
     def _give_room(self) -> None:
-        """Give texts that are about to fill their room more of it, the oldest first."""
+        """Extend texts that are about to fill their room, oldest first."""
         for work in sorted(self._running, key=by_priority):
             most, length = work.text.most_positions, len(work.text.context.tokens)
             while work in self._running and work.room < min(most, length + _LEAST_ROOM):
@@ -327,12 +325,12 @@ class Scheduler:
         return sum(map(self._is_long, self._running)) >= _MOST_READING
 
     def _is_being_read(self, text: GeneratedText) -> bool:
-        """Return whether a running prompt is about to fill pages that `text` can share."""
+        """Return whether a running text is about to fill pages that `text` can share."""
         tokens = text.context.tokens
         for work in self._running:
             if len(work.unread) > 1 and self._cache.chunked and work.text.family == text.family:
                 shared = shared_tokens(work.text.context.tokens, tokens[: len(tokens) - 1])
-                # Only whole pages are shared, and `admit` finds those that are filled already.
+                # Only whole pages are shared, and `admit` finds those already filled.
                 if shared // PAGE_SIZE * PAGE_SIZE > work.pages.length:
                     return True
         return False
@@ -341,7 +339,7 @@ class Scheduler:
         """Return the tokens of the next step."""
         unread = {work: work.unread for work in self._running}
         reading = [w for w in self._running if self._cache.chunked and len(unread[w]) > 1]
-        # Texts that decode take one token each; prompts share what remains of the chunk.
+        # Decoding texts take one token each; prompts share the rest of the chunk.
         room = self._chunk - sum(bool(tokens) for tokens in unread.values()) + len(reading)
         shares = read_shares({work: len(unread[work]) for work in reading}, max(1, room))
         rows: list[Read] = []
@@ -357,22 +355,22 @@ class Scheduler:
     def _before_border(self, work: Work) -> int:
         """Return how many tokens a text can take before it must be read again, at least 1.
 
-        That is any number where it never will be.
+        Unlimited if it never must.
         """
         border, length = self._cache.short_context, work.pages.length
         return _ANY if border is None or length > border else max(1, border - length)
 
     def _least(self, work: Work, unread: int) -> int:
-        """Return how many unread tokens of a text have to come in one step."""
+        """Return how many unread tokens of a text must be in one step."""
         border, length = self._cache.short_context, work.pages.length
         return (
             0 if border is None or not length <= border < length + unread else border + 1 - length
         )
 
     def _continue(self, work: Work, logits: np.ndarray, guess: Sequence[int]) -> int:
-        """Choose the next token of a text, and of its copies after the prompt.
+        """Choose the next token of a text, and after the prompt of its copies.
 
-        Return how many tokens of the guess were accepted: there are logits after each of them.
+        Return how many tokens of the guess were accepted, using the logits after each of them.
         """
         if work.when_read is not None:
             work.when_read(work.pages)
@@ -393,19 +391,19 @@ class Scheduler:
         return accepted
 
     def _prepare(self, work: Work) -> None:
-        """Begin the mask of the next token of a text, unless it has begun."""
+        """Start the mask of a text's next token unless it has been started."""
         if self._masks is not None and work.mask is None and work.text.can_prepare:
             work.mask = self._masks.begin(work.text)
 
     def _waits_for_mask(self, work: Work, logits: np.ndarray) -> bool:
-        """Return whether the mask is not there; `logits` are kept until it is."""
+        """Return whether the mask is pending; `logits` are kept until it is ready."""
         if self._masks is None or self._masks.ready(work):
             return False
         work.logits = logits.copy()
         return True
 
     def _choose_late(self) -> None:
-        """Choose the next tokens of texts whose masks are there now."""
+        """Choose the next tokens of texts whose masks have become ready."""
         for work in list(self._running):
             logits = work.logits
             if logits is not None and work.mask is not None and work.mask.done():
@@ -413,7 +411,7 @@ class Scheduler:
                 self._grow(work, logits[None], ())
 
     def _grow(self, work: Work, logits: np.ndarray, guess: Sequence[int]) -> int:
-        """Choose tokens as long as they match the guess, and one more; return how many."""
+        """Choose tokens while they match the guess, and one more; return the number accepted."""
         pieces: list[str] = []
         accepted = 0
         text = work.text
@@ -421,7 +419,7 @@ class Scheduler:
         if self._waits_for_mask(work, logits[0]):
             return 0
         if work.mask is not None:
-            # Masks of guessed tokens would be computed here, by the thread of the steps.
+            # Masks of guessed tokens would be computed here, in the scheduler's thread.
             guess = ()
         with self._growing(work, pieces), span("choose token"):
             if work.mask is not None:
@@ -440,11 +438,11 @@ class Scheduler:
 
     @contextmanager
     def _growing(self, work: Work, pieces: list[str]) -> Generator[None]:
-        """Append tokens to a text; report `pieces`, or the error that stopped it."""
+        """Scope that appends tokens to a text; reports `pieces`, or the error that stopped it."""
         try:
             yield
         except Exception as error:
-            if pieces:  # those who read them get them first: the next step raises it again
+            if pieces:  # deliver the pieces first: the next step raises it again
                 pass
             elif self._when_failed is None:
                 raise
@@ -457,7 +455,7 @@ class Scheduler:
     def _settle(self) -> None:
         """Release texts that ended, and restore those whose pages are not in the expected state.
 
-        That is the case after a context has shifted, and after an interrupt.
+        That happens after a context shift or an interrupt.
         """
         for work in list(self._running):
             if work.text.ended:
@@ -468,9 +466,9 @@ class Scheduler:
                 self._rewind(work)
 
     def _rewind(self, work: Work) -> None:
-        """Keep the part of the context that is in the pages, except its last token."""
+        """Keep the cached part of the context except its last token."""
         tokens = work.text.context.tokens
-        # At least one token must stay unread: its step computes the next logits.
+        # At least one token must stay unread, since its step computes the next logits.
         kept = shared_tokens(work.pages.tokens, tokens[: len(tokens) - 1])
         try:
             self._cache.rewind(work.pages, kept)

@@ -1,4 +1,4 @@
-"""Checks of a model and its options, and the objects of a generation that follow from them."""
+"""Checks a model and its options, and makes the objects of a generation."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ from gptrs_runtime.loaded_model import LoadedModel
 
 
 class GenerationSetup:
-    """How `model` generates under `options`: makes texts and the schedulers that run them.
+    """Makes texts of `model` under `options`, and the schedulers that run them.
 
-    UsageError for options that do not suit the model, ModelError for a model that cannot generate
-    and for malformed settings of its generation_config.json.
+    UsageError for options incompatible with the model, ModelError for a model that cannot generate
+    or malformed settings in its generation_config.json.
     """
 
     def __init__(self, model: LoadedModel, options: GenerationOptions) -> None:
@@ -55,7 +55,7 @@ class GenerationSetup:
         self._model = model
         self._settings = _followed(model.generation_config) if reads else model.generation_config
         self._limit = _context_limit(self.lm.context_length, options)
-        # Explicit beams choose the likeliest texts, also for a model that samples by default.
+        # Explicit beams choose the likeliest texts even if the model samples by default.
         temperature = 0.0 if (options.beams or 1) > 1 else None
         self._sampling = options.sampling or configured_sampling(
             self._settings, temperature=temperature
@@ -88,10 +88,10 @@ class GenerationSetup:
     def new_text(
         self, prompt: Sequence[int], max_tokens: int | None = None, stream: int = 0
     ) -> GeneratedText:
-        """Return a text that begins with `prompt`; `max_tokens` defaults to the options.
+        """Return a text that starts with `prompt`; `max_tokens` defaults to the options.
 
-        A model that reads a text and writes another one reads the prompt. ContextLengthError when
-        it does not fit. `stream` is passed to the `Sampler`.
+        For an encoder-decoder, the prompt is the source. ContextLengthError if it does not fit.
+        `stream` is passed to the `Sampler`.
         """
         count = self.token_budget(len(prompt), max_tokens)
         pictures = self._pictures(prompt)
@@ -99,7 +99,7 @@ class GenerationSetup:
         processors = self._processors(len(begin), count)
         form = processors[-1] if self.options.form is not None else None
         context, sampler = Context(begin, self._limit), Sampler(self._sampling, stream)
-        # The last token that is chosen is not read.
+        # The last chosen token is never read.
         most_positions = min(self._limit.size, len(begin) + count - 1)
         return GeneratedText(
             prompt=shown_tokens(prompt),
@@ -126,8 +126,8 @@ class GenerationSetup:
         built_in = built_in_processors(self._sampling, self._suppression, self._ends, begin)
         if self._sources is not None:
             built_in += self._sources.processors(count)
-        # The user's processors come last: they see which tokens are suppressed, and have the last
-        # word.
+        # The user's processors come last, so that they see suppressed tokens and have the final
+        # say.
         processors = [*built_in, *self.options.logits_processors]
         if self.options.form is not None:
             processors.append(self.options.form.new_processor(begin))
@@ -171,7 +171,8 @@ class GenerationSetup:
     def _guesses(
         self, context: Context, sampler: Sampler, most_positions: int
     ) -> TextGuesses | None:
-        """Return how a text is guessed ahead; CacheBudgetError if it does not fit the draft."""
+        """Return the guess sources of a text; CacheBudgetError if it does not fit the draft's
+        cache."""
         options = self.options
         guesses = options.prompt_lookup or options.draft is not None
         if guesses and self.cache is not None and self.cache.keeps_states:
@@ -199,7 +200,7 @@ class GenerationSetup:
         return draft_cache(self._model, self.options.draft, dtype)
 
     def token_budget(self, prompt: int, max_tokens: int | None) -> int:
-        """Return how many tokens may follow `prompt` ones; ContextLengthError if they do not fit.
+        """Return how many tokens may follow `prompt` tokens; ContextLengthError if they do not fit.
 
         `max_tokens` defaults to the options. UsageError if either is below 1.
         """
@@ -233,7 +234,8 @@ class GenerationSetup:
         grows: bool = False,
         masks: MasksBeside | None = None,
     ) -> Scheduler:
-        """Return a scheduler on `cache`, else on that which all generations of the model share."""
+        """Return a scheduler on `cache`, by default on the cache shared by the model's
+        generations."""
         return Scheduler(
             cache or self.cache or self._own_cache(),
             chunk=self.options.prefill_chunk,
@@ -244,7 +246,7 @@ class GenerationSetup:
         )
 
     def _own_cache(self) -> TextCache:
-        """Return a cache for one scheduler, where texts of others have nothing to share."""
+        """Return a cache for one scheduler, for models whose texts share nothing with others."""
         if self._sources is not None:
             return SourceCache(self._model.seq2seq(), self._model.backend)
         return NoCache(self._model.causal_lm())
@@ -261,7 +263,7 @@ class GenerationSetup:
             return _NoText()
         tokenizer = self._model.tokenizer
         decode = partial(tokenizer.decode, special=self.options.special)
-        # A form is of all that is written, and so of a space at its beginning.
+        # A form covers everything generated, including a leading space.
         return after(tokenizer.encode("a", special=False), decode) if self.options.form else decode
 
 
@@ -273,7 +275,7 @@ class _NoText:
 
 
 def _followed(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return generation_config.json without the settings that `SourceSettings` reads."""
+    """Return generation_config.json without the settings read by `SourceSettings`."""
     return {name: value for name, value in settings.items() if name not in FORCED}
 
 

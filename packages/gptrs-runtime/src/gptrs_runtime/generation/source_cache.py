@@ -1,4 +1,4 @@
-"""Generation about sources: a `TextCache` for encoder-decoder models."""
+"""The cache of encoder-decoders: a `TextCache` that encodes sources."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gptrs_runtime.text_batches import one_batch
 
 
 class SourceText(TextPages):
-    """A text, its source, and once it has begun its lot and the row that it has there."""
+    """A text, its source, and once started its lot and its row there."""
 
     def __init__(self, source: Sequence[int], lot: Lot | None = None, row: int = 0) -> None:
         super().__init__((), [], [])
@@ -39,7 +39,7 @@ class SourceText(TextPages):
 
 
 class Lot:
-    """Texts that began together, with as many tokens, and grow in step."""
+    """Texts that started together with equally many tokens and grow in lockstep."""
 
     def __init__(self, state: DecoderState) -> None:
         self.state = state
@@ -66,7 +66,7 @@ class Lot:
 
 
 class SourceCache(TextCache):
-    """Reads the sources of texts that begin together, and keeps what each lot needs.
+    """Encodes the sources of texts that start together, and keeps the state of each lot.
 
     Texts are admitted until the first step; others wait until these have ended.
     """
@@ -86,7 +86,7 @@ class SourceCache(TextCache):
         source: Sequence[int] = (),
         family: int = 0,
     ) -> TextPages | None:
-        # None while others write.
+        # None while others are being decoded.
         return None if self._begun else SourceText(source)
 
     @override
@@ -110,17 +110,17 @@ class SourceCache(TextCache):
 
     @override
     def rewind(self, text: TextPages, length: int) -> None:
-        """Raise CacheBudgetError: a text of a batch cannot go back alone; it must start over."""
+        """Raise CacheBudgetError: a text of a lot cannot be rewound alone; it must start over."""
         raise CacheBudgetError("a text that is written in step with others cannot go back")
 
     @override
     def release(self, text: TextPages) -> None:
-        """Let others begin once all that run have ended."""
+        """Admit others once all running texts have ended."""
         if isinstance(text, SourceText):
             self._begun.discard(text)
 
     def _begin(self, rows: Iterable[tuple[SourceText, Sequence[int]]]) -> None:
-        """Read the sources of texts without a lot, those with as many tokens together."""
+        """Encode the sources of texts without a lot, batching those with equally many tokens."""
         lots: dict[int, list[SourceText]] = {}
         for text, tokens in rows:
             if text.lot is None:
@@ -135,15 +135,15 @@ class SourceCache(TextCache):
             self._begun.update(texts)
 
 
-# How texts about sources begin and end: settings of encoder-decoder models.
+# Settings of encoder-decoders: how texts start and end.
 
 
 FORCED = ("forced_bos_token_id", "forced_eos_token_id")
-"""Settings that are followed where a text has a source."""
+"""Settings supported for texts with a source."""
 
 
 class SourceSettings:
-    """The first tokens of texts, and those that the settings of the model force.
+    """The first tokens of texts, and tokens forced by the model's settings.
 
     ModelError for a model without a start token, and malformed settings; UsageError for options
     that do not apply.
@@ -179,21 +179,21 @@ class SourceSettings:
             )
 
     def processors(self, count: int) -> list[LogitsProcessor]:
-        """Return what forces the first and the last of `count` new tokens."""
+        """Return the processors that force the first and the last of `count` new tokens."""
         begin = len(self.begin)
         forced = {begin: self._first, begin + count - 1: self._last}
         return [ForcedToken(at, token) for at, token in forced.items() if token is not None]
 
 
 class ForcedToken:
-    """Lets only one token follow the first `length` ones."""
+    """Allows only one token after the first `length` ones."""
 
     def __init__(self, length: int, token: int) -> None:
         self._length = length
         self._token = token
 
     def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
-        """Set the logits of all other tokens to -inf, if it is its turn."""
+        """Set the logits of all other tokens to -inf after `length` tokens."""
         if tokens.size == self._length:
             logits[:] = -np.inf
             logits[self._token] = 0
@@ -201,7 +201,7 @@ class ForcedToken:
 
 
 def first_token(model: LoadedModel) -> int:
-    """Return the first token of each text about a source; ModelError if none is named."""
+    """Return the decoder's start token; ModelError if the settings name none."""
     for name in ("decoder_start_token_id", "bos_token_id"):
         found = _token(model.generation_config, model.config, name)
         if found is not None:
@@ -223,16 +223,16 @@ def _token(settings: Mapping[str, object], config: Mapping[str, object], name: s
     return value
 
 
-# One cache for models that differ by their adapters, whose texts run in one step.
+# One cache for models that differ in their adapters, whose texts run in one step.
 
 
 class AdaptedSteps(Protocol):
-    """A model whose linear layers have several adapters."""
+    """A model whose linear layers support several adapters."""
 
     def adapted_step(
         self, step: RaggedStep, adapters: np.ndarray, buffers: PageBuffers
     ) -> np.ndarray:
-        """Run a step whose row n is of adapter `adapters[n]`, si32 [N], the first is 1."""
+        """Run a step with adapter `adapters[n]`, si32 [N], numbered from 1, for row n."""
         ...
 
 
@@ -258,10 +258,10 @@ def adapted_steps(models: Sequence[LoadedModel]) -> AdaptedSteps:
 
 
 class FamilyCache(PagedCache):
-    """The pages of all texts of `models`, which differ by their adapters: families 1, 2, ...
+    """The pages of all texts of `models`, which differ in their adapters: families 1, 2, ...
 
-    A step of one family runs its model; a step of several runs `together`, where each row gets the
-    product of its own adapter, with the same bits. Texts share pages only within their family.
+    A step of one family runs its model; a step of several runs `together`, where each row gets its
+    own adapter's product, with the same bits. Texts share pages only within their family.
     """
 
     def __init__(

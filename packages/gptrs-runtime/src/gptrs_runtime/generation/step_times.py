@@ -1,4 +1,4 @@
-"""Measured times of steps by their number of rows."""
+"""Measured times, shapes and cache sizes of steps."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ from gptrs_runtime.text_batches import parsed_bytes, shown_bytes
 
 _KEPT: Final = 8
 _TRUSTED: Final = 2
-"""Samples that a number of rows needs: the first step of a kind may have compiled something."""
+"""Samples required per number of rows: the first step of a kind may have included compilation."""
 _LIFETIME: Final = 512
-"""Age in steps after which a sample is ignored: the load of the machine may have changed."""
+"""Age in steps after which samples are ignored: the machine's load may have changed."""
 _UNKNOWN_ROW: Final = 0.04
-"""Cost of one more row before it is measured, in steps of one row."""
+"""Assumed cost of one more row before measurement, in steps of one row."""
 
 
 class StepTimes:
-    """Seconds of steps by rows: the shortest of the last samples, since others only add to them."""
+    """Seconds of steps by rows: the shortest of recent samples, since interference only adds
+    time."""
 
     def __init__(self) -> None:
         self._samples: dict[int, deque[tuple[int, float]]] = {}
@@ -42,7 +43,7 @@ class StepTimes:
         self._known: dict[int, float] = {}
 
     def record(self, rows: int, seconds: float) -> None:
-        """Take in that a step of `rows` rows took so long."""
+        """Record the time of a step of `rows` rows."""
         self._steps += 1
         samples = self._samples.setdefault(rows, deque(maxlen=_KEPT))
         samples.append((self._steps, seconds))
@@ -54,8 +55,8 @@ class StepTimes:
     def estimate(self, rows: int) -> float | None:
         """Return the seconds of a step of `rows` rows; None before the first measurement.
 
-        No step takes longer than one with more rows, which discards samples taken while the machine
-        was busy.
+        Assumes that no step takes longer than one with more rows, which discards samples taken
+        while the machine was busy.
         """
         sizes = sorted(self._known)
         if not sizes:
@@ -79,14 +80,14 @@ class StepTimes:
                 self._known.pop(rows, None)
 
 
-# The sizes of steps: exact for backends that support any size, else a few classes.
+# The sizes of steps: exact for backends with symbols, else a few size classes.
 
 
 _FIRST_WIDTH = 4
 
 
 class StepShapes:
-    """How many rows, texts, and pages a text a backend is to see."""
+    """Pads the numbers of rows, texts, and pages per text for a backend."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -94,14 +95,14 @@ class StepShapes:
     def padded(self, step: RaggedStep) -> RaggedStep:
         """Return `step` in the sizes of the backend.
 
-        Texts that are added have no rows, and rows that are added belong to no text: they are token
-        0 at position 0 and write to page 0.
+        Padding texts have no rows, and padding rows belong to no text: they are token 0 at position
+        0 and write to page 0.
         """
         if self._backend.symbolic:
             return step
         rows, texts, width = len(step.tokens), len(step.lengths), step.page_tables[0].shape[1]
         rows, texts = (padded_size(self._backend, n) or n for n in (rows, texts))
-        # Each text grows by a page now and then: a program for each number would be many.
+        # Texts gain pages again and again: a program per number of pages would be too many.
         width = padded_size(self._backend, width) or bucket(width, _FIRST_WIDTH)
         return RaggedStep(
             tokens=_padded(step.tokens, rows),
@@ -121,7 +122,7 @@ def _padded(array: np.ndarray, *shape: int, fill: int = 0) -> np.ndarray:
     return made
 
 
-# The memory of the key/value cache: its size, element type, and division among groups.
+# The memory of the key/value cache: size, element type, and division among groups.
 
 
 BUDGET: Final = "GPTRS_CACHE_BUDGET"
@@ -132,7 +133,7 @@ CACHE_DTYPES: Final[dict[str, DType]] = {
     "f16": dtypes.f16,
     "q8": dtypes.si8,
 }
-"""The element types by their names; q8 are codes of 8 bits with a scale for each vector."""
+"""Element types by name; q8 means 8-bit codes with a scale per vector."""
 
 _CONTEXTS = 8
 """Whole contexts that the default budget holds at most."""

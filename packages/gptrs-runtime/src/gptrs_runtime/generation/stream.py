@@ -1,4 +1,4 @@
-"""Text as it is generated, piece by piece."""
+"""Streams of text as it is generated."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ from gptrs_runtime.text_batches import Prompt
 
 if TYPE_CHECKING:
     import asyncio
-else:  # a text that nobody awaits does not need it
+else:  # only needed for async streams
     asyncio = lazy_module("asyncio")
 
 
 class TextStream:
     """An iterator over pieces of generated text; `generation` is the outcome so far.
 
-    All checks happen when it is made, before any work. Pieces are whole characters. A model
-    without a tokenizer yields empty pieces, one a token. Tokens that the cache of the model has
-    already are not read again. With beams the whole text comes as one piece, and several tokens do
-    where `steps_at_once` of the options lets them.
+    All checks happen in the constructor, before any work. Pieces consist of whole characters. A
+    model without a tokenizer yields an empty piece per token. Cached tokens are not read again.
+    With beams, the whole text comes as one piece; with `steps_at_once` above 1, several tokens may.
     """
 
     def __init__(self, model: LoadedModel, prompt: Prompt, options: GenerationOptions) -> None:
@@ -61,7 +60,7 @@ class TextStream:
         return self._text.generation()
 
     def close(self) -> None:
-        """End the stream where it is, and give its cache back."""
+        """End the stream, and release its cache."""
         self._pieces.close()
 
     def _found(self, search: BeamSearch) -> Generator[str]:
@@ -78,14 +77,14 @@ class TextStream:
             self._scheduler.close()
 
 
-# Text as it is generated, for programs with an event loop: steps run in other threads.
+# Streams for programs with an event loop: steps run in other threads.
 
 
 class AsyncTextStream:
     """An asynchronous iterator over pieces of generated text; `generation` is the outcome so far.
 
-    Each step runs in a thread, so that the event loop goes on meanwhile. A task that is cancelled
-    leaves its step running to its end; `aclose` waits for it.
+    Each step runs in a thread, so that the event loop stays responsive. A cancelled task lets its
+    current step finish; `aclose` waits for it.
     """
 
     def __init__(self, stream: TextStream) -> None:
@@ -107,7 +106,7 @@ class AsyncTextStream:
         return self._stream.generation
 
     async def aclose(self) -> None:
-        """End the stream where it is, and give its cache back."""
+        """End the stream, and release its cache."""
         await asyncio.to_thread(self._close)
 
     def _next(self) -> str | None:

@@ -1,4 +1,4 @@
-"""The cache as a scheduler sees it: admit texts, run a step of them, fork, rewind, release."""
+"""The cache interface of schedulers: admit texts, run a step, fork, rewind, release."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from gptrs_runtime.loaded_model import LoadedModel
 
 
 class Row(NamedTuple):
-    """A text of a step, its new tokens, and tokens that may follow them.
+    """A text in a step, its new tokens, and guesses that may follow them.
 
-    The text keeps `tokens`. Its keys and values remain until its next step, see `keep`: the row
-    begins after `after` earlier guessed tokens. One of both is not empty.
+    The text keeps `tokens`. Keys and values of guesses remain until its next step, see `keep`; the
+    row starts after `after` earlier guessed tokens. Tokens or guesses are not empty.
     """
 
     text: TextPages
@@ -35,10 +35,10 @@ class Row(NamedTuple):
 
 
 class GreedyRow(NamedTuple):
-    """A text of several steps: its new token, the steps that it has room for, and its ends.
+    """A text in several greedy steps: its new token, the number of steps it has room for, and its
+    end tokens.
 
-    The text keeps `token`. The keys and values of the tokens after it remain until its next step,
-    see `keep`.
+    The text keeps `token`. Keys and values of later tokens remain until its next step, see `keep`.
     """
 
     text: TextPages
@@ -48,27 +48,27 @@ class GreedyRow(NamedTuple):
 
 
 class TextCache:
-    """Runs a model on texts and keeps what later steps need of them: here nothing.
+    """Runs a model on texts, and may keep state for later steps; this base keeps none.
 
-    All tokens of a text are new in each step. A cache that keeps something overrides the rest.
+    Without state, all tokens of a text are new in each step. Caches override the other methods.
     """
 
     chunked = False
-    """Whether a text may be read in several steps."""
+    """Whether a prompt may be read in several steps."""
     short_context: int | None = None
-    """Tokens after which a text is read again, in one step; see `CausalLMModule.short_context`."""
+    """Length beyond which a text is read again in one step; see `CausalLMModule.short_context`."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self.times = StepTimes()
-        """The measured time of steps."""
+        """Measured times of steps."""
 
     def exclusive(self) -> AbstractContextManager[object]:
-        """Scope in which no other thread uses the cache; one may enter it again."""
+        """Scope in which no other thread uses the cache; reentrant."""
         return self._lock
 
     def require(self, positions: int, step: int) -> None:
-        """CacheBudgetError if such a text would not even fit alone; see `admit`."""
+        """Raise CacheBudgetError if such a text would not fit even alone; see `admit`."""
 
     def admit(
         self,
@@ -80,35 +80,34 @@ class TextCache:
     ) -> TextPages | None:
         """Return a text of up to `positions` with the prefix `tokens`; None if it must wait.
 
-        `source` are the tokens of the text that it is about, for models that read one. `family` is
-        which of the models of a `FamilyCache` it is of. Up to `step` of its tokens are read per
-        step. Its `length` says how many tokens are known, all but the last one at most.
-        CacheBudgetError if it would not even fit alone.
+        `source` are the source tokens of an encoder-decoder. `family` is the index of its model in
+        a `FamilyCache`. Up to `step` of its tokens are read per step. Its `length` is the number of
+        cached tokens, at most all but the last. CacheBudgetError if it would not fit even alone.
         """
         return TextPages((), [], [])
 
     def run(self, rows: Sequence[Row]) -> np.ndarray:
         """Append tokens to texts; return logits f32 [R, V] after the last one of each.
 
-        Those after each guessed token of a text follow.
+        The logits after each guessed token of a text follow its own.
         """
         raise NotImplementedError
 
     def keep(self, text: TextPages, tokens: Sequence[int]) -> None:
-        """Append tokens that the last step of the text had as the first of its guess."""
+        """Append the accepted first tokens of the last step's guess."""
 
     def fork(self, text: TextPages) -> TextPages | None:
-        """Return another text with the same content; None if it must wait."""
+        """Return a copy of a text; None if it must wait."""
         return TextPages((), [], [])
 
     def rewind(self, text: TextPages, length: int) -> None:
-        """Forget all but the first `length` tokens, or all; CacheBudgetError without room."""
+        """Truncate to the first `length` tokens, or to none; CacheBudgetError without room."""
 
     def release(self, text: TextPages) -> None:
-        """Give back the memory of a text."""
+        """Release the memory of a text."""
 
     grows = False
-    """Whether texts may be admitted with less room than they will need, see `grow`."""
+    """Whether texts may be admitted with less room than they may need, see `grow`."""
 
     def grow(self, text: TextPages, positions: int, step: int) -> bool:
         """Let a text have up to `positions`; False, and no change, without room."""
@@ -116,19 +115,19 @@ class TextCache:
 
     @property
     def steps_at_once(self) -> int:
-        """How many steps `run_greedy` takes at most; 1 where it cannot be called."""
+        """Most steps of `run_greedy`; 1 if it is not supported."""
         return 1
 
     def run_greedy(self, rows: Sequence[GreedyRow], count: int) -> Chosen:
         """Append a token to each text, then the likeliest one `count` times; return these.
 
-        No text chooses another one after one of its ends once all have come to theirs.
+        Stops once every text has chosen one of its end tokens.
         """
         raise NotImplementedError
 
 
 class NoCache(TextCache):
-    """Generation without a key/value cache: each step reads every text again."""
+    """Generation without a key/value cache: each step reads every text from its start."""
 
     def __init__(self, lm: CausalLM) -> None:
         super().__init__()
@@ -143,11 +142,11 @@ class NoCache(TextCache):
         return self._lm.forward(tokens)[0, -1 - len(row.guess) :]
 
 
-# The identity of a model: its settings, its overrides, and every byte of its weights.
+# The identity of a model: its settings, overrides, and every byte of its weights.
 
 
 def model_identity(model: LoadedModel) -> str:
-    """Return a digest, in hex, that is another one for any other model, wherever it lies.
+    """Return a hex digest that differs between models, independent of their location.
 
     CheckpointError if a file of weights was changed after the model was loaded.
     """

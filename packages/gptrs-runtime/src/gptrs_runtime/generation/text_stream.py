@@ -1,4 +1,4 @@
-"""Text that arrives token by token: whole characters only, and nothing past a stop string."""
+"""Incremental decoding of tokens: whole characters only, and nothing past a stop string."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 
 
 _WINDOW = 4
-"""Most tokens that are decoded together before those of earlier pieces are dropped."""
+"""Most tokens decoded together before tokens of earlier pieces are dropped."""
 
 
 Decode = Callable[[Sequence[int]], str]
@@ -24,7 +24,7 @@ Decode = Callable[[Sequence[int]], str]
 def after(before: Sequence[int], decode: Decode) -> Decode:
     """Return a decoder of text that follows the tokens `before`.
 
-    Decoders of SentencePiece leave out a space at the beginning of a text, but of a whole one.
+    SentencePiece decoders drop a leading space, but only at the start of a whole text.
     """
     known = decode(before)
     return lambda tokens: decode([*before, *tokens]).removeprefix(known)
@@ -34,18 +34,18 @@ class IncrementalDecoder:
     """Turns tokens into pieces of text whose concatenation is the text of all tokens.
 
     A piece is held back while it ends in an incomplete UTF-8 sequence. Each piece is decoded
-    together with the previous one, because tokenizers may treat the start of a text differently.
+    together with the previous one, since tokenizers may treat the start of a text differently.
     """
 
     def __init__(self, decode: Decode) -> None:
         self._decode = decode
         self._tokens: list[int] = []
-        """The last tokens, from the beginning of a piece on."""
+        """The last tokens, from the start of a piece."""
         self._emitted = 0
-        """How many characters are in the pieces so far."""
+        """Number of characters in the pieces so far."""
         self._emitted_text = ""
         self.held = 0
-        """How many characters are held back before those that are not whole."""
+        """Number of complete characters held back before an incomplete one."""
 
     def push(self, token: int) -> str:
         """Return the text that `token` completes, possibly empty."""
@@ -72,9 +72,9 @@ class IncrementalDecoder:
 class TokenOffsets:
     """The offsets of tokens in their text, in characters, as tokens are added.
 
-    A token that continues a character has the offset of that character; one that adds no text, such
-    as a special token, has the offset of the next. `bytes_of` gives what a token adds. In bytes
-    that are not UTF-8, offsets are those of a U+FFFD that represents them.
+    A token that continues a character has the offset of that character; a token without text, such
+    as a special token, has the offset of the next one. `bytes_of` returns the bytes that a token
+    adds. Bytes that are not UTF-8 count as the U+FFFD that represents them.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class TokenOffsets:
         self._bytes_of = bytes_of
         self._emitted = 0
         self._held = b""
-        """Bytes of tokens that the decoder holds back."""
+        """Bytes held back by the decoder."""
 
     def push(self, token: int) -> int:
         """Return the offset of a token."""
@@ -103,12 +103,12 @@ class TokenOffsets:
 
 
 def _whole_characters(data: bytes) -> int:
-    """Return how many characters end in `data`; the last one may go on behind it."""
+    """Return how many characters end in `data`; the last one may continue after it."""
     return len(codecs.getincrementaldecoder("utf-8")("replace").decode(data))
 
 
 class StopFilter:
-    """Passes text on until a stop string appears, which may span pieces."""
+    """Passes text through until a stop string appears, which may span pieces."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = [stop for stop in stops if stop]
@@ -122,12 +122,12 @@ class StopFilter:
         return self.found is not None
 
     def push(self, piece: str) -> str:
-        """Return the text that is certain to come before any stop string."""
+        """Return the text that certainly precedes any stop string."""
         if self.stopped:
             return ""
         text = self._held + piece
-        # The one that is complete first counts, so that the cut does not depend on the lengths of
-        # pieces.
+        # The stop string completed first wins, so that the cut does not depend on how the text is
+        # split into pieces.
         found = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
             _, at, self.found = min(found)
@@ -138,7 +138,7 @@ class StopFilter:
         return text[: len(text) - keep]
 
     def finish(self) -> str:
-        """Return the text that was held back as a possible start of a stop string."""
+        """Return the text held back as a possible start of a stop string."""
         held, self._held = self._held, ""
         return held
 
@@ -151,14 +151,14 @@ class StopFilter:
         return 0
 
 
-# Log-probabilities of a chosen token and of the likeliest ones.
+# Log-probabilities of the chosen token and of the likeliest tokens.
 
 
 @dataclass(frozen=True)
 class TokenScores:
     """Natural log-probabilities: `log_softmax` of the model's logits, before logits processors.
 
-    `top` has the likeliest tokens with their log-probabilities, descending, without those of
+    `top` has the likeliest tokens with log-probabilities in descending order, without those of
     probability 0.
     """
 

@@ -31,7 +31,7 @@ class Segment:
     """The inputs that no later segment reads and that are not results, so that they may be
     freed."""
     tables: frozenset[int]
-    """The inputs of which it reads only single rows."""
+    """The inputs that it reads only by rows."""
 
 
 @dataclass(frozen=True, slots=True)

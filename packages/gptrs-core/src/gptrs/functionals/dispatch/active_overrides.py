@@ -1,4 +1,4 @@
-"""Which functionals do something else than the portable thing right now, and who wanted that."""
+"""The active overrides of functionals, and their origins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Keywords = Mapping[str, object]
 
 
 class Origin(enum.IntEnum):
-    """The origin of a policy; the greater one wins, and of equals the inner scope."""
+    """The origin of a policy; the greater one wins, among equals the inner scope."""
 
     CONFIG = 0
     """`runtime.functional_overrides` in the config.json of the model that runs."""
@@ -60,12 +60,12 @@ ACTIVE: ContextVar[Mapping[str, Choice]] = ContextVar(
 
 def _signature() -> Hashable:
     active = ACTIVE.get()
-    if not active:  # the usual case, and checked in every call
+    if not active:  # the usual case, checked in every call
         return ()
     return tuple(sorted((name, str(choice.policy)) for name, choice in active.items()))
 
 
-# A captured program holds what the active policies chose.
+# Captured programs depend on the active policies, so these belong to every signature.
 add_signature_context(_signature)
 
 
@@ -88,7 +88,8 @@ def suspended(functional: str) -> Generator[None]:
 
 
 class Called(Mapping[str, Choice]):
-    """No choices; collects the functionals whose choice is asked for, those that are called."""
+    """An empty mapping of choices that collects the functionals looked up, which are those
+    called."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -107,12 +108,12 @@ class Called(Mapping[str, Choice]):
         return 0
 
     def __bool__(self) -> bool:
-        return True  # an empty mapping would not be asked
+        return True  # a false mapping would not be queried
 
 
 @contextmanager
 def nothing_overridden() -> Generator[Called]:
-    """Scope in which each functional is the portable one; gives the names of those called."""
+    """Scope in which every functional is portable; yields the names of those called."""
     called = Called()
     with _set(called):
         yield called

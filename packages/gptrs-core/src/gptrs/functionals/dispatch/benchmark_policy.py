@@ -1,4 +1,4 @@
-"""The policy `benchmark`: use the implementation that was fastest on operands of this kind."""
+"""The policy `benchmark`: use the implementation that was fastest on operands of the same kind."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from gptrs.memory_cache import MemoryCache
 from gptrs.quick_dataclass import dataclass
 from gptrs.spans import span
 
-# How far arrays are from those expected, and whether that is as near as their type allows.
+# Errors of arrays, and whether they are within the tolerance of their type.
 
 
 def absolute_errors(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Return `|found - expected|` in f64: 0 where both are the same infinity or both are NaN.
 
-    Infinite where one of two numbers is NaN or infinite and the other is not the same.
+    Infinite where one number is NaN or infinite and the other is not the same.
     """
     wide = np.complex128 if np.iscomplexobj(expected) else np.float64
     actual, wanted = found.astype(wide), expected.astype(wide)
@@ -56,11 +56,11 @@ def absolute_errors(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
 
 
 def disagreement(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> str | None:
-    """Return how results differ from those expected, None if they agree.
+    """Describe how results differ from the expected ones, None if they agree.
 
-    Integers must be equal. Of floats half of the digits must be: the error may be the square root
-    of the machine epsilon, relative to the element plus the largest element. NaN and infinities
-    must be where they are expected.
+    Integers must be equal. Floats must agree in half of their digits: the error may be the square
+    root of the machine epsilon, relative to the element plus the largest element. NaN and
+    infinities must match.
     """
     if len(found) != len(expected):
         return f"it gives {len(found)} results instead of {len(expected)}"
@@ -84,7 +84,7 @@ def _agree(found: np.ndarray, expected: np.ndarray, dtype: DType) -> bool:
 
 
 def _machine_epsilon(dtype: DType) -> float:
-    one = np.abs(np.ones((), dtype.numpy))  # of complex types, too, a real number
+    one = np.abs(np.ones((), dtype.numpy))  # a real number even for complex types
     return float(np.abs(np.nextafter(one, one + one) - one))
 
 
@@ -92,9 +92,9 @@ def _machine_epsilon(dtype: DType) -> float:
 
 
 RUNS = 5
-"""Timed runs of an implementation, after one that is not timed; the fastest counts."""
+"""Timed runs of an implementation, after an untimed one; the fastest counts."""
 BUDGET_S = 0.5
-"""Total seconds of timed runs after which no further run starts."""
+"""No further run starts after this many seconds of timed runs."""
 _SEED = 2025
 _LOG = logging.getLogger("gptrs")
 
@@ -114,7 +114,7 @@ class FunctionalCall:
 
     @property
     def abstract(self) -> tuple[bool, ...]:
-        """Which operands depend on placeholders, so that they have no value."""
+        """Which operands depend on placeholders and so have no value."""
         return tuple(operand.source.abstract for operand in self.operands)
 
     def run(self, implementation: Implementation, operands: Iterator[Tensor]) -> list[Tensor]:
@@ -128,7 +128,7 @@ class FunctionalCall:
         """Return operands with values, random floats for abstract ones; None if integers are
         abstract.
 
-        An integer may be an index or a length, which a random value cannot replace.
+        An integer may be an index or a length, which random values cannot replace.
         """
         missing = [x for x in self.operands if x.source.abstract]
         if any(x.dtype.is_integer for x in missing):
@@ -145,18 +145,18 @@ def find_fastest(
 ) -> dict[str, float] | None:
     """Return the seconds of `portable` and of the implementations called `names` on `operands`.
 
-    None if the portable one fails, so that there is no reference. Leaves out those that decline the
-    call and, with a warning, those that fail or give another result.
+    None if the portable one fails, since it is the reference. Implementations that decline the call
+    are left out, and with a warning those that fail or disagree.
     """
     active = ACTIVE.get()
-    # Implementations see the call itself, whose symbolic sizes guards decide.
+    # `declines` sees the call itself, with symbolic sizes that guards decide.
     asked = copy_context()
 
     def race() -> dict[str, float] | None:
         with entered(active), use_backend(call.engine):
             return _race(call, portable, names, operands, asked)
 
-    # In a separate context: in that of a capture, the compiled ops would become part of it.
+    # In a separate context: within a capture, the timed ops would become part of it.
     return Context().run(race)
 
 
@@ -260,26 +260,26 @@ def _random_like(x: Tensor, shape: tuple[int, ...], generator: np.random.Generat
 
 
 _SIZES = (2, 17, 257)
-"""Symbolic sizes from which on implementations are timed again: one token, a few texts, a prompt, a
-long one. Each is a guard of the program that is captured.
+"""Symbolic sizes from which implementations are timed again: one token, a few texts, a prompt, a
+long prompt. The range of a size becomes a guard of the captured program.
 """
 
 
 _decisions: dict[str, MemoryCache[Hashable, ImplementationChoice]] = {}
 """The fastest implementation by functional and kind of call."""
 _said: set[str] = set()
-"""Functionals for which an untimed call was already logged."""
+"""Functionals whose untimed call has already been logged."""
 
 
 def run_fastest(functional: str, entries: int, args: Arguments, kwargs: Keywords) -> object:
     """Return the result of the implementation that is fastest on operands like these.
 
-    The first call of a kind runs all that take it; the decision holds for calls with the same
-    element types, shapes, other arguments and backend, and is kept for the last `entries` kinds,
-    and on disk for later processes. Symbolic sizes are of one kind from one of `_SIZES` to the
-    next, and have their example sizes in the race. Operands without a value, those of a capture,
-    are timed with random ones; where these are integers, which may be indices, the portable
-    implementation is used.
+    The first call of a kind runs all implementations that accept it. The decision holds for calls
+    with the same element types, shapes, other arguments and backend; it is remembered for the last
+    `entries` kinds, and on disk for later processes. Symbolic sizes between two of `_SIZES` are of
+    one kind, and are timed at their example sizes. Operands without values, during a capture, are
+    replaced by random ones; if they are integers, which may be indices, the portable implementation
+    is used.
     """
     portable = find_implementation(functional, PORTABLE)
     given, sizes = (args, dict(kwargs)), example_sizes()
@@ -378,7 +378,7 @@ def _fastest(
     elif any(call.abstract):
         _tell(known)
     fastest = find_implementation(call.functional, known.implementation)
-    # It took the sizes that were timed, and may decline others of their class.
+    # It accepted the timed sizes, but may decline others of their class.
     return portable if fastest.refusal(call.args, call.kwargs) is not None else fastest
 
 
@@ -394,7 +394,7 @@ def _key(
     try:
         functions = [find_implementation(call.functional, name).function for name in names]
         plain = plain_structure(structure)
-    except (NotPlainError, GptrsError):  # the comparison excludes and reports broken ones
+    except (NotPlainError, GptrsError):  # the race excludes and reports broken ones
         return None
     packages = {package_of(str(getattr(each, "__module__", ""))) for each in functions}
     threads: object = getattr(call.engine, "threads", None)

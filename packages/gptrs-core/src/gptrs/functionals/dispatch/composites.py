@@ -1,4 +1,5 @@
-"""Calls of functionals as composites: one instruction each, whose function is the body."""
+"""Captures calls of functionals as composites: one instruction each, with the body as
+decomposition."""
 
 from __future__ import annotations
 
@@ -31,28 +32,28 @@ Body = Callable[..., object]
 
 _PLAIN = (bool, int, float, str, DType)
 _KEPT = 1024
-"""Kinds of calls a functional; a model of many sizes has a few dozen."""
+"""Most kinds of calls kept per functional; a model with many sizes has a few dozen."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Decomposed:
     op: Composite
     functions: tuple[Function, ...]
-    """The decomposition, after the functions that it calls."""
+    """The decomposition, after its callees."""
     single: bool
-    """Whether the functional returns a tensor rather than several."""
+    """Whether the functional returns one tensor rather than several."""
     called: frozenset[str] = frozenset()
-    """The functionals that the portable body calls, and those that they call."""
+    """The functionals that the portable body calls, directly or indirectly."""
 
 
 class CompositeCalls:
-    """Captures the calls of one functional as composites, equal portable calls once a process.
+    """Captures calls of one functional as composites, equal portable calls once per process.
 
     `kind` is the name with its version, `softmax.v1`. The tensors of a call are the operands, in
-    the order of the parameters; all other arguments are attributes, those left out as well, but not
-    those that are None. A call is captured in place, as the primitives of its body, where one
-    instruction cannot hold it: an argument is no attribute, the body uses tensors that it is not
-    given, ops run one by one (eager mode), or a `benchmark` policy times a functional in the body.
+    parameter order; all other arguments, including defaults but not None, are attributes. A call is
+    captured in place, as the primitives of its body, if one instruction cannot represent it: an
+    argument cannot be an attribute, the body closes over tensors, ops run eagerly, or a `benchmark`
+    policy times a functional in the body.
 
     Backends do not claim a kind with an implementation after a slash: `gelu.v1/fast`, or
     `attention.v1/overridden` if an override changes what the portable body captures.
@@ -93,14 +94,14 @@ class CompositeCalls:
     def _found(
         self, name: str | None, run: Body, operands: Mapping[str, Tensor], attrs: Dictionary
     ) -> _Decomposed | None:
-        """Return a captured call; None if it is none that a function can stand for."""
+        """Return a captured call; None if no function can represent it."""
         if name is not None:
             return self._anew(f"{self.kind}/{name}", run, operands, attrs)
         active, usual = ACTIVE.get(), self._usual(run, operands, attrs)
         if not active:
             return usual
         if usual is not None and isinstance(active, Called):
-            active.names |= usual.called  # of a call inside of another one
+            active.names |= usual.called  # for a call within another
         touched = active.keys() if usual is None else active.keys() & usual.called
         if not touched:
             return usual
@@ -114,7 +115,7 @@ class CompositeCalls:
     def _usual(
         self, run: Body, operands: Mapping[str, Tensor], attrs: Dictionary
     ) -> _Decomposed | None:
-        """Return the call where nothing is overridden: one for all equal calls."""
+        """Return the call when nothing is overridden, shared by all equal calls."""
         types = tuple([operand.type for operand in operands.values()])
         with nothing_overridden() if ACTIVE.get() else nullcontext():
             key = tuple(operands), types, attrs, signature_context()
@@ -131,9 +132,9 @@ class CompositeCalls:
     def _anew(
         self, kind: str, run: Body, operands: Mapping[str, Tensor], attrs: Dictionary
     ) -> _Decomposed | None:
-        """Return the call as its body is now; equal ones are those with equal programs.
+        """Capture the call with its current body; calls with equal programs are equal.
 
-        What others implement may depend on anything, so the body runs each time.
+        Other implementations may depend on anything, so the body runs each time.
         """
         made = _decomposed(kind, run, operands, attrs)
         return None if made is None else self._known.find(made.op, lambda: made)[0]
@@ -152,7 +153,7 @@ class CompositeCalls:
 
 
 def _plain(value: object) -> DictionaryValue | None:
-    """Return an argument as an attribute: pairs of pairs are flat. None for other values."""
+    """Return an argument as an attribute, pairs of pairs flattened; None if impossible."""
     if type(value) in _PLAIN:
         return cast("DictionaryValue", value)
     if type(value) not in (tuple, list, range):

@@ -1,4 +1,4 @@
-"""Example calls of functionals; `matching` derives from them how calls look in programs."""
+"""Example calls of functionals, from which `matching` derives patterns."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ EXAMPLES: dict[str, tuple[Callable[..., object], list[Call]]] = {}
 def pattern_example(**arguments: object) -> Callable[[Function], Function]:
     """Decorator: derive a pattern of the function from this example call.
 
-    A tensor is given by its type in text, `x="f32[2, 3]"`; other arguments as they are, in the form
-    of op attributes: axes from the front, pairs as pairs. Give one example for each kind of call
-    with a program of its own, and two for each number that must be read off a program: one with
-    another value.
+    A tensor is given by its type in text, `x="f32[2, 3]"`; other arguments in the form of op
+    attributes: axes counted from the front, pairs as pairs. Give one example per kind of call with
+    a distinct program, and for each number to be read from a program a second one with another
+    value.
     """
     return pattern_examples([arguments])
 

@@ -11,7 +11,7 @@ from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import did_you_mean, quoted
 
 BENCHMARK = "benchmark"
-"""The name of the policy, which no implementation can have."""
+"""The name of the policy, reserved among implementations."""
 
 DEFAULT_ENTRIES = 64
 """Decisions that `benchmark` remembers for a functional by default."""
@@ -19,14 +19,14 @@ DEFAULT_ENTRIES = 64
 FORMS = "NAME, force=NAME, prefer=NAME, benchmark, benchmark(cache=N)"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _CHOSEN = re.compile(rf"({_NAME.pattern}:)?{_NAME.pattern}")
-"""A name, behind a distribution where several have it."""
+"""A name, prefixed by a distribution if ambiguous."""
 _BENCHMARK = re.compile(r"benchmark(\( *cache *= *([1-9][0-9]{0,5}) *\))?")
 _WORD = re.compile(r"[^=(]*")
 
 
 @dataclass(frozen=True)
 class Force:
-    """Use this implementation; a call with operands that it does not take is an error."""
+    """Use this implementation; a call that it declines is an error."""
 
     implementation: str
 
@@ -36,7 +36,7 @@ class Force:
 
 @dataclass(frozen=True)
 class Prefer:
-    """Use this implementation where it takes the operands, the portable one elsewhere."""
+    """Use this implementation unless it declines, else the portable one."""
 
     implementation: str
 
@@ -46,7 +46,8 @@ class Prefer:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Use the fastest on operands like these; remember decisions for the last `entries` kinds."""
+    """Use the fastest implementation on operands of this kind; remember the last `entries`
+    kinds."""
 
     entries: int = DEFAULT_ENTRIES
 
@@ -95,9 +96,10 @@ def _no_policy(functional: str, shown: str, text: str) -> UsageError:
 
 
 def parse_choices(items: Iterable[str], where: str) -> dict[str, str]:
-    """Policies by functional out of `FUNCTIONAL=POLICY` items; of several for one, the last holds.
+    """Parse `FUNCTIONAL=POLICY` items to policies by functional; the last one for a functional
+    wins.
 
-    UsageError that names `where` they stand for an item of another form.
+    UsageError for other items, naming their source `where`.
     """
     choices: dict[str, str] = {}
     for item in items:

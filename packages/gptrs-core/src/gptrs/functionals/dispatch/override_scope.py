@@ -1,4 +1,4 @@
-"""Scopes in which functionals are overridden, and the effect of each policy on a call."""
+"""Scopes that override functionals, and the effect of each policy on a call."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ else:
 
 _LOG = logging.getLogger("gptrs")
 _declined: set[tuple[str, str]] = set()
-"""(functional, implementation) pairs whose choice changes nothing, as was already logged."""
+"""(functional, implementation) pairs whose policy has no effect and was already logged."""
 
 
 @contextmanager
@@ -40,10 +40,11 @@ def overrides(choices: Mapping[str, str]) -> Generator[None]:
     """Let calls of each functional in `choices` follow its policy in this scope.
 
     `NAME` or `force=NAME` uses that implementation; a call that it declines is a UsageError.
-    `prefer=NAME` uses the portable one for such a call, and with a warning where the implementation
-    is not installed or its plugin is broken. `benchmark` runs all implementations on the
-    first operands of their kind and uses the fastest from then on; `benchmark(cache=N)` remembers
-    the last N kinds instead of 64. Scopes nest; the inner choice wins. They hold in this thread.
+    `prefer=NAME` uses the portable one for such a call, and also, with a warning, if the
+    implementation is not installed or its plugin is broken. `benchmark` runs all implementations on
+    the first operands of their kind and uses the fastest from then on; `benchmark(cache=N)`
+    remembers the last N kinds instead of 64. Scopes nest; the inner choice wins. They hold in this
+    thread.
 
     UsageError for an unknown functional, implementation or policy, PluginError for a forced
     implementation of a plugin that is broken.
@@ -56,7 +57,7 @@ def resolved(choices: Mapping[str, str], origin: Origin) -> dict[str, Choice]:
     """Return policies as choices that scopes can enter; raises as `overrides` does."""
     found: dict[str, Choice] = {}
     for functional, text in choices.items():
-        implementation_names(functional)  # an unknown functional comes before its policy
+        implementation_names(functional)  # report an unknown functional before its policy
         policy = parse_policy(functional, text)
         found[functional] = Choice(policy, origin, _call(functional, policy, origin))
     return found
@@ -76,7 +77,7 @@ def _call(
 
 
 def _installed(functional: str, name: str) -> Implementation:
-    """Return an implementation, or with a warning the portable one where no plugin has it here."""
+    """Return an implementation; with a warning the portable one if no installed plugin has it."""
     try:
         return find_implementation(functional, name)
     except (UsageError, PluginError) as error:
@@ -88,7 +89,7 @@ def _installed(functional: str, name: str) -> Implementation:
 
 
 def _warn_of_no_choice(functional: str) -> None:
-    """Say once that `benchmark` of a functional with one implementation changes nothing."""
+    """Log once that `benchmark` has no effect on a functional with a single implementation."""
     names = implementation_names(functional)
     if len(names) == 1 and (functional, names[0]) not in _declined:
         _declined.add((functional, names[0]))

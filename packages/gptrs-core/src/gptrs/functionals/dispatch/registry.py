@@ -1,4 +1,4 @@
-"""The registry of functionals: each has a portable implementation, and others by name."""
+"""The registry of functionals: each has a portable implementation, and possibly others by name."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 PORTABLE = "portable"
-"""The name of the implementation of the functional itself."""
+"""The name of the built-in implementation."""
 
 
 @dataclass(frozen=True)
 class Implementation:
-    """One way to compute a functional: the same parameters, the same meaning.
+    """One way to compute a functional, with the same parameters and meaning.
 
     `declines`, called with the arguments of a call, returns why the implementation does not support
-    them, or None. Without it everything is taken that the functional takes.
+    them, or None. Without `declines`, it accepts everything that the functional accepts.
     """
 
     functional: str
@@ -49,7 +49,7 @@ class Implementation:
         )
 
     def run(self, args: Arguments, kwargs: Keywords) -> object:
-        """Return its result; calls of the functional inside of it use the portable one."""
+        """Return its result; within it, calls of the functional use the portable implementation."""
         with suspended(self.functional):
             composite = _composites.get(self.functional)
             if composite is None:
@@ -82,9 +82,9 @@ def functional(
     """Decorator: register `portable` under its name and let calls go to the active override.
 
     The body validates (pure, precise errors), then captures primitives or calls functionals. With
-    `composite` a call is one instruction, `softmax.v1`, whose decomposition is the body: backends
-    may claim it, see `OpTable.composite`. True means the version `v1`; a string says another one,
-    which a body that computes something else for the same call needs.
+    `composite`, a call is one instruction, `softmax.v1`, with the body as decomposition, which
+    backends may claim, see `OpTable.composite`. True means version `v1`; a string names another
+    version, required when the body changes what it computes.
     """
     if portable is None:
         version = composite if isinstance(composite, str) else "v1"
@@ -127,13 +127,14 @@ _TAKES: dict[str, tuple[type, ...]] = {
     "Tensor": (Tensor,),
     "Tensor | np.ndarray": (Tensor, np.ndarray),
 }
-"""The types that a parameter takes, by its annotation."""
+"""The types that a parameter accepts, by annotation."""
 
 
 def _foreign_operand(
     portable: Callable[..., object], args: Arguments, kwargs: Keywords
 ) -> UsageError | None:
-    """Return what to say of a call with another object where the functional takes a tensor."""
+    """Return the error for a call with another object as a tensor argument, None if there is
+    none."""
     signature = inspect.signature(portable)
     try:
         given = signature.bind(*args, **kwargs).arguments
@@ -187,7 +188,7 @@ def composite_names() -> tuple[str, ...]:
 def implementations() -> dict[str, tuple[str, ...]]:
     """Return the names of the implementations of every functional, the portable one first.
 
-    Those of plugins are listed from their descriptions; nothing is imported.
+    Implementations of plugins are listed from their descriptions, without importing them.
     """
     return {name: implementation_names(name) for name in functional_names()}
 

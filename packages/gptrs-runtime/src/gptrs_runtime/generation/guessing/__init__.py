@@ -1,1 +1,1 @@
-"""Guessing ahead: tokens that a text may go on with are checked together, in one step."""
+"""Speculative decoding: guessed tokens of a text are verified together in one step."""

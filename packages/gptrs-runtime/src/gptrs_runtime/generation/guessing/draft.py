@@ -1,4 +1,4 @@
-"""Guesses of a draft model: a smaller one of the same tokenizer, which reads along."""
+"""Guesses of a draft model: a smaller model with the same tokenizer that reads along."""
 
 from __future__ import annotations
 
@@ -20,26 +20,28 @@ from gptrs_runtime.generation.sampling import Sampler
 from gptrs_runtime.generation.text_cache import Row
 from gptrs_runtime.loaded_model import LoadedModel
 
-# How often guesses of one text are accepted, and the time that they saved or cost.
+# How often guesses of one text are accepted, and the time they saved or cost.
 
 
 _MEMORY: Final = 0.8
-"""The weight of a guess after the next one of its kind."""
+"""Decay of a guess's weight with each later guess of its kind."""
 _RECOVERY: Final = 0.03
-"""How far odds return to their initial value with each token that is not guessed."""
+"""How far odds return to their initial value with each unguessed token."""
 _SIZES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-"""Lengths of guesses that are weighed."""
+"""Candidate lengths of guesses."""
 _ALLOWANCE: Final = 1.0
-"""Steps of one token that a text may lose by guessing, and for each of its tokens, the share:"""
+"""The loss allowed by guessing, in steps of one token: a constant, and a share per generated
+token:"""
 _SHARE: Final = 0.01
 _MOST_WON: Final = 4.0
-"""The most saved steps that count, see `Balance`."""
+"""Cap on the saved steps, see `Balance`."""
 
 
 class Odds:
-    """The probability that a guessed token is right if all before it are: right ones of `tries`.
+    """The probability that a guessed token is right given that all before it are: `hits` of
+    `tries`.
 
-    Later guesses count more than earlier ones. The initial value is `hits` of `tries`.
+    Recent guesses count more. `hits` and `tries` start at the initial values.
     """
 
     def __init__(self, hits: float, tries: float) -> None:
@@ -57,33 +59,33 @@ class Odds:
         self._tries = self._tries * _MEMORY + accepted + (accepted < proposed)
 
     def rest(self) -> None:
-        """Take in that a token came without a guess where there could have been one."""
+        """Record a token generated without a guess where a guess was possible."""
         hits, tries = self._first
         self._hits += (hits - self._hits) * _RECOVERY
         self._tries += (tries - self._tries) * _RECOVERY
 
 
 class Balance:
-    """Steps that guesses of a text have saved, minus their cost, with a limit on the loss."""
+    """Steps saved by guesses of a text minus their cost, with a limit on the loss."""
 
     def __init__(self) -> None:
         self._won = 0.0
 
     def allows(self, tokens: int) -> bool:
-        """Return whether a text with so many new tokens may continue guessing."""
+        """Return whether a text with `tokens` new tokens may continue guessing."""
         return self._won > -(_ALLOWANCE + _SHARE * tokens)
 
     def record_guess(self, saved: float, cost: float) -> None:
-        """Take in what a guess has saved and cost, in steps of one token."""
-        # Bounded: a lucky stretch must not pay for an arbitrarily long unlucky one.
+        """Record what a guess saved and cost, in steps of one token."""
+        # Bounded, so that a lucky stretch cannot pay for an arbitrarily long unlucky one.
         self._won = min(_MOST_WON, self._won + saved - cost)
 
 
 def best_length(odds: float, most: int, texts: int, seconds: Callable[[int], float]) -> int:
-    """Return the length of a guess that maximizes tokens per second of a step; 0 for no guess.
+    """Return the guess length that maximizes tokens per second of a step; 0 for no guess.
 
-    `texts` get a token each in any case; `seconds` gives the time of the step and of making the
-    guess, for a number of guessed tokens.
+    `texts` get one token each in any case; `seconds` gives the time of the step plus making the
+    guess, by number of guessed tokens.
     """
     best, rate = 0, texts / seconds(0)
     for length in _lengths(most):
@@ -100,14 +102,14 @@ def _lengths(most: int) -> Sequence[int]:
 
 
 MOST_GUESSED = 16
-"""The longest guess of a draft: each token takes a step of the draft."""
+"""The longest guess of a draft, since each token takes a step of the draft."""
 
 
 class DraftText:
-    """One text as the draft model has read it, and how often its guesses come true.
+    """One text in the draft model, and the acceptance odds of its guesses.
 
-    `chunk` is how many tokens the draft reads in a step at most, `most_positions` how long the text
-    may become.
+    `chunk` limits the tokens that the draft reads per step, `most_positions` the length of the
+    text.
     """
 
     def __init__(
@@ -121,7 +123,7 @@ class DraftText:
         self.chunk = chunk
         self.pages: TextPages | None = None
         self.guess: list[int] = []
-        """Tokens after those of `pages` that the draft has also read, except the last one."""
+        """Tokens after those in `pages` that the draft has read, except the last one."""
         self._shifts = context.shifts
 
     @property
@@ -147,13 +149,13 @@ class DraftText:
         return tokens[self.pages.length :]
 
     def _right(self, tokens: Sequence[int]) -> int:
-        """Return how many tokens of the last guess were read and came; one is left to read."""
+        """Return how many tokens of the last guess were read and accepted; one is left to read."""
         read = self.guess[:-1]
         most = min(len(read), len(tokens) - 1)
         return next((n for n in range(most) if read[n] != tokens[n]), max(0, most))
 
     def release(self) -> None:
-        """Give back the room in the cache."""
+        """Release the pages in the draft's cache."""
         if self.pages is not None:
             self.cache.release(self.pages)
         self.pages, self.guess = None, []
@@ -161,18 +163,18 @@ class DraftText:
 
 @dataclass(frozen=True)
 class Wish:
-    """A text, and how many of its tokens to guess."""
+    """A text and the number of tokens to guess for it."""
 
     text: DraftText
     count: int
 
 
 def drafted(wishes: Sequence[Wish], vocab_size: int) -> list[list[int]]:
-    """Return a guess for each text of one draft; texts take steps of the draft together.
+    """Return a guess for each text of one draft, batching the draft's steps.
 
-    A text that the draft has not read yet gets no guess: a chunk of it is read. The draft uses the
-    same random numbers that the text itself will use, so that similar distributions give the same
-    tokens.
+    For a text that the draft has not fully read, a chunk is read instead of guessing. The draft
+    uses the random numbers that the text itself will use, so that similar distributions give the
+    same tokens.
     """
     guesses: list[list[int]] = [[] for _ in wishes]
     samplers: dict[int, Sampler] = {}

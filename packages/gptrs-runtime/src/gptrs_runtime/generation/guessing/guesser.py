@@ -1,4 +1,4 @@
-"""The guesses of a step: texts that get one, how long it is, and whether it came true."""
+"""The guesses of a step: which texts get one, its length, and its outcome."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ class GuessCounts:
         return GuessCounts(self.proposed + other.proposed, self.accepted + other.accepted)
 
 
-# Guesses from the text itself: what followed when its last tokens came before.
+# Guesses from the text itself: what followed an earlier occurrence of its last tokens.
 
 
 _LONG: Final = 3
 _SHORT: Final = 2
 """Lengths of the sequences that are looked up."""
 _MOST_COMPARED: Final = 16
-"""Tokens that are compared to classify a match by its length."""
+"""Most tokens compared to classify a match by length."""
 MOST_GUESSED: Final = 32
 """The longest guess from a text."""
 
 
 @dataclass(frozen=True)
 class Match:
-    """An earlier occurrence of the last tokens: its position, and how likely the same tokens
+    """An earlier occurrence of the last tokens: its position, and the odds that the same tokens
     follow.
     """
 
@@ -56,14 +56,14 @@ class Match:
 class PromptLookup:
     """Finds the last tokens of a text earlier in it (Saxena 2023, "Prompt Lookup Decoding").
 
-    Uses the latest earlier occurrence of the last three tokens, else of the last two. How often
-    guesses come true is counted for short, middle and long agreements each.
+    Uses the latest earlier occurrence of the last three tokens, else of the last two. Acceptance is
+    counted separately for short, medium and long matches.
     """
 
     def __init__(self, prompt: Sequence[int]) -> None:
         self._tokens = list(prompt)
         self._positions: dict[tuple[int, ...], int] = {}
-        """The position after each sequence, except the one at the end of the text."""
+        """The position after each indexed sequence, except the one at the end of the text."""
         self._indexed = 0
         # Initial odds 1/2, 2/3 and 6/7 for short, longer and long matches.
         self._odds = (Odds(1, 2), Odds(2, 3), Odds(3, 3.5))
@@ -76,7 +76,7 @@ class PromptLookup:
         """Return the position after an earlier occurrence of the end of the text, or None."""
         tokens = self._tokens
         self._index()
-        # The longer sequence first: its continuation is the likelier one.
+        # Longer sequence first: its continuation is likelier.
         for size in (_LONG, _SHORT):
             start = self._positions.get(tuple(tokens[-size:]))
             if start is not None:
@@ -86,12 +86,12 @@ class PromptLookup:
     def after(self, match: Match, count: int) -> list[int]:
         """Return the `count` tokens from a position on, repeating past the end of the text."""
         tokens, start = self._tokens, match.start
-        # Past its end, a text that repeats itself is taken to go on with the same period.
+        # Past the end, assume that the repetition continues with the same period.
         period = len(tokens) - start
         return [tokens[start + number % period] for number in range(count)]
 
     def _index(self) -> None:
-        """Note where all sequences ended that some token follows."""
+        """Index all sequences that are followed by a token."""
         tokens = self._tokens
         for end in range(self._indexed, len(tokens)):
             for size in (_LONG, _SHORT):
@@ -110,7 +110,7 @@ class PromptLookup:
 
 
 class TextGuesses:
-    """How one text is guessed ahead: by `lookup`, by `draft`, or both, the first one first."""
+    """The sources of guesses of one text: `lookup`, `draft`, or both, in this order."""
 
     def __init__(
         self, lookup: PromptLookup | None, draft: DraftText | None, vocab_size: int
@@ -123,28 +123,28 @@ class TextGuesses:
         self._seen = 0
 
     def read(self, tokens: Sequence[int]) -> None:
-        """Take in the new tokens of the text so far."""
+        """Read the new tokens of the text."""
         if self.lookup is not None:
             self.lookup.add(tokens[self._seen :])
         self._seen = len(tokens)
 
     def close(self) -> None:
-        """Give back what a draft holds."""
+        """Release the resources of the draft."""
         if self.draft is not None:
             self.draft.release()
 
 
 class Guess(NamedTuple):
-    """Tokens that may come next, and the odds that they were guessed by."""
+    """Guessed next tokens, and the odds behind the guess."""
 
     tokens: Sequence[int]
     odds: Odds
 
 
 class Candidate(NamedTuple):
-    """A text that grows by a token in the next step: it may get up to `most` guessed ones.
+    """A text that gets a token in the next step, and up to `most` guessed ones.
 
-    `written` is how many it has.
+    `written` is its number of new tokens.
     """
 
     guesses: TextGuesses
@@ -159,10 +159,10 @@ class Guesser:
         self._times = times
 
     def guess(self, candidates: Sequence[Candidate], rows: int, room: int) -> list[Guess | None]:
-        """Return the guess for each text, or None; together they have up to `room` tokens.
+        """Return the guess for each text, or None; together they have at most `room` tokens.
 
-        The step has `rows` rows without them. The times of steps and the odds determine the length
-        of a guess; there is none if it does not pay, or if guesses of the text have cost too much.
+        The step has `rows` rows without guesses. Step times and odds determine the length of a
+        guess; there is none if it does not pay, or if earlier guesses of the text cost too much.
         """
         found: list[Guess | None] = [None] * len(candidates)
         if not candidates or self._times.estimate(rows) is None:
@@ -183,7 +183,8 @@ class Guesser:
         return found
 
     def _length(self, each: Candidate, rows: int, most: int) -> tuple[int, Match | None]:
-        """Return how many tokens to guess of a text, and where to look them up if that is how."""
+        """Return how many tokens to guess for a text, and the match to take them from, if looked
+        up."""
         guesses = each.guesses
         if most < 1:
             return 0, None
@@ -221,7 +222,7 @@ class Guesser:
         wishes: dict[int, Wish],
         found: list[Guess | None],
     ) -> None:
-        """Have drafts guess: the texts of one draft together."""
+        """Let drafts guess, batching the texts of each draft."""
         while wishes:
             cache = next(iter(wishes.values())).text.cache
             numbers = [number for number, wish in wishes.items() if wish.text.cache is cache]
@@ -232,15 +233,15 @@ class Guesser:
                     found[number] = Guess(tokens, wish.text.odds)
 
     def record(self, rows: int, seconds: float) -> None:
-        """Record the time of a step of so many rows, all with logits."""
+        """Record the time of a step of `rows` rows, all with logits."""
         self._times.record(rows, seconds)
 
     def record_guess(
         self, guesses: TextGuesses, guess: Guess, accepted: int, rows: tuple[int, int]
     ) -> None:
-        """Take in how many tokens of a guess came true.
+        """Record how many tokens of a guess were accepted.
 
-        `rows` are the numbers of rows without guesses and with all of them.
+        `rows` are the numbers of rows without and with all guesses.
         """
         proposed = len(guess.tokens)
         guess.odds.record_guess(proposed, accepted)

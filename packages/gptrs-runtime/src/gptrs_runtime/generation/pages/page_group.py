@@ -1,4 +1,4 @@
-"""The pages of one cache group: free, held by texts, or cached until somebody needs the room."""
+"""The pages of one cache group: free, held by texts, or cached until evicted."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import numpy as np
 from gptrs.capture.shape_buckets import bucket
 from gptrs.quick_dataclass import dataclass
 
-# Pages found again by the tokens before them: a tree of blocks, indexed by a chained hash.
+# Prefix index: a tree of token blocks, indexed by chained hashes, that finds cached pages.
 
 
 _MOST_COMPARED = 64
-"""Blocks of one parent and first token that are compared with a prompt: the latest ones."""
+"""Most blocks with one parent and first token compared with a prompt, the latest ones."""
 
 
 class Block:
-    """The tokens of one page, after those of `parent`; `pages` has its page in each cache group.
+    """The tokens of one page, following `parent`; `pages` has its page in each cache group.
 
-    None: the page was never kept, or was evicted. A block of fewer tokens than a page is the end of
-    a text.
+    None means the page was never kept or was evicted. A block with fewer tokens than a page is the
+    end of a text.
     """
 
     __slots__ = ("children", "digest", "pages", "parent", "tokens")
@@ -38,7 +38,7 @@ class Block:
         self.children: dict[int, list[Block]] = {}
 
     def follows(self, parent: Block) -> bool:
-        """Return whether the tokens before this block are those up to the end of `parent`."""
+        """Return whether the tokens before this block equal those up to the end of `parent`."""
         one, other = self.parent, parent
         while one is not other:
             if one is None or other is None or one.tokens != other.tokens:
@@ -50,8 +50,8 @@ class Block:
 class PrefixIndex:
     """The blocks with a page in any of `groups` cache groups.
 
-    `identity` identifies the model and its settings; it starts each chain of hashes. Texts of
-    another `family` have other keys and values for the same tokens, and a separate tree.
+    `identity` identifies the model and its settings and seeds each hash chain. Texts of another
+    `family` have other keys and values for the same tokens, hence a separate tree.
     """
 
     def __init__(self, identity: bytes, groups: int) -> None:
@@ -64,7 +64,7 @@ class PrefixIndex:
         return len(self._blocks)
 
     def root(self, family: int) -> Block:
-        """Return the block before the first tokens of the texts of a family."""
+        """Return the root block of a family."""
         if family not in self._roots:
             content = self._identity + family.to_bytes(8, "little")
             digest = hashlib.blake2b(content, digest_size=16).digest()
@@ -72,9 +72,9 @@ class PrefixIndex:
         return self._roots[family]
 
     def child(self, parent: Block, tokens: Sequence[int]) -> Block:
-        """Return the block of these tokens after `parent`; an empty one if unknown.
+        """Return the block of these tokens after `parent`; a new one without pages if unknown.
 
-        A hash that another text has, too, is no match: tokens are compared up to the root.
+        Equal hashes are not enough for a match: tokens are compared up to the root.
         """
         content = tuple(tokens)
         digest = block_digest(parent.digest, content)
@@ -119,15 +119,14 @@ def block_digest(parent: bytes, tokens: tuple[int, ...]) -> bytes:
 
 
 def shared_tokens(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return with how many tokens both begin."""
+    """Return the length of the common prefix."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 FIRST_PAGES: Final = 64
-"""Pages that are made at first, page 0 included; then twice as many, and so on.
-
-Backends without symbols compile each step again when their number grows.
+"""Initial number of pages, including page 0; it doubles as needed. Doubling, since backends without
+symbols compile each step again when the number grows.
 """
 
 
@@ -135,8 +134,8 @@ Backends without symbols compile each step again when their number grows.
 class GroupLayout:
     """A cache group: layers whose positions see the last `window` positions, None for all.
 
-    `page_bytes` is the size of a page in all layers of the group, for keys and values; `most_pages`
-    is the limit of pages. With `whole` pages are of use after their last position only.
+    `page_bytes` is the size of a page's keys and values in all layers of the group; `most_pages`
+    limits the number of pages. With `whole`, pages are usable only after their last position.
     """
 
     window: int | None
@@ -155,30 +154,30 @@ class GroupLayout:
         return min(pages, (seen + page_size - 2) // page_size + 1)
 
     def first_seen(self, position: int, page_size: int) -> int:
-        """Return the first page that the query at `position` and later ones see anything of."""
+        """Return the first page visible to queries at `position` and later."""
         return 0 if self.window is None else max(0, position - self.window + 1) // page_size
 
 
 class PageGroup:
-    """Page numbers, from 1 on; page 0 belongs to no text.
+    """Allocates page numbers from 1; page 0 belongs to no text.
 
-    A page is held by any number of texts. Without a holder a page is free or, while it is part of a
-    block, cached: the page released first is evicted first.
+    Any number of texts may hold a page. A page without a holder is free or, while part of a block,
+    cached; the page released first is evicted first.
 
     Texts reserve the pages that they may hold, so that no allocation fails: `reserved` never
-    exceeds `layout.most_pages`. A full page that a text shares with another one need not be
-    reserved twice; such a hold is `discounted`. A page whose holders all have it discounted is an
-    *orphan*: the text that paid for it has ended. Held pages are never more than those reserved.
+    exceeds `layout.most_pages`. A full page shared with another text need not be reserved twice;
+    such a hold is `discounted`. A page whose holders are all discounted is an *orphan*: the text
+    that paid for it has ended. At most `reserved` pages are ever held.
     """
 
     def __init__(self, number: int, layout: GroupLayout, index: PrefixIndex) -> None:
         self.layout = layout
         self.count = 0
-        """Pages that exist."""
+        """Number of existing pages."""
         self._number = number
         self._index = index
         self._used = 0
-        """Pages that were ever held: larger numbers are free."""
+        """Number of pages ever held: larger page numbers are free."""
         self._free: list[int] = []
         self._holds: dict[int, int] = {}
         self._discounts: dict[int, int] = {}
@@ -189,32 +188,32 @@ class PageGroup:
 
     @property
     def reserved(self) -> int:
-        """Pages that texts hold or may hold."""
+        """Number of pages that texts hold or may hold."""
         return self._promised + self._orphans
 
     @property
     def held(self) -> int:
-        """Pages with a holder."""
+        """Number of pages with a holder."""
         return len(self._holds)
 
     @property
     def cached(self) -> int:
-        """Pages without a holder that may be found again."""
+        """Number of pages without a holder that can be found again."""
         return len(self._cached)
 
     def fits(self, pages: int) -> bool:
-        """Return whether so many more pages can be reserved."""
+        """Return whether `pages` more pages can be reserved."""
         return self.reserved + pages <= self.layout.most_pages
 
     def reserve(self, pages: int) -> None:
-        """Promise pages to a text, or take back a negative number; `count` grows as needed."""
+        """Reserve pages for a text, or release a negative number; `count` grows as needed."""
         self._promised += pages
         wanted = min(self.reserved + self.cached, self.layout.most_pages)
         if wanted > self.count:
             self.count = bucket(wanted + 1, FIRST_PAGES, self.layout.most_pages + 1) - 1
 
     def allocate(self) -> int:
-        """Return a page without other holders; the caller has reserved it."""
+        """Return a page without other holders; the caller must have reserved it."""
         # Free pages first, then unused ones, and cached pages last: evicting one may cost a later
         # prompt its prefix.
         if self._free:
@@ -246,7 +245,7 @@ class PageGroup:
         self._orphans += self._is_orphan(page) - was
 
     def release(self, page: int, *, discounted: bool = False) -> None:
-        """Take a holder away; the last one leaves the page cached or free."""
+        """Remove a holder; without holders the page becomes cached or free."""
         if discounted:
             self.charge(page)
         was = self._is_orphan(page)
@@ -260,7 +259,7 @@ class PageGroup:
         self._orphans += self._is_orphan(page) - was
 
     def charge(self, page: int) -> None:
-        """Turn a discounted hold into one that was reserved."""
+        """Turn a discounted hold into a reserved one."""
         was = self._is_orphan(page)
         left = self._discounts.pop(page) - 1
         if left:
@@ -272,12 +271,12 @@ class PageGroup:
         return self._blocks.get(page)
 
     def link(self, page: int, block: Block) -> None:
-        """Make a held page found as the page of `block` in this group."""
+        """Index a held page as the page of `block` in this group."""
         block.pages[self._number] = page
         self._blocks[page] = block
 
     def unlink(self, page: int) -> None:
-        """Make a page be found no more; a block without any page leaves the index."""
+        """Remove a page from the index, and its block if it has no other page."""
         block = self._blocks.pop(page)
         block.pages[self._number] = None
         if not any(block.pages):

@@ -10,12 +10,12 @@ from gptrs.errors import CacheBudgetError
 from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.generation.pages.page_group import Block, GroupLayout, PageGroup, PrefixIndex
 
-# The longest start of a prompt whose keys and values are in pages already.
+# The longest prefix of a prompt whose keys and values are cached.
 
 
 @dataclass(frozen=True, slots=True)
 class CachedPrefix:
-    """Whole `blocks`, and the first `count` tokens of the block `partial`, if there is one."""
+    """Whole `blocks`, then the first `count` tokens of the block `partial`, if any."""
 
     blocks: list[Block]
     partial: Block | None
@@ -29,8 +29,8 @@ def cached_prefix(
     page_size: int,
     family: int = 0,
 ) -> CachedPrefix:
-    """Return the longest prefix of `tokens` after which each group has all pages that the next
-    position sees.
+    """Return the longest prefix of `tokens` after which every group has all pages visible to the
+    next position.
     """
     parent = index.root(family)
     blocks: list[Block] = []
@@ -49,14 +49,14 @@ def cached_prefix(
 
 
 def _complete(groups: Sequence[PageGroup], blocks: Sequence[Block]) -> int:
-    """Return how many of the first blocks all groups without a window have."""
+    """Return how many leading blocks are present in all groups without a window."""
     whole = [number for number, group in enumerate(groups) if group.layout.window is None]
     has = (None not in [block.pages[number] for number in whole] for block in blocks)
     return next((i for i, is_there in enumerate(has) if not is_there), len(blocks))
 
 
 def _has(groups: Sequence[PageGroup], blocks: Sequence[Block], page_size: int) -> bool:
-    """Return whether each group has the pages of `blocks` that the next position sees."""
+    """Return whether every group has the pages of `blocks` visible to the next position."""
     end = len(blocks) * page_size
     return all(
         block.pages[number] is not None
@@ -66,7 +66,7 @@ def _has(groups: Sequence[PageGroup], blocks: Sequence[Block], page_size: int) -
 
 
 class PageCopy(NamedTuple):
-    """A page whose content must be copied before the next call of the pool."""
+    """A page to be copied before the next call of the pool."""
 
     group: int
     source: int
@@ -77,10 +77,10 @@ class PageCopy(NamedTuple):
 class TextPages:
     """The pages of one text: `tables[g][i]` holds the positions from `i * page_size` on, group g.
 
-    Entry 0 stands for a page that no later position sees. `tokens` are those with keys and values
-    in the pages, as computed by the `family` of the text. A text holds up to `limits[g]` pages;
-    another text reserves the first `discounts[g]` of them. `lost` says that the pool was abandoned:
-    admit the text elsewhere.
+    Entry 0 marks a page that no later position sees. `tokens` are those with keys and values in the
+    pages, computed by the model `family`. A text holds up to `limits[g]` pages, the first
+    `discounts[g]` of them reserved by another text. `lost` means that the pool was abandoned: admit
+    the text again.
     """
 
     limits: tuple[int, ...]
@@ -98,12 +98,12 @@ class TextPages:
 
 
 class PagePool:
-    """Allocates the pages of each cache group, and finds those of tokens that were read before.
+    """Allocates the pages of each cache group, and finds cached pages of known prefixes.
 
-    A text is admitted with the most positions that it will have, unless `grow` allows it more, and
-    up to `step` new ones per step; within that no allocation fails. `identity` identifies the model
-    and its settings, see `PrefixIndex`. This class handles no tensors: the caller, which runs the
-    model, performs the copies.
+    A text is admitted with an upper bound of its positions, which `grow` can raise, and up to
+    `step` new ones per step; within these bounds no allocation fails. `identity` identifies the
+    model and its settings, see `PrefixIndex`. This class handles no tensors: the caller, which runs
+    the model, performs the copies.
     """
 
     def __init__(
@@ -118,13 +118,13 @@ class PagePool:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Pages that each group needs, page 0 included; they never become fewer."""
+        """Number of pages of each group, including page 0; it never shrinks."""
         return tuple(group.count + 1 for group in self.groups)
 
     def limits(self, positions: int, step: int) -> tuple[int, ...]:
-        """Return how many pages of each group such a text holds at most.
+        """Return the most pages of each group that such a text holds.
 
-        CacheBudgetError if they are more than there may be.
+        CacheBudgetError if they exceed the budget.
         """
         found = tuple(
             group.layout.pages_of_text(positions, step, self.page_size) for group in self.groups
@@ -146,11 +146,11 @@ class PagePool:
         """Return the pages of a text of up to `positions`, and the copies to make; None without
         room.
 
-        It includes cached pages of `tokens` by texts of the same `family`, at most all except the
-        last token. CacheBudgetError if the text would not even fit alone.
+        They include cached pages of `tokens` by texts of the same `family`, at most all except the
+        last token. CacheBudgetError if the text would not fit even alone.
         """
         limits = self.limits(positions, step)
-        # The last token is always read: its step computes the first logits.
+        # The last token is always read, since its step computes the first logits.
         known = tokens[: len(tokens) - 1]
         prefix = cached_prefix(self.index, self.groups, known, self.page_size, family)
         discounts = [self._shared(prefix.blocks, group) for group in range(len(self.groups))]
@@ -173,8 +173,8 @@ class PagePool:
     ) -> TextPages | None:
         """Return a text with pages for `tokens`, from page `firsts[g]` on; None without room.
 
-        Their content comes from elsewhere: `commit` the tokens once it has been written. Such a
-        text has no room for more; release it, and others find its pages.
+        The caller writes their content, then calls `commit`. Such a text has no room for more
+        tokens; release it so that others find its pages.
         """
         pages = -(-len(tokens) // self.page_size)
         limits = tuple(pages - first for first in firsts)
@@ -187,9 +187,10 @@ class PagePool:
         return self._new_text(limits, tables, [0] * len(limits), family)
 
     def grow(self, text: TextPages, positions: int, step: int) -> bool:
-        """Let a text have up to `positions`, more than so far; False, and no change, without room.
+        """Let a text grow to `positions`, more than so far; return False, changing nothing, without
+        room.
 
-        CacheBudgetError if it would not even fit alone.
+        CacheBudgetError if it would not fit even alone.
         """
         limits = self.limits(positions, step)
         limits = tuple(max(pair) for pair in zip(limits, text.limits, strict=True))
@@ -225,7 +226,7 @@ class PagePool:
                 position -= 1
 
     def fork(self, text: TextPages) -> TextPages | None:
-        """Return a text with the same content, which shares all pages; None without room."""
+        """Return a text that shares all pages; None without room."""
         whole = text.length // self.page_size
         discounts = [whole if group.layout.window is None else 0 for group in self.groups]
         if not self._reserve(text.limits, discounts):
@@ -241,14 +242,14 @@ class PagePool:
         return made
 
     def rewind(self, text: TextPages, length: int) -> list[PageCopy]:
-        """Drop all positions except the first `length`; return the copies to make first.
+        """Drop all positions after the first `length`; return the copies to make first.
 
-        All are forgotten where a window has released what the next position sees, and where there
-        is no state after that many positions. CacheBudgetError if there is no room for remaining
-        shared pages; then nothing has changed.
+        Drops all positions if a window has released pages visible to the next position, or if there
+        is no state after `length` positions. CacheBudgetError, changing nothing, if there is no
+        room for the remaining shared pages.
         """
-        # Windows release pages for good, and states exist only at some positions: then the text is
-        # read again from its start.
+        # Windows release pages irrevocably, and states exist only at some positions; then the text
+        # must be read from its start.
         if not self._sees(text, length) or not self._ends_at(text, length):
             length = 0
         whole = length // self.page_size
@@ -272,7 +273,7 @@ class PagePool:
         self._give_back(text)
 
     def abandon(self) -> None:
-        """Say that the content of all pages is lost: texts are `lost`, the pool is of no use."""
+        """Mark all texts as `lost`; the pool is unusable afterwards."""
         for text in self._texts:
             text.lost = True
 
@@ -298,8 +299,8 @@ class PagePool:
         self._texts.discard(text)
 
     def _reserve(self, limits: Sequence[int], discounts: Sequence[int]) -> bool:
-        """Reserve the pages of a text in all groups, or in none."""
-        # Checked for all groups before any is changed, so that a refusal leaves nothing to undo.
+        """Reserve the pages of a text in all groups or in none."""
+        # Check all groups before changing any, so that a refusal leaves nothing to undo.
         pages = [limit - shared for limit, shared in zip(limits, discounts, strict=True)]
         if not all(group.fits(count) for group, count in zip(self.groups, pages, strict=True)):
             return False
@@ -308,7 +309,7 @@ class PagePool:
         return True
 
     def _shared(self, blocks: Sequence[Block], number: int) -> int:
-        """Return how many of the first blocks have a page in the group that some text holds."""
+        """Return how many leading blocks have a page in the group that some text holds."""
         group = self.groups[number]
         if group.layout.window is not None:
             return 0  # it will be released while others hold it
@@ -324,18 +325,18 @@ class PagePool:
         )
 
     def _ends_at(self, text: TextPages, length: int) -> bool:
-        """Return whether all pages are of use for the position after `length` others."""
+        """Return whether all pages are usable for the position after the first `length`."""
         whole = any(group.layout.whole for group in self.groups)
         return not whole or length == text.length or length % self.page_size == 0
 
     def _copied_start(self, text: TextPages, prefix: CachedPrefix) -> list[PageCopy]:
-        """Take over the first tokens of a page that goes on in another way."""
+        """Copy the first tokens of a cached page that diverges later."""
         block = prefix.partial
         if block is None:
             return []
         sources = [page for page in block.pages if page is not None]
         for group, page in zip(self.groups, sources, strict=True):
-            group.hold(page)  # until there is a page to copy it to
+            group.hold(page)  # held until there is a page to copy to
         copies: list[PageCopy] = []
         if all(group.available() for group in self.groups):
             for number, group in enumerate(self.groups):
@@ -348,7 +349,7 @@ class PagePool:
         return copies
 
     def _own(self, number: int, table: list[int], position: int) -> list[PageCopy]:
-        """Make a page writable: copy a shared one, else remove it from the index."""
+        """Make a page writable: copy it if shared, else remove it from the index."""
         group, page = self.groups[number], table[position]
         if group.holders(page) > 1:
             table[position] = group.allocate()
@@ -359,7 +360,8 @@ class PagePool:
         return []
 
     def _remember(self, text: TextPages, position: int) -> None:
-        """Index a page that is complete; where another text had the same one, hold that one."""
+        """Index a complete page; if another text has indexed the same block, hold that page
+        instead."""
         start = position * self.page_size
         parent = text.blocks[-1] if text.blocks else self.index.root(text.family)
         block = self.index.child(parent, text.tokens[start : start + self.page_size])
@@ -397,7 +399,7 @@ class PagePool:
                 group.link(page, block)
 
     def _charge_shared(self, text: TextPages, whole: int) -> list[int]:
-        """Reserve again the pages that the text shares from page `whole` on; CacheBudgetError
+        """Reserve for this text the pages that it shares from page `whole` on; CacheBudgetError
         without room.
 
         Return the pages of each group that are reserved twice until the text releases them.
