@@ -275,10 +275,10 @@ def test_a_message_that_is_there_twice_is_continued_where_it_is_last(trim):
 def test_a_message_that_a_template_leaves_out_is_not_continued():
     said = [USER, {"role": "assistant", "content": "Once"}]
     going_on = Conversation(said, continue_final_message=True)
-    with pytest.raises(ChatTemplateError, match="leaves out the message") as caught:
+    with pytest.raises(ChatTemplateError, match="drops the message") as caught:
         ChatTemplate("{{ messages[0].content }}", {}).render_all([said, going_on])
     assert caught.value.conversation == 1
-    with pytest.raises(ChatTemplateError, match="leaves out the message"):
+    with pytest.raises(ChatTemplateError, match="drops the message"):
         ChatTemplate("the cat {{ messages[1].content[-20:] }}", {}).render(going_on)
 
 

@@ -1,4 +1,4 @@
-"""Load a model of any kind: the directory names the kind, a plugin builds it, a backend runs it."""
+"""Loads a model of any kind: its files name the kind, a plugin builds it, a backend runs it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 else:
     quantization = lazy_module("gptrs_runtime.quantize")
 
-# The memory budget of a model's weights: from the caller, the environment, or config.json.
+# The memory budget of a model's weights, from the caller, the environment, or config.json.
 
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def weight_streamer(
 ) -> MruStreamer | None:
     """Return the streamer that keeps `weights` within a budget; None without one, or if all fit.
 
-    `budget` comes before the variable `GPTRS_WEIGHT_BUDGET`, and that before
+    `budget` takes precedence over the variable `GPTRS_WEIGHT_BUDGET`, and that over
     `runtime.weight_streaming` of config.json, `{"budget": .., "prefetch": .., "pin_below": ..}`. It
     is a number of bytes, a text such as `2GB`, `512MiB` or `50%` (of the weights), or `off`.
     `origin` names the config in errors. ModelError for a malformed setting in it, UsageError for
@@ -172,9 +172,9 @@ def load_model(
     streamed; see `LoadedModel.with_adapter` for several. Raises ModelError (no such model, unknown
     kind or setting), CheckpointError (damaged or missing weights) or PluginError (backend).
 
-    All that the model computes follows `runtime.functional_overrides` of its config.json, an object
-    of policies as `gptrs.overrides` takes them, where the variable `GPTRS_OVERRIDES`, a comma list
-    of FUNCTIONAL=POLICY, or an override in force says nothing else.
+    The model runs with the overrides in `runtime.functional_overrides` of its config.json, an
+    object of policies as in `gptrs.overrides`; the variable `GPTRS_OVERRIDES`, a comma list of
+    FUNCTIONAL=POLICY, and active overrides take precedence.
     """
     started = time.perf_counter()
     with span("load model"):
@@ -206,7 +206,8 @@ def _with_precision(made: Backend, precision: Precision | None, quantized: bool)
 
 
 def _source(path: str | Path | None) -> ModelSource:
-    """Return the model at `path`; ModelError as `find_model`, with what reads another format."""
+    """Return the model at `path`; ModelError as in `find_model`, naming the importer of other
+    formats."""
     found = model_path(path)
     importer = importer_of(found) if os.path.isfile(found) else None
     if importer is not None and not is_checkpoint(found):
@@ -224,7 +225,7 @@ def _tell(source: ModelSource, settings: ReadSettings, params: Params) -> None:
 
 
 def _warn_if_whole(params: Params, name: str) -> None:
-    """Warn where a mesh has devices for parts of weights, and no weight has such parts."""
+    """Warn if a mesh has devices for parts of weights but no weight can be split."""
     mesh = params.backend.mesh
     if mesh is None or mesh.sizes.get("tensor", 1) == 1 or "tensor" in params.split_axes(mesh):
         return

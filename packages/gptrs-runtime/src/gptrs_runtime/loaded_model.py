@@ -74,8 +74,8 @@ class LoadedModel(CapableModel):
     loading took. `template_variables` are JSON values for its chat template, such as
     `enable_thinking`. Weights are read from the memory-mapped checkpoint when a run first needs
     them. The model runs with the overrides of functionals in `overrides`. `streamer` keeps the
-    weights within their budget, if they have one. `weight_type` is their quantized type, if they
-    were quantized at load. `adapter` changes the weights, which are those of the model `base` if
+    weights within their budget, if they have one. `weight_type` is the type to which they were
+    quantized at load, if any. `adapter` modifies the weights, which belong to the model `base` if
     several models share them.
     """
 
@@ -111,13 +111,13 @@ class LoadedModel(CapableModel):
         self._params = params
         self._tokenizer: TextTokenizer | None = None
         self._templates: dict[bool, ChatTemplate] = {}
-        """The chat templates that were read, by whether tools are passed."""
+        """The chat templates read so far, by whether tools are passed."""
         self.template_variables: dict[str, object] = {}
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
-            """Say what takes the model where other libraries have a method."""
+            """Raise AttributeError that names the function to call instead of a method."""
             kind = type(self).__name__
             where = f"; call `gptrs.{name}(model, ...)`" if name in _VERBS else ""
             raise AttributeError(f"`{kind}` has no attribute `{name}`{where}")
@@ -142,11 +142,11 @@ class LoadedModel(CapableModel):
         return found
 
     def with_adapter(self, path: str | Path, name: str | None = None) -> LoadedModel:
-        """Return this model as a LoRA adapter in a folder changes it, called `name`.
+        """Return this model with a LoRA adapter from a folder, called `name`.
 
-        Both, and any number of such models, share the weights; products of the adapter are added to
-        layers as they run. Each model has separate cached prompts. ModelError for adapters that do
-        not suit the model or are not supported, and for a model that has one already.
+        Any number of such models share the weights; products of the adapter are added to layers as
+        they run. Each model has separate cached prompts. ModelError for adapters that do not suit
+        the model or are not supported, and for a model that has one already.
         """
         if self._params is None or self.adapter is not None:
             has = "an adapter already" if self.adapter is not None else "no weights to share"
@@ -170,7 +170,7 @@ class LoadedModel(CapableModel):
     def with_several(self, adapters: Sequence[LowRankAdapter]) -> object:
         """Return the module of this model whose linear layers have all of `adapters`.
 
-        It is for `adapted_step`, if the module has it; raises the errors of `with_adapter`.
+        Meant for `adapted_step`, if the module has it; raises the errors of `with_adapter`.
         """
         assert self._params is not None, "it has given its weights to each of them"
         more = next((adapter for adapter in adapters if not adapter.is_summed), None)
@@ -191,7 +191,8 @@ class LoadedModel(CapableModel):
     @property
     def precision(self) -> str:
         """The precision of products, f32, bf16 or int8; int8 applies only to quantized weights."""
-        # Not `Precision`: at an alias of a Literal jedi 0.20 completes nothing of a model at all.
+        # Not annotated as `Precision`: with an alias of a Literal, jedi 0.20 completes no attribute
+        # of a model.
         return self.backend.precision
 
     def forward(self, inputs: np.ndarray) -> np.ndarray:
@@ -233,7 +234,7 @@ class LoadedModel(CapableModel):
         return dict(cast("Callable[[], Iterator[tuple[str, Module]]]", walk)()) if walk else {}
 
     def computation(self) -> Computation:
-        """Return what the model computes, for other formats; ModelError if it does not say."""
+        """Return the computation of the model, for other formats; ModelError if it defines none."""
         made = cast("object", getattr(self.module, "computation", None))
         if not callable(made):
             raise ModelError(f"`{self.kind}` models do not say what they compute as one function")
@@ -372,7 +373,8 @@ class LoadedModel(CapableModel):
         return [encode(texts[number], special=False) for number in range(len(conversations))]
 
     def _tiling_processor(self) -> TilingProcessor:
-        """Return what cuts images into pictures; ModelError for another size than the model's."""
+        """Return the processor that cuts images into pictures; ModelError if their size is not the
+        model's."""
         found, size = image_settings.tiling_processor_of(self.files), self.image_lm().picture_size
         if found.side != size:
             raise ModelError(
@@ -438,10 +440,10 @@ _SCORES: Final = re.compile(r"(.+\.)?(score|classifier(\.out_proj)?)\.weight")
 def adapted_config(
     config: Mapping[str, object], adapter: LowRankAdapter | None
 ) -> Mapping[str, object]:
-    """Return the settings of a model with an adapter: that of a classifier task brings its head.
+    """Return the settings of a model with an adapter; an adapter of a classifier brings its head.
 
-    Transformers makes such a head when it is asked for the task; the settings of the model are
-    those of its own head. Names of classes stay if there are as many.
+    Transformers makes such a head when asked for the task, while the model's settings describe its
+    own head. Class names are kept if their number matches.
     """
     head = None if adapter is None else _HEADS.get(str(adapter.task))
     if adapter is None or head is None:

@@ -1,4 +1,4 @@
-"""Options as annotated fields of Structs, from which all forms of an option are derived.
+"""Options as annotated Struct fields, from which all forms of an option are derived.
 
 A field is `Annotated[TYPE, Meta(ge=..., description=...), Option(...)]`, perhaps `| None`. `Meta`
 has its bounds and its help, `Option` its names on the command line, in requests and in
@@ -39,11 +39,11 @@ else:
     np = lazy_module("numpy")
 
 Kind = tuple[str, Callable[[object], bool]]
-"""The valid values of an option in words, and a check for them."""
+"""A description of an option's valid values, and a check for them."""
 
 
 class Missing(Struct, frozen=True):
-    """Stands where an option has no form, and says why."""
+    """Replaces a form that an option lacks, and says why."""
 
     why: str
 
@@ -160,7 +160,7 @@ class OptionField(Struct, frozen=True):
 class _ShortSignature(StructMeta):
     @property
     def __signature__(self) -> inspect.Signature:
-        """The signature that users see: only types, without annotations."""
+        """Return the signature that users see: plain types without annotations."""
         hints = get_type_hints(self)
         metadata: inspect.Signature = StructMeta.__dict__["__signature__"].__get__(self)
         return metadata.replace(

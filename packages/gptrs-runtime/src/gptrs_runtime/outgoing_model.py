@@ -38,15 +38,15 @@ from gptrs_runtime.programs import is_program, read_program
 
 NO_SIZES: Final[Mapping[str, int]] = MappingProxyType({})
 _LIMIT: Final = re.compile(r"\w+ <= [0-9]+")
-"""A condition that a context has: longer inputs have no positions, and fail in any runtime."""
+"""Condition of a limited context: longer inputs have no positions and fail in any runtime."""
 _EDGES: Final = ("height", "width")
 _MAX_EDGE: Final = 4096
 _EXAMPLE: Final = 3
-"""A size for each free one while the model is captured: no size is special for it."""
+"""Example for free sizes during capture, chosen so that no code treats it specially."""
 
 
 def outgoing_program(program: Program, name: str) -> OutgoingModel:
-    """Return a program as exporters take it; its free sizes are called after their symbols."""
+    """Return a program in the form of exporters; free sizes are named after their symbols."""
     canonical = _canonical(program)
     inputs = [
         ModelInput(each, value.type.dtype, tuple(map(_size_name, value.type.shape)))
@@ -57,7 +57,7 @@ def outgoing_program(program: Program, name: str) -> OutgoingModel:
 
 
 def outgoing_model(model: LoadedModel, sizes: Mapping[str, int]) -> OutgoingModel:
-    """Return what a model computes as exporters take it.
+    """Return the computation of a model in the form of exporters.
 
     `sizes` are the sizes to fix, such as the height of images. ModelError for a model that does not
     define a single function; UnsupportedError if it depends on the sizes of the input in ways that
@@ -211,7 +211,7 @@ def export(
 
 
 def require_other(source: str | os.PathLike[str], destination: str | os.PathLike[str]) -> None:
-    """UsageError if a file would be written over itself: its weights are read meanwhile."""
+    """UsageError if a file would overwrite itself, since its weights are read while writing."""
     if os.path.realpath(source) == os.path.realpath(destination):
         raise UsageError(
             f"{quoted(str(source), 200)} would be overwritten while it is read",
@@ -220,7 +220,7 @@ def require_other(source: str | os.PathLike[str], destination: str | os.PathLike
 
 
 def _weight(leaf: Leaf, name: str) -> OutgoingTensor:
-    """Return what a parameter of the program stands for, read when it is written."""
+    """Return the weight behind a parameter of the program, read when written."""
     if isinstance(leaf, Parameter):
         return OutgoingTensor(leaf.name, leaf.type, partial(_elements, leaf))
     if isinstance(leaf, Stored):

@@ -36,7 +36,7 @@ else:
     cleanup = lazy_module("gptrs.optimizer.passes.cleanup")  # most starts draw no inputs
 
 MAX_PROGRAM_BYTES = 100_000_000
-"""Largest file that is read; reading takes a multiple of that in memory."""
+"""Largest file accepted in bytes; reading takes a multiple of that in memory."""
 _START_BYTES = 4096
 _SUFFIXES = (".ptir", ".json")
 
@@ -68,7 +68,7 @@ def read_program(path: str | os.PathLike[str]) -> Program:
 
 
 def is_program(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file is meant to be a program, sound or not, rather than a checkpoint."""
+    """Return whether a file looks like a program, valid or not, rather than a checkpoint."""
     try:
         descriptor = open_regular(_resolved(path))
     except GptrsError:
@@ -95,7 +95,7 @@ def _resolved(path: str | os.PathLike[str]) -> Path:
 
 
 _SMALLEST, _BEYOND = 1, 8
-"""The range of made-up integers: no zero to divide by, and within 4 bits."""
+"""The range of random integers: excludes 0, a possible divisor, and fits 4 bits."""
 
 
 class InputFiles:
@@ -269,14 +269,14 @@ def run_program(
     return execute.run_program(program, inputs, engine)
 
 
-# The sizes of symbolic dims: as a user writes them, and as inputs have them.
+# The sizes of symbolic dims, from users and from inputs.
 
 
 _SIZE = re.compile(r"\??([0-9]{1,6})=([0-9]{1,18})")
 
 
 def parse_sizes(texts: Sequence[str]) -> dict[int, int]:
-    """Sizes by the numbers of their symbols, out of texts such as `?0=5` or `0=5`.
+    """Parse sizes by symbol number from texts such as `?0=5` or `0=5`.
 
     UsageError for anything else, and for two sizes of one symbol.
     """

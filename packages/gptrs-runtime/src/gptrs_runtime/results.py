@@ -1,4 +1,4 @@
-"""Results as records: what functions return, what `--json` prints, what its schema says.
+"""Result records: returned by functions, printed by `--json`, described by its schema.
 
 A `Result` is the output of a command: its tag, the key `schema`, has its type and version, which
 increases when a key is removed or changes its meaning. The other records are parts of results. Keys
@@ -17,7 +17,7 @@ Number = Annotated[
     float,
     Meta(extra_json_schema={"anyOf": [{"type": "number"}, {"enum": ["nan", "inf", "-inf"]}]}),
 ]
-"""A number that JSON may lack, which is then printed as a word."""
+"""A number; infinities and NaN, which JSON lacks, are printed as words."""
 Vectors = list[list[Number]]
 Profile = dict[str, Any] | UnsetType
 Reason = Literal["eos", "stop", "length", "error", "interrupted"]
@@ -97,7 +97,7 @@ class Segment(Struct, frozen=True):
 
 
 class Window(Struct, frozen=True):
-    """How a window of a sound was written, from `start` to `end` in seconds."""
+    """How a window of a sound, from `start` to `end` in seconds, was decoded."""
 
     start: float
     end: float

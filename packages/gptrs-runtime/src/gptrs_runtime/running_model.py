@@ -1,4 +1,4 @@
-"""The module of a loaded model as it runs: with overrides, blamed for its errors, files watched."""
+"""The running module of a loaded model: applies overrides, attributes errors, watches files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gptrs.spans import span
 _Method = Callable[..., object]
 _PASSED_ON = (GptrsError, KeyboardInterrupt, MemoryError)
 _ABOUT = frozenset({"cache_specs", "new_buffers", "image_prompt", "frame_count"})
-"""Methods of capabilities that compute nothing of weights."""
+"""Methods of capabilities that do not compute with weights."""
 _COMPUTING = {"adapted_step"} | {
     name
     for protocol in (*PROTOCOLS.values(), RepeatingLM)
@@ -33,7 +33,7 @@ _COMPUTING = {"adapted_step"} | {
     if isinstance(getattr(protocol, name), FunctionType) and name not in _ABOUT
 }
 _IDLE_S = 0.01
-"""After this time without a call, the files are also checked before the next one."""
+"""After this many seconds without a call, the files are also checked before the next call."""
 
 
 def model_factory(kind: str) -> ModelFactory:
@@ -54,7 +54,7 @@ def model_factory(kind: str) -> ModelFactory:
 
 
 class RunningModel:
-    """A module of `kind` whose methods are called with what holds for a loaded model.
+    """A module of `kind` whose methods run under the conditions of a loaded model.
 
     - `choices` of overrides hold in each.
     - A module of somebody else's package raises errors of gptrs only: what else it raises becomes a
@@ -63,7 +63,7 @@ class RunningModel:
       are mapped files, and what another process writes to them would silently be computed with. It
       costs microseconds a call. They look after each call, and before one after a pause.
 
-    Everything else is as the module has it.
+    Everything else is passed through to the module.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class RunningModel:
         found = self._read(name)
         if not callable(found):
             return found
-        # A method has only the wrappers that do something: each is a frame of every step.
+        # A method gets only the wrappers with an effect, since each adds a frame to every step.
         call = found
         if self._blamed is not None:
             call = _blaming(call, self._blamed, name)
@@ -111,7 +111,7 @@ class RunningModel:
                 self._weights.require_unchanged()
             with span("model", name):
                 result = method(*args, **kwargs)
-            self._weights.require_unchanged()  # the data that it read is that of the opened file
+            self._weights.require_unchanged()  # the data read belongs to the file that was opened
             self._looked = time.monotonic()
             return result
 

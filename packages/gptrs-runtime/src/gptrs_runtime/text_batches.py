@@ -21,13 +21,13 @@ from gptrs_runtime.sources.model_folder import MODEL_CONFIG
 from gptrs_runtime.sources.model_source import ModelSource
 
 BATCH_SIZE: Final = 32
-"""Texts that run together unless the caller says otherwise."""
+"""Default batch size."""
 _SHORTEST: Final = 16
-"""Tokens that short texts are padded to where each length is a program."""
+"""Minimum padded length for backends that compile a program per length."""
 _FEWEST: Final = 8
-"""Tokens that short texts are padded to elsewhere: kernels for fewer may round in another way."""
+"""Minimum padded length otherwise: kernels for fewer tokens may round differently."""
 _TOKENS_OF_BATCH: Final = 48
-"""Cost of a batch more, in tokens: 5 ms of MiniLM on two cores, 0.1 ms a token."""
+"""Cost of one more batch in tokens: 5 ms for MiniLM on two cores, at 0.1 ms per token."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class TextBatch:
     mask: np.ndarray
 
     def laid(self, values: Sequence[Sequence[int]]) -> np.ndarray:
-        """Return a number of each token of all texts as these tokens lie, zeros elsewhere."""
+        """Arrange values per token of all texts in the layout of this batch, zeros elsewhere."""
         result = np.zeros_like(self.tokens)
         for index, row in enumerate(self.rows):
             result[index, : len(values[row])] = values[row]
@@ -72,10 +72,11 @@ def one_batch(tokens: Sequence[Sequence[int]], backend: Backend, context: int) -
 
 
 def _ends(backend: Backend, lengths: Sequence[int], size: int) -> Sequence[int]:
-    """Return where batches end of texts that get shorter, at most `size` in each.
+    """Return the ends of batches of texts in descending length, at most `size` per batch.
 
-    Where any size will do, so that all together cost least: a batch costs its texts as if all were
-    as long as its first, and a little itself. Elsewhere few sizes count more: `size` texts each.
+    If the backend takes any size, minimizes the total cost: a batch costs as if all of its texts
+    were as long as its first, plus a constant. Otherwise, few distinct sizes matter more: `size`
+    texts each.
     """
     count = len(lengths)
     if not backend.symbolic:
@@ -98,7 +99,8 @@ def _ends(backend: Backend, lengths: Sequence[int], size: int) -> Sequence[int]:
 def _sizes(
     backend: Backend, rows: int, longest: int, most_rows: int, context: int
 ) -> tuple[int, int]:
-    """Return the number of texts and of tokens to pad to: few ones, unless any will do."""
+    """Return the numbers of texts and tokens to pad to: few distinct ones, unless the backend takes
+    any size."""
     if backend.symbolic:
         return rows, min(max(longest, _FEWEST), context)
     count = padded_size(backend, rows) or bucket(rows, first=1, limit=most_rows)
@@ -112,7 +114,7 @@ def _padded(
     """Return tokens si64 [count, length] and their mask i1, padded at the right and below."""
     tokens = np.zeros((count, length), np.int64)
     mask = np.zeros((count, length), bool)
-    # A row that is padding sees itself: one that saw nothing would be NaN.
+    # A padding row sees itself: a row that sees nothing would be NaN.
     mask[len(rows) :] = True
     for index, row in enumerate(rows):
         tokens[index, : len(row)] = row
@@ -190,7 +192,7 @@ def checked_prompt(prompt: object) -> str | list[int] | Conversation:
     items = cast("Sequence[object]", prompt)
     if items and isinstance(items[0], Mapping):
         return Conversation(cast("list[Message]", list(items)))
-    if set(map(type, items)) <= {int}:  # the most usual, and long
+    if set(map(type, items)) <= {int}:  # the most common case, and long to check
         return list(cast("Sequence[int]", items))
     for number, item in enumerate(items):
         if isinstance(item, bool) or not isinstance(item, int | np.integer):

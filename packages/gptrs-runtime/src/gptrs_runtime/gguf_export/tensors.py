@@ -28,12 +28,12 @@ from gptrs.quoting import quoted
 from gptrs_runtime.converting.model_content import CONVERTIBLE, in_dtype
 from gptrs_runtime.sources.gguf_metadata import GgufSettingsOf, Metadata, Rotary
 
-# The matrices of experts in the form of a GGUF file: one tensor for each layer.
+# Expert matrices in GGUF form: one tensor per layer.
 
 
 _EXPERT = re.compile(r"(blk\.[0-9]+\.ffn_[a-z]+)\.([0-9]+)\.(weight|bias)")
 ROUTER = "ffn_gate_inp"
-"""How the names of tensors start that choose experts, which files have in f32."""
+"""Prefixes of the names of router tensors, which files store in f32."""
 _GATE = "ffn_gate_inp_shexp.weight"
 
 
@@ -79,12 +79,12 @@ _MATRIX = 2
 
 @dataclass(frozen=True)
 class GgufNames:
-    """The names of the tensors of a model in a file, and the order of the rows of each there."""
+    """The names of a model's tensors in the file, and the order of their rows."""
 
     settings: GgufSettingsOf
 
     def name_of(self, name: str) -> str:
-        """Return the name in the file; ModelError for a tensor that it has no name for."""
+        """Return the name in the file; ModelError for a tensor without one."""
         stem, _, suffix = name.rpartition(".")
         kind = self.settings.own
         body = kind.layers.rpartition(".")[0]
@@ -111,17 +111,17 @@ class GgufNames:
         return partial(_ordered, load, RowOrder(kv_heads if stem == "attn_k" else heads))
 
     def offset_of(self, name: str) -> float:
-        """Return what a tensor of that name in the file has more there."""
+        """Return the offset that the file adds to a tensor, by its name in the file."""
         stem, _, suffix = name.rpartition(".")
         return self.settings.own.offset_of(stem.rpartition(".")[2], suffix)
 
     def is_moved(self, name: str) -> bool:
-        """Return whether a tensor of that name in the file is stored otherwise there."""
+        """Return whether the file stores a tensor in another form, by its name in the file."""
         own, stem = self.settings.own, _stem_of(name)
         return stem in own.turned or own.order_of(stem) is not None
 
     def is_router(self, name: str) -> bool:
-        """Return whether a tensor of that name in the file chooses experts."""
+        """Return whether a tensor is a router of experts, by its name in the file."""
         return _stem_of(name).startswith(ROUTER)
 
 
@@ -155,7 +155,7 @@ def plain_tensors(
 
 
 def extra_tensors(settings: GgufSettingsOf) -> list[GgufOutgoing]:
-    """Return the tensors of the file that the model has as settings."""
+    """Return the tensors of the file that are settings in the model."""
     if settings.rope_factors is None:
         return []
     factors = settings.rope_factors.astype(np.float32)
@@ -201,7 +201,7 @@ def _whole(load: Callable[[], np.ndarray], turned: bool) -> Iterator[np.ndarray]
     yield array.T if turned and array.ndim == _MATRIX else array
 
 
-# Rotary embeddings in the words of GGUF files.
+# Rotary embeddings in GGUF metadata.
 
 
 _BY_DIVISORS = (1.0, 4.0, 8192)
@@ -213,7 +213,7 @@ divisors.
 def read_rotary(
     settings: Mapping[str, object], kind: str, positions: int, head_dim: int, share: float | None
 ) -> Rotary:
-    """Return the rotary embedding of a model; ModelError for one that has no words there."""
+    """Return the rotary embedding of a model; ModelError if GGUF cannot express it."""
     rope = RopeSettings.from_settings(settings, kind, positions, rotated=share)
     return Rotary(rope.theta, rope.rotated, *_scaled(rope, head_dim))
 

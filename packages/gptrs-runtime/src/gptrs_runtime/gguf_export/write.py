@@ -1,4 +1,4 @@
-"""Writing a model as a GGUF file, its matrices quantized or not."""
+"""Writes a model as a GGUF file, with or without quantized matrices."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _UNKNOWN_SCORE = -1e6
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Metadata of a tokenizer; a `note` says what other readers will do otherwise."""
+    """Metadata of a tokenizer; a `note` says what other readers will do differently."""
 
     metadata: Metadata
     note: str | None = None
@@ -101,7 +101,7 @@ def vocabulary_of(source: ModelSource, size: int) -> Vocabulary:
 
 
 def _candidates(whole: Mapping[str, Any], size: int) -> Iterator[Metadata]:
-    """Yield the metadata of tokens in each way that they may be read, the simplest first."""
+    """Yield candidate metadata for each way to read the tokens, the simplest first."""
     model = whole["model"]
     if model.get("type") != "BPE":
         return
@@ -128,7 +128,7 @@ def _candidates(whole: Mapping[str, Any], size: int) -> Iterator[Metadata]:
 
 
 def _tokens(whole: Mapping[str, Any], size: int) -> tuple[list[str], np.ndarray]:
-    """Return `size` tokens and their types; numbers that no token has are unused ones."""
+    """Return `size` tokens and their types; numbers without a token become unused tokens."""
     numbers: dict[int, str] = {number: text for text, number in whole["model"]["vocab"].items()}
     added = {each["id"]: each for each in whole["added_tokens"]}
     numbers |= {number: each["content"] for number, each in added.items()}
@@ -159,7 +159,7 @@ def _joined(merge: str | Sequence[str]) -> str:
 
 
 def _scores(tokens: Sequence[str], merges: Sequence[str]) -> np.ndarray:
-    """Return scores by which tokens are merged in the order of `merges`."""
+    """Return token scores that reproduce the order of `merges`."""
     rank: dict[str, int] = {}
     for number, merge in enumerate(merges):
         rank.setdefault(merge.replace(" ", ""), number)
@@ -168,7 +168,7 @@ def _scores(tokens: Sequence[str], merges: Sequence[str]) -> np.ndarray:
 
 
 def _special(source: ModelSource, tokenizer: TextTokenizer, unknown: object) -> Metadata:
-    """Return the numbers of special tokens: those that end a text are eos, eot and eom."""
+    """Return the numbers of special tokens; end tokens are eos, eot and eom."""
     named = named_tokens(source)
     if isinstance(unknown, str):
         named.setdefault("unk_token", unknown)
@@ -229,18 +229,18 @@ def _same(tokenizer: TextTokenizer, metadata: Metadata) -> bool:
 
 
 PLAIN_TYPES = {"f32": dtypes.f32, "f16": dtypes.f16, "bf16": dtypes.bf16}
-"""The types of files whose matrices are not quantized."""
+"""The types of unquantized files."""
 SUFFIX = ".gguf"
 _FILE_TYPES = {"f32": 0, "f16": 1, "bf16": 32, "q4": 2, "q4_asym": 3, "q8": 7}
-"""`general.file_type`, for what most matrices are."""
+"""`general.file_type` by the type of most matrices."""
 _READ = (CONFIG, GENERATION_CONFIG, TOKENIZER, "tokenizer_config.json", "chat_template.jinja",
          "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt")  # fmt: skip
-"""Files whose content the metadata have."""
+"""Files whose content is in the metadata."""
 
 
 @dataclass(frozen=True)
 class WrittenGguf:
-    """The errors of rounded tensors, the names of the others, bytes, and files left out."""
+    """A report: errors of rounded tensors, names of the others, bytes, and omitted files."""
 
     quantized: tuple[TensorError, ...]
     kept: tuple[str, ...]

@@ -32,17 +32,17 @@ MAX_SIDE = 65_535
 MAX_PIXELS = 2**24
 """Most pixels of an array; Pillow takes 4 bytes for each, some decoders as much again."""
 MAX_WEBP = 2**23
-"""Most pixels of a WEBP or AVIF, whose decoders keep several images of the whole."""
+"""Most pixels of a WEBP or AVIF, whose decoders keep several copies of the image."""
 MAX_HALVED = 2**25
-"""Most pixels of a PNG, BMP or PPM: beyond MAX_PIXELS two by two become one."""
+"""Most pixels of a PNG, BMP or PPM: beyond MAX_PIXELS, blocks of 2 x 2 are averaged."""
 MAX_DRAFT = 2**27
 """Most pixels of a JPEG: beyond MAX_PIXELS it is decoded at a half, a fourth or an eighth."""
 _HALVED = ("PNG", "BMP", "PPM")
 _STRIP = 256
-"""Rows that are converted at a time."""
+"""Rows converted at a time."""
 _ORIENTATION = 0x0112
 _MARKER, _SCAN, _SEQUENTIAL_FRAMES = 0xFF, 0xDA, (0xC0, 0xC1)
-"""Of JPEG, Table B.1 of ITU-T T.81."""
+"""Markers of JPEG, Table B.1 of ITU-T T.81."""
 _EXIF_TURNS: dict[object, Callable[[np.ndarray], np.ndarray]] = {
     2: lambda pixels: pixels[:, ::-1],
     3: lambda pixels: pixels[::-1, ::-1],
@@ -75,7 +75,8 @@ def read_image(path: str | os.PathLike[str], *, on_white: bool = False) -> np.nd
 
 
 def decoded_image(data: bytes, shown: str, *, on_white: bool = False) -> np.ndarray:
-    """Return the image in the bytes of a file, which errors call `shown`; else as `read_image`."""
+    """Return the image in the bytes of a file, called `shown` in errors; otherwise as
+    `read_image`."""
     library = pillow("Image")
     with warnings.catch_warnings():
         # about sizes, which are checked here, and about transparency, which is dropped on purpose
@@ -87,7 +88,7 @@ def decoded_image(data: bytes, shown: str, *, on_white: bool = False) -> np.ndar
 
 
 def resized(pixels: np.ndarray, height: int, width: int, filter: int) -> np.ndarray:
-    """Resize ui8 [H, W, 3] or f32 [H, W] by one of Pillow's filters, numbered as there."""
+    """Resize ui8 [H, W, 3] or f32 [H, W] with a filter given by Pillow's number."""
     image = cast("Image", pillow("Image").fromarray(pixels))
     return np.asarray(image.resize((width, height), filter))
 
@@ -104,7 +105,7 @@ def pillow(module: str) -> ModuleType:
 
 
 def _opened(library: ModuleType, data: bytes, shown: str) -> Image:
-    """Return the image before its pixels are decoded."""
+    """Open the image without decoding its pixels."""
     # Checking for AVIF loads a library, or raises in a Pillow without it.
     known = data[4:8] == b"ftyp" and pillow("features").check("avif")
     formats = FORMATS if known else FORMATS[:-1]
@@ -140,7 +141,8 @@ def _require_bounded(image: Image, data: bytes, shown: str) -> None:
 
 
 def has_one_scan(data: bytes) -> bool:
-    """Return whether a JPEG is decoded row by row; of others the decoder keeps all coefficients."""
+    """Return whether a JPEG is decoded row by row; for others the decoder keeps all
+    coefficients."""
     at, components = 2, 0
     while at + 4 < len(data) and data[at] == _MARKER:
         kind, size = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")

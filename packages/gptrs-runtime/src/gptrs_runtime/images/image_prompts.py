@@ -35,11 +35,12 @@ from gptrs_runtime.tokenization.tokenizer import TextTokenizer
 
 
 FIRST_PICTURE: Final = 1 << 40
-"""The smallest of these tokens; vocabulary tokens are smaller."""
+"""The smallest image token; vocabulary tokens are smaller."""
 _MOST_VECTORS: Final = 1 << 16
-"""How many token numbers are set aside for each picture."""
+"""Token numbers reserved per picture."""
 _KEPT: Final = 64
-"""How many pictures keep their tokens after their text is gone: the next turn may have them."""
+"""How many pictures keep their tokens after their text ended, since the next turn may repeat
+them."""
 
 
 class Picture:
@@ -78,9 +79,9 @@ _lock = ForkSafeLock()
 def picture_of(
     levels: np.ndarray, values: Callable[[np.ndarray], np.ndarray], identity: str
 ) -> Picture:
-    """Return the picture of ui8 [H, W, C]; the same one again for the same bytes and `identity`.
+    """Return the picture of ui8 [H, W, C], the same object for the same bytes and `identity`.
 
-    `identity` says what `values` does.
+    `identity` identifies the function `values`.
     """
     identified = f"{identity} {levels.shape}".encode()
     digest = hashlib.blake2b(
@@ -97,7 +98,8 @@ def picture_of(
 
 
 class PicturedTokens(Sequence[int]):
-    """The tokens of a prompt with pictures, which it keeps; `shown` has the model's own for them.
+    """The tokens of a prompt with pictures, which it keeps alive; `shown` has the model's image
+    tokens instead.
 
     It is immutable.
     """
@@ -188,7 +190,7 @@ def image_part(image: object) -> dict[str, object]:
     if not isinstance(image, str | os.PathLike):
         return {"type": "image", "image": levels_of(image)}
     path = Path(os.fspath(cast("str | os.PathLike[str]", image)))
-    read_image(path)  # other values are refused before they are part of a conversation
+    read_image(path)  # refuse other values before they become part of a conversation
     media = mimetypes.guess_type(path.name)[0] or "image/unknown"
     data = base64.b64encode(read_whole(path.resolve(), MAX_BYTES)).decode()
     return {"type": "image_url", "image_url": {"url": f"data:{media};base64,{data}"}}

@@ -1,4 +1,4 @@
-"""The steps on an image before a model sees it, as preprocessor_config.json says."""
+"""Image preprocessing as described by preprocessor_config.json."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.images.decoding import MAX_PIXELS, resized
 
 _PRECISION = 1e-5
-"""Tolerance of the search for the scale at which an image fills a number of patches."""
+"""Tolerance of the search for the scale that fits an image into a number of patches."""
 SQUASHED_FROM = 384
-"""The shortest edge from which on a crop fraction does not crop: images become squares."""
+"""From this shortest edge, a crop fraction does not crop: images become squares."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,11 @@ class ImageProcessor:
     """Resizes, crops, scales and normalizes; each step may be absent.
 
     `resize` is done with Pillow's filter number `resample`. Where `crop_fraction` is given, a
-    shortest edge is resized to `edge / crop_fraction` and cut to a square of that edge.
-    `offset` is added to scaled values, and with `twice` they are divided by `std` once more. Equal
-    to transformers' Pillow processors bit by bit. With `scales_first` numbers are resized that are
-    scaled already, in f32: then the last bits differ from transformers'. `rounds_crop` positions a
-    crop as torchvision does, see `center_crop`. Images are read `on_white` where that is set, see
-    `read_image`.
+    shortest edge is resized to `edge / crop_fraction` and cut to a square of that edge. `offset` is
+    added to scaled values, and with `twice` they are divided by `std` once more. Bit-equal to
+    transformers' Pillow processors. With `scales_first`, already scaled f32 values are resized;
+    then the last bits differ from transformers'. `rounds_crop` positions a crop as torchvision
+    does, see `center_crop`. For `on_white`, see `read_image`.
     """
 
     resize: Size | None
@@ -186,8 +185,8 @@ class ImageProcessor:
 def center_crop(pixels: np.ndarray, height: int, width: int, *, rounds: bool = False) -> np.ndarray:
     """Return the middle `height` x `width` of an image [H, W, C], zeros around a smaller one.
 
-    Of an odd difference, the larger part is cut off, and the smaller part is added, below and on
-    the right; with `rounds` an even number is cut off above and on the left.
+    If the difference is odd, the larger part is cut off, or the smaller part added, at the bottom
+    and right; with `rounds`, the amount cut off at the top and left is rounded to even.
     """
     rows = _overlap(pixels.shape[0], height, rounds)
     columns = _overlap(pixels.shape[1], width, rounds)
@@ -200,9 +199,9 @@ def center_crop(pixels: np.ndarray, height: int, width: int, *, rounds: bool = F
 
 
 def _overlap(size: int, wanted: int, rounds: bool) -> tuple[slice, slice]:
-    """Return which elements of an axis are kept, and where they go."""
+    """Return the source and target ranges of the kept elements of an axis."""
     if size >= wanted:
-        # Python rounds halves to even numbers.
+        # Python rounds halves to even, as torchvision's `round` does.
         start = round((size - wanted) / 2) if rounds else (size - wanted) // 2
         return slice(start, start + wanted), slice(0, wanted)
     start = math.ceil((wanted - size) / 2)

@@ -63,7 +63,7 @@ _logger = logging.getLogger("gptrs")
 
 @dataclass(frozen=True)
 class _Recipe:
-    """The defaults of a processor of transformers, where its file is silent.
+    """The defaults of a transformers processor for settings missing in its file.
 
     A `size` that is one number is that of a `square`, if set, else the shortest edge. With `twice`
     files may ask for a second division by the deviation (`include_top`), and for `rescale_offset`.
@@ -117,7 +117,7 @@ _SUFFIXES = ("Fast", "Pil")
 _TORCHVISION = _Recipe(
     _BILINEAR, {"shortest_edge": 256}, _SQUARE_224, None, IMAGENET_MEAN, IMAGENET_STD
 )
-"""The evaluation recipe of torchvision's first ImageNet weights."""
+"""The evaluation preprocessing of torchvision's first ImageNet weights."""
 
 
 class JsonFiles(Protocol):
@@ -168,7 +168,7 @@ def tiling_processor_of(files: JsonFiles) -> TilingProcessor:
 
 
 def _class_of(name: str) -> str:
-    """Return the class of transformers, without what says how it is computed."""
+    """Return the class name in transformers without the suffix of its implementation."""
     name = name.replace("FeatureExtractor", "ImageProcessor")
     for suffix in _SUFFIXES:
         name = name.removesuffix(suffix)

@@ -1,4 +1,4 @@
-"""Inputs of one run of an imported model: images, tensors by name, tokens, or made-up ones."""
+"""Inputs of one run of an imported model: images, tensors by name, tokens, or random inputs."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from gptrs_runtime.imported.scores import (
 from gptrs_runtime.model_inputs import ARCHIVES, InputChoice
 from gptrs_runtime.programs import made_up_array
 
-# The free sizes of a file: as given, else as the kind of input suggests.
+# The free sizes of a model: given, or usual for the kind of input.
 
 
 _SIZE = re.compile(r"([^=]{1,200})=([0-9]{1,9})")
 
 
 def named_sizes(texts: Sequence[str]) -> dict[str, int]:
-    """Return sizes by name out of texts such as `batch=2`; UsageError for anything else."""
+    """Parse sizes by name from texts such as `batch=2`; UsageError for anything else."""
     sizes: dict[str, int] = {}
     for text in texts:
         match = _SIZE.fullmatch(text)
@@ -68,7 +68,7 @@ def require_free_sizes(inputs: Mapping[str, ModelInput], given: Mapping[str, int
 def sizes_of(
     inputs: Mapping[str, ModelInput], arrays: Mapping[str, np.ndarray], given: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return the sizes that are `given`, and those that arrays for the inputs have.
+    """Return the `given` sizes, and those of the input arrays.
 
     UsageError for a given size that the model does not have, or that differs from an array's.
     """
@@ -125,7 +125,7 @@ def type_with(wanted: ModelInput, sizes: Mapping[str, int]) -> TensorType:
 
 
 def made_up(each: ModelInput, sizes: Mapping[str, int], seed: int) -> np.ndarray:
-    """Return a made-up array for an input; UsageError as `type_with`, or for a negative seed."""
+    """Return a random array for an input; UsageError as in `type_with`, or for a negative seed."""
     if seed < 0:
         raise UsageError(f"a seed is an integer >= 0, got {seed}")
     return made_up_array(each.name, type_with(each, sizes), seed)
@@ -136,14 +136,14 @@ _GIVE: Final = "give it in a file of tensors with --input, by its name"
 
 @dataclass(frozen=True)
 class ImportedBatch:
-    """The inputs of a model by name, and where they are from; `rows` are the files of images."""
+    """The inputs of a model by name, and their origin; `rows` are the files of images."""
 
     arrays: dict[str, np.ndarray]
     origins: tuple[str, ...]
     rows: tuple[str, ...] = ()
 
     def origin_of(self, row: int, count: int) -> str:
-        """Return where a row of `count` is from."""
+        """Return the origin of a row of `count`."""
         if len(self.rows) == count:
             return self.rows[row]
         where = ", ".join(self.origins)
@@ -184,7 +184,7 @@ def imported_batch(
 def random_batch(
     model: ImportedModel, seed: int, sizes: Mapping[str, int], batch: int = 1, length: int = 8
 ) -> dict[str, np.ndarray]:
-    """Return made-up inputs; texts are without padding. UsageError for unknown sizes."""
+    """Return random inputs; texts have no padding. UsageError for unknown sizes."""
     require_free_sizes(model.inputs, sizes)
     known = usual_sizes(model.inputs, sizes, batch, length)
     needed = {name: each for name, each in model.inputs.items() if not each.optional}
@@ -210,7 +210,7 @@ def _tokens(model: ImportedModel, tokens: Sequence[int]) -> dict[str, np.ndarray
 def _complete(
     model: ImportedModel, arrays: dict[str, np.ndarray], sizes: Mapping[str, int]
 ) -> dict[str, np.ndarray]:
-    """Return the inputs with what goes with tokens.
+    """Return the inputs completed by the companions of tokens, such as masks.
 
     UsageError for another one that is missing, and for `sizes` that are not theirs.
     """
@@ -255,11 +255,11 @@ def _listed(model: ImportedModel) -> str:
     return ", ".join(f"`{each}`" for each in model.inputs.values()) or "nothing"
 
 
-# The program of an imported model: with symbols, or for sizes that are given.
+# The program of an imported model, with symbols or for given sizes.
 
 
 _EXAMPLE: Final = 8
-"""A size for each free one about which nothing is known."""
+"""The size chosen for free sizes without a hint."""
 
 
 @dataclass(frozen=True)

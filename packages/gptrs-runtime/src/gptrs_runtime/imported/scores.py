@@ -31,12 +31,12 @@ from gptrs_runtime.results import Score
 from gptrs_runtime.sources.model_folder import ModelFolder
 from gptrs_runtime.sources.model_source import MAX_SETTINGS_BYTES
 
-# A model from a file of another format, on a backend, with controlled errors.
+# A model from a file of another format on a backend, whose errors are wrapped.
 
 
 @dataclass(frozen=True)
 class LoadedImport:
-    """A model that the plugin `importer` read from `path`, ready to run on `backend`."""
+    """A model read from `path` by the plugin `importer`, ready to run on `backend`."""
 
     path: Path
     importer: str
@@ -57,8 +57,8 @@ class LoadedImport:
     def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the outputs by name.
 
-        Errors of gptrs pass through; any other error, or a result that is not a table of arrays,
-        becomes a PluginError that names the importer.
+        GptrsErrors propagate; any other error, or a result that is not a dict of arrays, becomes a
+        PluginError that names the importer.
         """
         try:
             with use_backend(self.backend):
@@ -117,13 +117,13 @@ def _arrays(found: object) -> dict[str, np.ndarray]:
     return cast("dict[str, np.ndarray]", found)
 
 
-# The inputs of an imported model by their use: images, tokens, and what goes with tokens.
+# The inputs of an imported model by use: images, tokens, and companions of tokens.
 #
 # Recognized by type and shape, and by the names that exporters of text models agree on.
 
 
 IMAGE_EDGE: Final = 224
-"""The edge of images where a model takes any."""
+"""The edge of images for models that accept any size."""
 _CHANNELS: Final = 3
 
 
@@ -144,7 +144,7 @@ COMPANIONS: Final[Mapping[str, Callable[[tuple[int, ...]], np.ndarray]]] = {
     "token_type_ids": lambda shape: np.zeros(shape, np.int64),
     "position_ids": lambda shape: np.broadcast_to(np.arange(shape[-1]), shape),
 }
-"""Inputs that go with tokens [B, T], for texts without padding."""
+"""Companion inputs of tokens [B, T], for texts without padding."""
 
 
 def image_axes(each: ModelInput) -> ImageAxes | None:
@@ -255,7 +255,7 @@ _LOGITS: Final = "logits"
 _CONFIG: Final = "config.json"
 _NO_LABELS: Final[Mapping[str, object]] = {}
 _CLOSE: Final = 1e-3
-"""How far the sum of probabilities of any element type may be from 1."""
+"""Tolerance of a sum of probabilities from 1, for any element type."""
 
 
 @dataclass(frozen=True)

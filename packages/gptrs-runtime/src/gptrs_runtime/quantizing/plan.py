@@ -1,4 +1,4 @@
-"""Which weights of a model are quantized, and to what."""
+"""Which weights of a model are quantized, and to which type."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gptrs.quoting import listed, quoted
 
 
 Offset = Literal["none", "bias", "zero_point"]
-"""Where the zero of a group is: amid the codes, or moved by a float bias or an integer."""
+"""How a group represents zero: symmetric codes, a float bias, or an integer zero point."""
 
 DEFAULT_GROUP = 32
 LARGEST_GROUP = 1024
@@ -58,7 +58,7 @@ WEIGHT_TYPES: Mapping[str, WeightType] = {
 }
 """The types of folders, by name."""
 LOADED_TYPES = ("q8", "q4")
-"""Those that weights may get when they are loaded."""
+"""The types available when quantizing at load."""
 HEAD_TYPE = WEIGHT_TYPES["q8"]
 """The type of heads and token embeddings, whose errors reach the output directly."""
 
@@ -77,7 +77,7 @@ SMALLEST = 16
 """Matrices with fewer rows or columns are kept: routers, heads of few classes."""
 
 Heads = Literal["keep", "q8"]
-"""Heads and token embeddings are kept, or get 8 bits."""
+"""Whether heads and token embeddings are kept or get 8 bits."""
 
 _HEADS = frozenset(
     {"lm_head", "embed_out", "output_projection", "score", "classifier", "fc", "decoder", "pooler"}
@@ -128,7 +128,7 @@ def planned(
 
 
 def require_some(model: str, plan: Mapping[str, WeightType], type: WeightType) -> None:
-    """ModelError if no weight of the model called `model` is to be quantized."""
+    """Raise ModelError if the plan quantizes no weight of the model called `model`."""
     if not plan:
         raise ModelError(
             f"{quoted(model)} has no weights that can be quantized to `{type.name}`: no"
@@ -145,7 +145,7 @@ def _is_head(name: str, gives_tokens: bool) -> bool:
     """Return whether a layer computes outputs; `gives_tokens`: it has a row for each token."""
     parts = name.removesuffix(".weight").split(".")
     if any(part.isdigit() for part in parts):
-        return False  # it is in a layer of many
+        return False  # it belongs to one of many layers
     if gives_tokens:
         return True
     return parts[-1] in _HEADS or (parts[-1] == "dense" and parts[-2:-1] == ["pooler"])
@@ -161,10 +161,11 @@ Result = TypeVar("Result")
 def in_threads(
     work: Callable[[Item], Result], items: Iterable[Item], threads: int
 ) -> Generator[Result, None, None]:
-    """Yield `work` of each item, computed by so many threads; no more results than that wait.
+    """Yield `work(item)` for each item in order, computed by `threads` threads; at most as many
+    results wait.
 
-    The first error of `work` is raised instead of its result. Nothing runs any more when the
-    iterator has ended or was closed.
+    The first error of `work` is raised instead of its result. Nothing runs after the iterator has
+    ended or was closed.
     """
     if threads < 2:
         yield from map(work, items)

@@ -1,4 +1,4 @@
-"""The weights of a model; some are quantized when they are loaded."""
+"""The weights of a model, some of them quantized at load."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gptrs_runtime.quantizing.tensor_rounding import RoundedTensor, Rounding
 from gptrs_runtime.sources.made_tensors import MadeTensor, MadeTensors
 
 _RECIPE = "quantized 1"
-"""Stands for all that is done here; another number where the same weights get other codes."""
+"""Version of the quantization; increase it when the same weights get other codes."""
 
 
 class QuantizingSource(MadeTensors):
@@ -45,7 +45,7 @@ class QuantizingSource(MadeTensors):
 
 
 class RoundedWeight(MadeTensor):
-    """A weight that is rounded when its values or parts are asked for."""
+    """A weight that is rounded when its values or parts are requested."""
 
     def __init__(self, rounded: RoundedTensor, stored: FileSource) -> None:
         super().__init__(stored, rounded.name, (rounded.name,))
@@ -69,7 +69,7 @@ class RoundedWeight(MadeTensor):
 
     @override
     def load_part(self, part: Part) -> np.ndarray:
-        """Return a part; all are made when the first is asked for."""
+        """Return a part; the first request makes all parts."""
         with self._making:
             if part not in self._made:
                 self._made = made_parts(self._rounded)
@@ -82,7 +82,7 @@ class RoundedWeight(MadeTensor):
 
     @override
     def identity_of_part(self, part: Part) -> WeightIdentity | None:
-        # For each part that a backend does not keep, all of the weight is made again.
+        # Each part that a backend does not keep requires rounding the whole weight again.
         found = super().identity_of_part(part)
         return found if found is None else found.made_slowly()
 
@@ -192,7 +192,7 @@ def _form(type: WeightType) -> str:
 
 
 class _Once:
-    """The parts of a weight: its codes pass by, the smaller ones wait until they are written."""
+    """The parts of a weight: codes are streamed, the smaller parts kept until they are written."""
 
     def __init__(self, rounded: RoundedTensor) -> None:
         self._rounded = rounded

@@ -1,4 +1,4 @@
-"""Rounding of a weight to codes and scales, some rows at a time, and the errors."""
+"""Rounds a weight to codes and scales, some rows at a time, and measures the errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Rounding = Literal["nearest", "search"]
 ROUNDINGS: tuple[Rounding, ...] = ("nearest", "search")
 
 _SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
-"""Shares of the range of a group that its codes may span; values beyond are clipped."""
+"""Candidate shares of a group's range that its codes span; values beyond are clipped."""
 _SHRINKS_OF_8_BITS = (1.0, 0.985, 0.97)
 
 
@@ -41,7 +41,7 @@ class Rounded:
 
     parts: dict[Part, np.ndarray]
     values: np.ndarray
-    """The weights that the parts stand for, f32 [N, size]."""
+    """The dequantized weights, f32 [N, size]."""
 
 
 def round_symmetric(groups: np.ndarray, bits: int, rounding: Rounding) -> Rounded:
@@ -63,7 +63,8 @@ def _searched(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return for each group the scale for rounding, f32, and the stored scale, f16.
 
-    Codes are recomputed from these, which is faster than choosing among the codes of all.
+    Codes are recomputed from these, which is faster than selecting among the codes of all
+    candidates.
     """
     top = np.float32(2 ** (bits - 1) - 1)
     span = scale.astype(np.float32)
@@ -118,7 +119,7 @@ def round_with_zero_point(groups: np.ndarray, bits: int, rounding: Rounding) -> 
 
 
 def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """Return the quotients, 0 where the divisor is."""
+    """Return the quotients, 0 if the divisor is 0."""
     return np.divide(above, below, out=np.zeros_like(above), where=below != 0)
 
 
@@ -153,7 +154,7 @@ def _affine(codes: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> Rounded:
 
 
 def _fitted_bias(groups: np.ndarray, codes: np.ndarray) -> Rounded:
-    """Return the codes with the scale and bias that are best by least squares."""
+    """Return the codes with the least-squares scale and bias."""
     mean, middle = groups.mean(1, keepdims=True), codes.mean(1, keepdims=True)
     apart = codes - middle
     scale = _ratio((apart * groups).sum(1, keepdims=True), (apart * apart).sum(1, keepdims=True))
@@ -179,7 +180,7 @@ def _with_zero(
 
 
 def _error_of(groups: np.ndarray, codes: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Return the sum of squared errors of each group; `codes` are written over."""
+    """Return the sum of squared errors of each group; overwrites `codes`."""
     np.multiply(codes, scale.astype(np.float32), out=codes)
     np.subtract(groups, codes, out=codes)
     return np.square(codes, out=codes).sum(axis=1, keepdims=True)
@@ -202,10 +203,10 @@ def _better(
 
 
 _ELEMENTS = 2**18
-"""About how many weights a thread rounds at a time: NumPy's intermediates then remain in caches."""
+"""Weights that a thread rounds at a time, few enough that NumPy's intermediates stay in cache."""
 
 _INPUTS = 16
-"""Vectors that errors of products are measured with: 2 % of the time that the search takes."""
+"""Number of vectors for measuring errors of products, which takes 2 % of the time of the search."""
 _INPUT_GROUP = 32
 """Inputs that share a scale in products of the precision `int8`."""
 
@@ -291,7 +292,7 @@ class RoundedTensor:
             )
 
     def _round(self, rows: np.ndarray) -> tuple[np.ndarray, Rounded]:
-        """Return some rows as f32, and their rounded values."""
+        """Return a block of rows as f32, and their rounded values."""
         block = np.ascontiguousarray(rows, np.float32)
         groups = block.reshape(-1, self.type.group_of(self.shape[1]))
         with np.errstate(all="ignore"):

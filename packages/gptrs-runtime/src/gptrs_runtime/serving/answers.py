@@ -1,4 +1,4 @@
-"""The answers to one request, read piece by piece while the thread of an engine makes them."""
+"""The answers to one request, read piece by piece while an engine's thread generates them."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Piece:
 class AnswerStream:
     """An iterator over the `Piece`s of the answers to a request, for `for` and for `async for`.
 
-    It ends when all answers have ended, or once it was cancelled; an error that ended the request
-    is raised then. One thread, or one task, reads it. `cancel` removes it from the engine within
-    one step; so does leaving a `with` or `async with` block.
+    It ends when all answers have ended or the request was cancelled; an error that ended the
+    request is raised at that point. One thread, or one task, reads it. `cancel` removes it from the
+    engine within one step; so does leaving a `with` or `async with` block.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class AnswerStream:
         self._cancel = cancel
         self._pieces: deque[Piece] = deque()
         self._told = [0] * len(texts)
-        """How many tokens of each answer are in pieces."""
+        """Number of tokens of each answer delivered in pieces."""
         self._open = len(texts)
         self._error: Exception | None = None
         self._changed = threading.Condition()
@@ -105,7 +105,7 @@ class AnswerStream:
         return self._open
 
     def cancel(self) -> None:
-        """Take the request out, at the end of the step that runs; nothing happens if it ended."""
+        """Remove the request at the end of the current step; no effect if it has ended."""
         if not self.done:
             self._cancel(self)
 
@@ -126,7 +126,8 @@ class AnswerStream:
 
     def __next__(self) -> Piece:
         with self._changed:
-            self._thread_waits = True  # before it looks: the engine adds first, and then looks here
+            # Set before checking for pieces: the engine adds a piece first, then checks this.
+            self._thread_waits = True
             while not self._pieces and not self.done:
                 self._changed.wait()
             self._thread_waits = False
@@ -148,8 +149,8 @@ class AnswerStream:
     async def grown(self, take: TakeNow | None = None) -> list[Piece]:
         """Wait for a piece, and return all that have arrived; empty after the last one.
 
-        So in a busy event loop, a task reads the pieces of several steps at a time. While it waits,
-        `take` may take pieces before the last ones, which is cheaper than to wake the task.
+        In a busy event loop, a task thus reads the pieces of several steps at a time. While it
+        waits, `take` may consume all pieces but the last, which is cheaper than waking the task.
         """
         self._take = take
         await self._wait()
@@ -175,7 +176,7 @@ class AnswerStream:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         while not self._pieces and not self.done:
-            # What changes from here on wakes it: `wake_task` runs in this loop, and so after this.
+            # No change is missed: `wake_task` runs in this event loop, so not before this returns.
             self._waiter = self._loop.create_future()
             await self._waiter
 
@@ -230,7 +231,7 @@ class AnswerStream:
                 self._waiter.set_result(None)
 
     def _taken(self) -> bool:
-        """Return whether there were pieces, which are taken, and more will come."""
+        """Let `take` consume the pieces; return whether it did and more will come."""
         if self._take is None or self.done or not self._pieces:
             return False
         pieces = [self._pieces.popleft() for _ in range(len(self._pieces))]
@@ -240,7 +241,7 @@ class AnswerStream:
         return False
 
 
-# The memory of several key/value caches out of one budget.
+# Divides one memory budget among several key/value caches.
 
 
 _CONTEXTS = 8
@@ -250,7 +251,7 @@ _SHARE_OF_MEMORY = 2
 def shared_budget(
     models: Sequence[LoadedModel], budget: int | str | None, dtype: str | None
 ) -> list[int | None]:
-    """Return how many bytes the cache of each model may take, so that all hold as many contexts.
+    """Return the bytes for each model's cache, so that all hold equally many contexts.
 
     `budget` is the total for all models, as in `GenerationOptions`; None uses the default for one
     model, and for several at most half of the memory and 8 contexts of each. UsageError for a
@@ -286,13 +287,13 @@ def _context_bytes(lm: CausalLM, dtype: DType) -> int:
     )
 
 
-# Which models of an engine take steps together: those that differ by their adapters.
+# Groups the models of an engine that step together: those that differ only in adapters.
 
 
 _logger = logging.getLogger("gptrs")
 
 MOST_ADAPTERS: Final = 8
-"""Most adapters in one step: each of its rows is multiplied by the factors of all of them."""
+"""Most adapters in one step, since each row is multiplied by the factors of all of them."""
 
 
 @dataclass(frozen=True)
@@ -321,14 +322,14 @@ class Family:
 def families(models: Mapping[str, LoadedModel]) -> list[Family]:
     """Return which of the models take steps together: up to `MOST_ADAPTERS` adapters of one.
 
-    They change the same layers: a product of zeros would change the rounding of later sums. All
-    others take separate steps, and so do adapters of a model whose layers do not support an adapter
-    for each row.
+    They must change the same layers, since a product of zeros would change the rounding of later
+    sums. All others take separate steps, as do adapters of models whose layers do not support an
+    adapter per row.
     """
     alike: dict[Hashable, dict[str, LoadedModel]] = {}
     for name, model in models.items():
         own = model.adapter
-        # Only sums are chosen by the row; what else an adapter changes is its own model.
+        # Only added products can be selected per row; adapters with other changes step separately.
         changed = () if own is None else own.modules if own.is_summed else (own.digest,)
         alike.setdefault((id(model.base or model), frozenset(changed)), {})[name] = model
     return [family for named in alike.values() for family in _of_equal_layers(named)]

@@ -1,4 +1,4 @@
-"""An engine: requests of any number to one or several models, answered together."""
+"""The engine: answers any number of concurrent requests to one or several models."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MOST_ANSWERS: Final = 128
 
 @dataclass(frozen=True)
 class EngineState:
-    """Numbers of an engine at one moment: texts that run and wait, pages they hold, steps."""
+    """A snapshot of an engine: running and waiting texts, pages they hold, steps."""
 
     running: int
     waiting: int
@@ -47,19 +47,19 @@ class Engine:
     """Answers requests to `models`, one or several by name, in its own thread.
 
     Each answer equals that of `generate` for its prompt and options, bit for bit, regardless of
-    other requests. Adapters of one model (`LoadedModel.with_adapter`) take steps together, other
-    models in turn; an encoder-decoder writes the texts that wait together, and then the next ones.
-    A step takes up to `token_budget` tokens: one of each answer that is being
-    written, and chunks of prompts. At most `most_running` answers run at once, fewer if the
-    key/value cache has no room; other requests wait, ordered by priority, then by turns of their
-    clients, then by arrival. No more than `most_requests` answers may wait and run. The models
-    share `cache_budget`, `cache_dtype` is as in `GenerationOptions`. `prompt_lookup` enables
-    speculative decoding for all answers, `drafts` for models by name.
+    other requests. Adapters of one model (`LoadedModel.with_adapter`) step together, other models
+    take turns; an encoder-decoder processes the waiting texts as one lot after another. A step
+    takes up to `token_budget` tokens: one per running answer, and chunks of prompts. At most
+    `most_running` answers run at once, fewer if the key/value cache has no room; other requests
+    wait, ordered by priority, then by turns of their clients, then by arrival. No more than
+    `most_requests` answers may wait and run. The models share `cache_budget`, `cache_dtype` is as
+    in `GenerationOptions`. `prompt_lookup` enables speculative decoding for all answers, `drafts`
+    for models by name.
 
-    An answer begins when the cache has room for its prompt and some tokens more. Where there is no
-    more room, the youngest answer waits until there is, which changes none of its tokens.
+    An answer starts when the cache has room for its prompt and some more tokens. If the cache runs
+    full, the youngest answer is preempted until there is room, which does not change its tokens.
 
-    Where requests wait for `most_wait` seconds before they begin, they end with EngineBusyError.
+    Requests that wait `most_wait` seconds without starting end with EngineBusyError.
 
     `close`, or leaving a `with` block, cancels unfinished requests; `drain` waits for them.
     """
@@ -142,18 +142,17 @@ class Engine:
 
         Prompt, options and errors are as for `stream`, and all checks happen before it returns;
         answer `i` equals that of `generate_several`. Requests of one `client`, any value, do not
-        keep those of others waiting. After `time_limit` seconds the answers that are not whole end,
-        and the stream raises TimeLimitError. What the engine itself decides - cache,
-        element type, chunks, files - cannot be an option. EngineBusyError if its limit of requests
-        is reached, EngineClosedError if it accepts none, CacheBudgetError if the cache would not
-        even hold the text alone.
+        delay those of others. After `time_limit` seconds, incomplete answers end and the stream
+        raises TimeLimitError. Settings of the engine itself - cache, element type, chunks, files -
+        cannot be options. EngineBusyError if its limit of requests is reached, EngineClosedError if
+        it accepts none, CacheBudgetError if the cache would not even hold the text alone.
         """
         name = self._named(model)
         asked, lane = self._models[name], self._lanes[name]
         self._require_open()
         chosen = generation_options(asked, options, fields)
         _require_own(chosen)
-        # What generation_config.json says of beams is not followed: texts of requests share steps.
+        # Beams in generation_config.json are ignored, since texts of requests share steps.
         chosen = self._guessed(name, replace(chosen, beams=1))
         stream = self._stream(name, asked.prompt_tokens(prompt), chosen, answers)
         stream.time_limit = time_limit
@@ -213,7 +212,7 @@ class Engine:
         )
 
     def state(self) -> EngineState:
-        """Return what the engine does at the moment."""
+        """Return a snapshot of the engine."""
         lanes = list(dict.fromkeys(self._lanes.values()))
         pages = [lane.cache_pages() for lane in lanes]
         return EngineState(
@@ -232,7 +231,7 @@ class Engine:
 
     @property
     def accepts(self) -> bool:
-        """Whether new requests are taken, as far as there is room."""
+        """Whether new requests are accepted, as far as there is room."""
         return self._accepting and self._loop.alive
 
     def refuse(self) -> None:
@@ -240,7 +239,7 @@ class Engine:
         self._accepting = False
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Take no more requests, and wait until all have ended; False after `timeout` seconds."""
+        """Accept no more requests, and wait until all have ended; False after `timeout` seconds."""
         self.refuse()
         end = None if timeout is None else time.monotonic() + timeout
         while self._loop.alive and self._open_requests():
@@ -250,7 +249,7 @@ class Engine:
         return True
 
     def close(self) -> None:
-        """Take no more requests, cancel all, and end the thread after the step that runs."""
+        """Accept no more requests, cancel all, and end the thread after the current step."""
         self.refuse()
         self._finalizer()
 
@@ -280,7 +279,7 @@ class Engine:
                 " most it takes",
                 hint="try again later",
             )
-            # Of several models the one that is next to end an answer makes room.
+            # With several models, room appears when the first of them ends an answer.
             lanes = dict.fromkeys(self._lanes.values())
             found = [seconds for lane in lanes if (seconds := lane.seconds_for(1)) is not None]
             busy.retry_after = min(found, default=busy.retry_after)

@@ -1,4 +1,4 @@
-"""One model of an engine: its scheduler, and whose texts they are."""
+"""One model of an engine: its scheduler, and the requests behind its texts."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from gptrs_runtime.serving.answers import AnswerStream, Family
 _logger = logging.getLogger("gptrs")
 
 _ATTEMPTS = 2
-"""How often a step is tried before its texts are given up."""
+"""Attempts at a step before its texts are given up."""
 
 
 _FORECAST_FROM: Final = 64
-"""Answers whose ends tell how fast others will end: a few seconds of a busy server."""
+"""Number of recent answers from which the rate of ends is estimated: a few seconds of a busy
+server."""
 _FORECAST_S: Final = 60.0
-"""Seconds after which they tell nothing: who asks for what has changed since."""
+"""Age in seconds beyond which they are ignored: the load may have changed."""
 
 
 class Lane:
-    """The texts of a model or of a family; all but `check` happens in the thread of the engine."""
+    """The texts of a model or a family; everything except `check` runs in the engine's thread."""
 
     def __init__(
         self, family: Family, options: GenerationOptions, most_texts: int, masks: MasksBeside
@@ -50,8 +51,8 @@ class Lane:
 
     @property
     def can_score(self) -> bool:
-        """Whether logits after each token of a prompt can be had in steps: a state of a text cannot
-        go back, and a text that passes a short context must be read in one step.
+        """Whether prompts can be scored in steps: states cannot be rewound, and a text that exceeds
+        a short context must be read in one step.
         """
         cache = self._cache
         return cache is not None and not cache.keeps_states and cache.short_context is None
@@ -77,9 +78,9 @@ class Lane:
         return set(self._streams.values())
 
     def seconds_for(self, answers: int) -> float | None:
-        """Return in how many seconds so many answers will have ended, by the rate of the last ones.
+        """Estimate the seconds until `answers` answers have ended, from the rate of recent ones.
 
-        None if too few have ended to tell, or not lately.
+        None if too few have ended recently.
         """
         ends = list(self._ends)
         if len(ends) < 2 or time.perf_counter() - ends[-1] > _FORECAST_S:
@@ -113,8 +114,8 @@ class Lane:
     def step(self) -> bool:
         """Run the model once; return whether it did.
 
-        Texts of other schedulers may leave no room at the moment: the step is to be tried again. So
-        is a failed one, after which the running ones are given up.
+        If texts of other schedulers leave no room, the step must be tried again. A failed step is
+        also repeated, after some attempts without its running texts.
         """
         try:
             grown = self._scheduler.step()
@@ -122,7 +123,8 @@ class Lane:
             return False
         except Exception as error:
             self._failures += 1
-            # The first failure may be an interrupt or a passing lack of memory: repeat the step.
+            # The first failure may be an interrupt or a temporary lack of memory, so repeat the
+            # step.
             if self._failures >= _ATTEMPTS:
                 self._give_up(error)
             return True
@@ -132,7 +134,7 @@ class Lane:
         return True
 
     def end_overdue(self, now: float, most_wait: float | None) -> None:
-        """End requests whose time is over, and those that have waited for `most_wait` seconds."""
+        """End requests past their time limit, and those that have waited `most_wait` seconds."""
         for stream in self.streams:
             seconds = now - stream.submitted
             if stream.time_limit is not None and seconds >= stream.time_limit:
@@ -143,7 +145,7 @@ class Lane:
                     f"the request has waited for {most_wait:g} s, the longest that one may",
                     hint="try again later",
                 )
-                # All that wait now are before it if it comes again.
+                # All requests waiting now will precede it if it is sent again.
                 forecast = self.seconds_for(self.waiting)
                 error.retry_after = most_wait if forecast is None else forecast
                 self.end(stream, error)
@@ -168,9 +170,7 @@ class Lane:
             self.end(stream, error)
 
     def _give_up(self, error: Exception) -> None:
-        """End the running texts: one of them may be the reason why steps fail. Those that wait go
-        on.
-        """
+        """End the running texts, since one may cause the failures. Waiting texts continue."""
         if not isinstance(error, GptrsError):
             _logger.error("a step of `%s` failed", self.family.models[0].name, exc_info=error)
         self._failures = 0
@@ -183,9 +183,9 @@ class Lane:
 
 
 _LOOK_S = 0.1
-"""How often requests are looked at whose time may be over."""
+"""Seconds between checks for overdue requests."""
 _PAUSE_S = 0.005
-"""How long to wait if generations outside of the engine leave no room in the cache."""
+"""Seconds to wait if generations outside the engine leave no room in the cache."""
 
 
 class EngineLoop:

@@ -1,4 +1,4 @@
-"""Decoders of weights that a folder stores in parts: GPTQ, AWQ, MLX, MXFP4, bitsandbytes.
+"""Decoders of quantized weights stored in several tensors: GPTQ, AWQ, MLX, MXFP4, bitsandbytes.
 
 `DECODERS` has a row for each layout of codes.
 """
@@ -76,7 +76,7 @@ def _unpacked(words: np.ndarray, bits: int) -> np.ndarray:
 
 
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
-"""The slots of 8 columns' codes in an int32, from the lowest bits on."""
+"""The slots of 8 columns' codes in an int32, from the lowest bits up."""
 
 
 def _awq(words: np.ndarray, _: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Which GGUF file of a repository or a folder is meant: one model, at several quantizations."""
+"""Chooses a GGUF file of a repository or folder that holds one model in several quantizations."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ PREFERRED = (
     *("Q4_K_M", "Q4_K_S", "Q4_0", "Q4_1", "Q5_K_M", "Q5_K_S", "Q5_0", "Q5_1"),
     *("Q6_K", "Q8_0", "MXFP4", "BF16", "F16", "F32"),
 )
-"""The quantizations that are taken unasked, best first: those whose blocks gptrs reads.
-
-Q4_K_M leads because other tools default to it as well.
+"""The quantizations chosen by default, best first, among those that gptrs reads. Q4_K_M comes first
+because other tools default to it, too.
 """
 _LABEL = re.compile(
     r"(?:^|[-._])((?:UD-)?(?:I?Q[1-8]_[A-Z0-9]+(?:_[A-Z0-9]+)*|TQ[12]_0|MXFP4(?:_MOE)?|BF16|F16|F32))"

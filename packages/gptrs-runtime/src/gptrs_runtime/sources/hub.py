@@ -151,7 +151,7 @@ def _gguf_files(library: ModuleType, model: HubModel, folder: Path) -> Mapping[s
         info = library.HfApi().model_info(
             model.repository, revision=folder.name, files_metadata=True
         )
-    except Exception as problem:  # the folder is known: no answer means to do with what is there
+    except Exception as problem:  # the folder is known, so without an answer use the files there
         _LOG.debug("the files of `%s` are not known: %s", model, problem)
         return gguf_choice.files_below(folder)
     files = {each.rfilename: each.size or 0 for each in info.siblings or ()}

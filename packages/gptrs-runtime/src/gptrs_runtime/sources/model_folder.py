@@ -1,12 +1,12 @@
-"""Access to the files of a model folder, and to nothing else, whatever links and names say.
+"""Access to the files of a model folder and nothing else, regardless of links and names.
 
 Links are followed only to a target in the folder itself or, where the folder is a snapshot of a
 Hugging Face hub cache (`models--NAME/snapshots/REVISION`), in the `blobs` folder of the same cache
 entry. The same rule holds for files of fixed names, for shards that an index names, and for files
 of the folders directly inside.
 
-Files are found when they are read, some long after the folder was opened: one that was replaced
-meanwhile is refused, as a tokenizer of one model would serve the weights of another.
+Files are looked up when read, some long after the folder was opened; a file replaced meanwhile is
+refused, since a tokenizer of one model would serve the weights of another.
 """
 
 from __future__ import annotations

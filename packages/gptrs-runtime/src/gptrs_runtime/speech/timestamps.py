@@ -1,4 +1,4 @@
-"""Times between words that were heard: which may come next, and the segments that they bound."""
+"""Timestamp tokens between words: which may come next, and the segments that they delimit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gptrs_runtime.sources.model_source import ModelSource
 from gptrs_runtime.speech.ctc_vocabulary import ctc_vocabulary_of
 
 SECONDS: Final = 0.02
-"""Of each step of a timestamp: two frames."""
+"""Frames per timestamp step."""
 FRAMES: Final = 2
 
 
@@ -41,7 +41,7 @@ class TimestampRules:
         return self.none + 1
 
     def __call__(self, written: Sequence[int], logits: np.ndarray) -> np.ndarray:
-        """Change the logits f32 [V] of the token after those that were written."""
+        """Modify the logits f32 [V] of the token after `written`."""
         first, times = self.first, [token for token in written if token >= self.first]
         logits[self.none] = -np.inf
         last = bool(written) and written[-1] >= first
@@ -64,7 +64,7 @@ class TimestampRules:
 
 
 class Part(NamedTuple):
-    """Tokens between two times, in steps from the start of the window."""
+    """Tokens between two times, which are in steps from the start of the window."""
 
     start: float
     end: float
@@ -99,7 +99,8 @@ def parts_of(tokens: Sequence[int], first: int, frames: int) -> tuple[list[Part]
     return found, frames if single else (tokens[begin - 2] - first) * FRAMES
 
 
-# Transcribe speech by the best token of each frame: chunks that overlap, joined inside.
+# CTC transcription by the best token of each frame, in overlapping chunks joined within the
+# overlaps.
 
 
 CHUNK_SECONDS: Final = 30.0

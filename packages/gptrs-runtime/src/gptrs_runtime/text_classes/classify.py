@@ -26,7 +26,7 @@ from gptrs_runtime.verb_requests import TEMPLATE
 
 
 Scores = Callable[[np.ndarray], np.ndarray]
-"""From logits f64 [..., classes] to scores of the same shape."""
+"""Maps logits f64 [..., classes] to scores of the same shape."""
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -58,7 +58,7 @@ _BY_MODULE: Final[dict[str, Scores]] = {
 
 
 def class_scores(config: Mapping[str, object], classes: int) -> Scores:
-    """Return what makes scores of the logits of a classifier, by `problem_type` of config.json.
+    """Return the function from a classifier's logits to scores, by `problem_type` of config.json.
 
     Without it one class has a sigmoid, several have a softmax. ModelError for another problem.
     """
@@ -93,7 +93,7 @@ def rank_scores(config: Mapping[str, object], saved: Mapping[str, object] | None
 
 
 Text = str | tuple[str, str]
-"""A text, or a pair that is read as one."""
+"""A text, or a pair encoded as one."""
 _CONFIG = "tokenizer_config.json"
 _SEGMENTS = "token_type_ids"
 
@@ -111,9 +111,9 @@ def classify(
 
     Scores are as the files of the model ask for: a softmax over several classes, a sigmoid of one
     or with `problem_type` `multi_label_classification`, the logit itself for a regression. A text
-    of more tokens than the model reads is cut, of a pair the longer one, which a note says;
-    `truncate` and `lengths` are as of `embed`. UsageError if there is no text; ModelError for a
-    model without the capability `text_classifier`, or without a tokenizer.
+    longer than the model's limit is truncated with a note, in a pair the longer one; `truncate` and
+    `lengths` are as of `embed`. UsageError if there is no text; ModelError for a model without the
+    capability `text_classifier`, or without a tokenizer.
     """
     rows = all_classes(
         model, texts, batch_size, truncate=truncate, lengths=lengths, progress=progress
@@ -130,7 +130,7 @@ def all_classes(
     lengths: Lengths | None = None,
     progress: Progress | None = None,
 ) -> list[tuple[LabelScore, ...]]:
-    """Return the same in the order of the classes."""
+    """Like `classify`, but in the order of the classes."""
     logits = text_logits(model, texts, batch_size, progress, LongTexts(truncate, lengths))
     scores = class_scores(model.config, logits.shape[1])(logits)
     names = [class_label(model.config, index) for index in range(logits.shape[1])]
@@ -275,10 +275,10 @@ def zero_shot(
 ) -> list[tuple[LabelScore, ...]]:
     """Return `labels` with their scores for each text, the best first.
 
-    A text has a label so far as `template`, with the label for `{}`, follows from it. Scores sum to
-    1 over the labels, or are independent with `multi_label`. `truncate` and `lengths` are as of
-    `embed`, a text with its longest label. UsageError for no labels, or a template without `{}`;
-    ModelError for a model without a class that begins with `entail`.
+    The score of a label is how far `template`, with the label for `{}`, follows from the text.
+    Scores sum to 1 over the labels, or are independent with `multi_label`. `truncate` and `lengths`
+    are as of `embed`, a text with its longest label. UsageError for no labels, or a template
+    without `{}`; ModelError for a model without a class that begins with `entail`.
     """
     if isinstance(texts, str) or not texts or isinstance(labels, str) or not labels:
         raise UsageError("`zero_shot` needs a list of texts and a list of labels")
@@ -325,7 +325,8 @@ def label_texts(
 
 
 def _classes(model: LoadedModel, count: int) -> tuple[int, int]:
-    """Return the class "entailment" and the class against it: the first, or the last for that."""
+    """Return the class "entailment" and its opposite: the first class, or the last if the first is
+    "entailment"."""
     names = [class_label(model.config, index) for index in range(count)]
     follows = [index for index, name in enumerate(names) if name.lower().startswith(_FOLLOWS)]
     if not follows or count < 2:

@@ -1,4 +1,4 @@
-"""Words for the masked positions of a text."""
+"""Tagging of tokens, and words for masked positions."""
 
 from __future__ import annotations
 
@@ -129,7 +129,8 @@ AGGREGATIONS: Final[dict[str, Callable[[list[_Part]], _Grouped]]] = {
     "average": lambda parts: (_words(parts, _mean), True),
     "max": lambda parts: (_words(parts, _surest), True),
 }
-"""From tokens to parts, and whether neighbours of one class are then joined."""
+"""For each aggregation, the function from tokens to parts, and whether to join neighbours of one
+class."""
 
 
 def _entities(model: LoadedModel, text: str, grouped: _Grouped) -> list[Entity]:
@@ -158,7 +159,7 @@ def _tag(name: str) -> tuple[bool, str]:
 
 
 def mask_of(model: LoadedModel) -> str:
-    """Return what stands for a masked token, such as `[MASK]`; ModelError if the files lack it."""
+    """Return the mask token, such as `[MASK]`; ModelError if the files name none."""
     known = named_tokens(model.files).get("mask_token")
     if known is None:
         usual = (text for text in ("[MASK]", "<mask>") if model.tokenizer.number(text) is not None)

@@ -31,7 +31,7 @@ from gptrs_runtime.tokenization.encoded_text import LongTexts, TextLength
 
 Pair = tuple[str, str]
 _MOST_TOKENS: Final = 1024
-"""Of all texts of a step: more take memory for keys and values, and are hardly faster."""
+"""Most tokens per step: more take memory for keys and values and are hardly faster."""
 _TOKENIZER_CONFIG: Final = "tokenizer_config.json"
 _LENGTH: Final = "max_length"
 _OF_TOKENIZERS: Final = ("padding", "truncation", "tokenize", "return_tensors", "return_dict")
@@ -209,7 +209,7 @@ def _rendered(
 
 
 def _ending(model: LoadedModel, recipe: LogitScore, prompt: str) -> list[int]:
-    """Return the tokens that the template puts behind every document."""
+    """Return the tokens that the template appends to every document."""
     texts = _rendered(model, recipe, [(probe, probe) for probe in _PROBES], prompt)
     first, second = (model.tokenizer.encode(text, special=False) for text in texts)
     pairs = zip(reversed(first), reversed(second), strict=False)

@@ -1,4 +1,4 @@
-"""Texts and pairs of texts as tokens; what becomes of those that are longer than a model reads."""
+"""Texts and pairs as tokens, and the truncation of long ones."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class LongTexts:
     each: int = 1
 
     def told(self, found: Sequence[TextLength], limit: int) -> None:
-        """Take in the lengths of all texts; a model reads `limit` tokens of each.
+        """Report the lengths of all texts, given that a model reads `limit` tokens of each.
 
         UsageError for a text without tokens, ContextLengthError for one that must not be cut.
         """
@@ -91,9 +91,9 @@ class EncodedText:
 
 
 def cut_lengths(lengths: Sequence[int], room: int) -> list[int]:
-    """Return how much of one text, or of each of two, is kept in `room` tokens.
+    """Return how many tokens of one or two texts are kept in `room` tokens.
 
-    The longer of two gives way first, as with transformers' `longest_first`.
+    The longer of two is truncated first, as with transformers' `longest_first`.
     """
     if sum(lengths) <= room:
         return list(lengths)
@@ -106,7 +106,7 @@ def cut_lengths(lengths: Sequence[int], room: int) -> list[int]:
     return [short, kept] if lengths[0] <= lengths[1] else [kept, short]
 
 
-# Panics of Rust libraries print their own lines, which a file must not control.
+# Panics of Rust libraries print lines of their own, whose content a hostile file could control.
 
 
 _STDERR = 2
@@ -115,10 +115,10 @@ _lock = threading.Lock()
 
 @contextmanager
 def panics_unheard() -> Generator[None]:
-    """Scope in which file descriptor 2 is diverted; the text written to it follows afterwards.
+    """Scope that diverts file descriptor 2; the text written to it is printed afterwards.
 
-    After an exception that is dropped: it is the panic, which the caller reports in one line. What
-    other threads write meanwhile goes the same way.
+    After an exception the text is dropped: it is the panic, which the caller reports in one line.
+    Output of other threads is affected, too.
     """
     with _lock:
         try:
@@ -153,7 +153,7 @@ def _pass_on(aside: int) -> None:
             os.write(_STDERR, os.pread(aside, size, 0))
 
 
-# Changes to a tokenizer that the files next to tokenizer.json require.
+# Changes to a tokenizer required by the files next to tokenizer.json.
 
 
 class _Adding(Protocol):

@@ -1,9 +1,9 @@
 """A lower bound of a text's number of tokens, without tokenizing it.
 
-A tokenizer takes about 50 bytes of memory and half a microsecond for each byte of a text: a text
-that cannot fit its context is to be refused before. Where every byte of a text becomes part of a
-token, there are at least as many tokens as the longest of them goes into the text. Bytes without a
-token, which some vocabularies lack, are dropped.
+A tokenizer takes about 50 bytes of memory and half a microsecond per byte of a text, so a text that
+cannot fit its context must be refused first. If every byte of a text becomes part of a token, the
+length of the text divided by that of the longest token is a lower bound. Some vocabularies lack
+tokens for some bytes, which are dropped.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class LeastTokens:
         self._unknown = _unknown(tokenizer)
         self._longest = 0 if self._unknown is None else _longest(tokenizer, bool(self._unknown))
         self._grow: list[str] = []
-        """Tokens that take spaces around them in, any number."""
+        """Tokens that absorb any number of spaces around them."""
         for token in tokenizer.get_added_tokens_decoder().values():
             if token.lstrip or token.rstrip:
                 self._grow.append(token.content)
 
     def of(self, text: str) -> int:
-        """Return a number that the text has no fewer tokens than, special ones apart."""
+        """Return a lower bound of the text's tokens, excluding special tokens."""
         if not self._longest or len(text) <= self._longest:
             return 0
         if any(content in text for content in self._grow):
@@ -51,9 +51,9 @@ class LeastTokens:
 
 
 def _longest(tokenizer: Tokenizer, drops: bool) -> int:
-    """Return the most bytes of a text that are one token; 0 where there is no bound.
+    """Return the most bytes of a text in one token; 0 if there is no bound.
 
-    `drops` says that some bytes are dropped: normalizers could make those of others.
+    `drops`: some bytes are dropped, and normalizers might turn others into these.
     """
     normalizers = steps_of(tokenizer.normalizer)
     splits = steps_of(tokenizer.pre_tokenizer)

@@ -1,8 +1,7 @@
-"""Long texts in slices that have the same tokens one by one as together, where that can be proved.
-
-A cut lies between an ASCII letter and a space that another one follows. Normal forms do not act
-across it, and the pre-tokenizers below end a word there regardless of the rest of the text; models
-work on words. Of any other tokenizer nothing is known, and its texts are not cut.
+"""Splits long texts into slices that provably have the same tokens separately as together. A cut
+lies between an ASCII letter and a space followed by another letter. Normal forms do not act across
+it, and the pre-tokenizers below end a word there regardless of the rest of the text; models work on
+words. Texts of other tokenizers are not cut.
 """
 
 from __future__ import annotations

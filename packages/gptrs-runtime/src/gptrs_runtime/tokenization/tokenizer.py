@@ -124,7 +124,7 @@ class TextTokenizer:
         parts = self._tokenizer.normalizer, self._tokenizer.pre_tokenizer
         self._growth = grown(step for part in parts for step in steps_of(part))
         self._sliceable: bool | None = None
-        # Of all decoders only one that strips ends of tokens panics: at a token that is shorter.
+        # Only decoders that strip ends of tokens panic, on tokens that are shorter.
         steps = steps_of(self._tokenizer.decoder)
         self._decode_panics = any(step.get("stop") for step in steps)
         self._bytes = without_panics(lambda: TokenBytes(self._tokenizer), name)
@@ -149,7 +149,7 @@ class TextTokenizer:
     def require_fitting(self, text: str, most: int) -> None:
         """ContextLengthError if a text has more than `most` tokens for sure, before it is encoded.
 
-        Many texts that have more are not known to before.
+        Many longer texts are not detected in advance.
         """
         least = self._least.of(text)
         if least > most:
@@ -176,9 +176,9 @@ class TextTokenizer:
         return tokens, TextLength(len(tokens) + whole - len(encoding.ids), len(tokens))
 
     def encode_pair(self, first: str, second: str | None, limit: int) -> EncodedText:
-        """Return a text, or a pair as one, with special tokens; cut to `limit` tokens.
+        """Return a text, or a pair as one, with special tokens, truncated to `limit` tokens.
 
-        The longer of two gives way first. UsageError as in `encode`.
+        The longer of two is truncated first. UsageError as in `encode`.
         """
         texts = [first] if second is None else [first, second]
         parts = [self._encoded(text, special=False) for text in texts]
@@ -317,7 +317,8 @@ class TextTokenizer:
         return self._finished(whole, special)
 
     def _interruptible(self, text: str) -> Encoding:
-        """Encode in a thread: the library holds no lock in a batch, so that Ctrl-C is seen."""
+        """Encode in a thread: the library releases the lock for a batch, so that Ctrl-C is
+        handled."""
         self._require_bounded(text)
         results: list[Encoding] = []
         errors: list[BaseException] = []
@@ -340,7 +341,7 @@ class TextTokenizer:
         return without_panics(lambda: finish(encoding, pair, special), self._name)
 
     def _require_bounded(self, text: str) -> None:
-        """UsageError if the tokenizer may make more of a text than there is memory for."""
+        """UsageError if the tokenizer's steps may expand a text beyond the allowed memory."""
         if len(text) * 4 * self._growth <= MOST_BYTES:
             return
         made = made_bytes(self._tokenizer.normalizer, self._tokenizer.pre_tokenizer, text)

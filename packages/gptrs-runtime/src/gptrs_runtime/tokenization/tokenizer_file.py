@@ -19,7 +19,7 @@ from gptrs.quoting import clipped, quoted
 from gptrs.strict_json import require_bounded
 from gptrs_runtime.tokenization.encoded_text import panics_unheard
 
-# Bounds on the growth of a text in a tokenizer: files exist that double it in each step.
+# Bounds on the growth of a text in a tokenizer: a hostile file could double it in each step.
 
 
 MOST_GROWTH: Final = 8192
@@ -173,7 +173,7 @@ def read_tokenizer(data: bytes, name: str) -> Tokenizer:
 def _require_sound_maps(data: bytes, name: str) -> None:
     """ModelError for a sentencepiece map that says it is longer than it is."""
     if _MAPS.search(data) is None:
-        return  # most files; parsing one with a large vocabulary takes some 0.2 s
+        return  # true of most files; parsing one with a large vocabulary takes some 0.2 s
 
     def require(pairs: list[tuple[str, object]]) -> dict[str, object]:
         for key, value in pairs:
@@ -189,9 +189,9 @@ def _require_sound_maps(data: bytes, name: str) -> None:
 
 
 def _require_short_pieces(data: bytes, name: str) -> None:
-    """ModelError for a Unigram with a long piece: the library recurs once for each of its bytes.
+    """ModelError for a Unigram with a long piece: the library recurses once per byte.
 
-    It does so to free the vocabulary, too, and ends the process where the stack is full.
+    It does so even to free the vocabulary, and a full stack ends the process.
     """
     if _LISTED.search(data) is None:
         return
@@ -225,7 +225,7 @@ def _strings_of(value: object) -> Iterator[str]:
 
 
 def _require_short_words(tokenizer: Tokenizer, name: str) -> None:
-    """ModelError for a WordPiece of long words: it takes the square of their length."""
+    """ModelError for a WordPiece with long words: it takes quadratic time in their length."""
     model = tokenizer.model
     if isinstance(model, WordPiece) and model.max_input_chars_per_word > _LONGEST_WORD:
         raise ModelError(
@@ -266,10 +266,10 @@ def _templates(processor: Mapping[str, Any]) -> Iterator[Sequence[Mapping[str, o
 
 
 def _require_text_once(template: Sequence[Mapping[str, object]], name: str) -> None:
-    """ModelError if a text would be there several times.
+    """ModelError for a template that repeats a text.
 
-    Of a text that was cut, the library would join every remainder with every other one, which takes
-    all memory there is and ends the process.
+    For a truncated text, the library would combine every overflowing part with every other, which
+    exhausts memory and ends the process.
     """
     count = sum("Sequence" in piece for piece in template)
     if count > 1:
