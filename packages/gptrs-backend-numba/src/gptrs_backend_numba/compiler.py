@@ -25,6 +25,8 @@ from gptrs_backend_numba.lowering.convolution_calls import all_heights
 from gptrs_backend_numba.lowering.linear import rows_of_layers
 from gptrs_backend_numba.memory import fill_byte
 from gptrs_backend_numba.schedule import (
+    BF16_CONV2D,
+    BF16_GROUPED,
     CHAIN,
     CONV2D,
     DEPTHWISE,
@@ -41,7 +43,7 @@ from gptrs_backend_numba.views import MemorySpace, Storage, View, dense_strides
 
 
 _ALIGNMENT = 64
-_CONVOLUTIONS = (CHAIN, CONV2D, DEPTHWISE, GROUPED)
+_CONVOLUTIONS = (BF16_CONV2D, BF16_GROUPED, CHAIN, CONV2D, DEPTHWISE, GROUPED)
 
 
 def place_scratch(steps: Sequence[ScheduleStep], shared: bool = True) -> int:

@@ -42,6 +42,8 @@ _WEIGHT_BYTES_PER_NS = 9.0
 """Bandwidth of weights: those of a whole network are in no cache, and are prefetched meanwhile."""
 _AMX_NS_PER_STEP, _AMX_NS_PER_BLOCK = 52.0, 75.0
 """For a tile of positions and a column of outputs: each step of the sums, and storing them."""
+_AMX_ROUNDED_NS_PER_STEP = 9.0
+"""The same with a product of bf16 for six: not measured, a sixth."""
 _AMX_SPLIT_NUMBERS_PER_NS, _AMX_SPLIT_NUMBERS_PER_NS_FAR = 3.0, 1.0
 """Numbers of an image that are split into planes and read there: in the L2 cache, or beyond it."""
 _AMX_FAR_NUMBERS = (1 << 20) // 6
@@ -60,6 +62,13 @@ class Convolution:
     inputs: int
     outputs: int
     taps: int = 9
+    rounded: bool = False
+    """True if operands are bf16: twice as many products a second, weights of half the bytes."""
+
+    @property
+    def gain(self) -> int:
+        """Return how many times as many products and weights pass in the same time as in f32."""
+        return 2 if self.rounded else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +111,7 @@ def direct_cost(conv: Convolution) -> float:
     large = panel_rows > _LARGE_PANEL_ROWS
     rate = _DIRECT_MACS_PER_NS_LARGE_PANELS if large else _DIRECT_MACS_PER_NS
     macs = conv.images * conv.height * conv.width * panel_rows * conv.outputs
-    return max(macs / rate, 4 * panel_rows * conv.outputs / _WEIGHT_BYTES_PER_NS)
+    return max(macs / rate, 4 * panel_rows * conv.outputs / _WEIGHT_BYTES_PER_NS) / conv.gain
 
 
 def winograd_cost(conv: Convolution, side: int) -> float:
@@ -112,7 +121,7 @@ def winograd_cost(conv: Convolution, side: int) -> float:
     weights = matrices * conv.inputs * conv.outputs
     products = tiles * weights / _WINOGRAD_MACS_PER_NS
     transformed = matrices * tiles * (conv.inputs + conv.outputs) / _WINOGRAD_NUMBERS_PER_NS
-    return transformed + max(products, 4 * weights / _WEIGHT_BYTES_PER_NS)
+    return transformed + max(products, 4 * weights / _WEIGHT_BYTES_PER_NS) / conv.gain
 
 
 def amx_is_better(work: AmxWork, conv: Convolution, side: int | None) -> bool:
@@ -123,17 +132,19 @@ def amx_is_better(work: AmxWork, conv: Convolution, side: int | None) -> bool:
     forced = forced_algorithm()
     if forced in ("auto", "direct"):
         rival = direct_cost(conv) if side is None else winograd_cost(conv, side)
-        return amx_cost(work) < rival
+        return amx_cost(work, conv.rounded) < rival
     return forced == "amx"
 
 
-def amx_cost(work: AmxWork) -> float:
+def amx_cost(work: AmxWork, rounded: bool = False) -> float:
     """Return the nanoseconds of the direct algorithm on AMX, on one core."""
+    step = _AMX_ROUNDED_NS_PER_STEP if rounded else _AMX_NS_PER_STEP
+    size = 2 if rounded else 4
     # Winograd's products on AMX were no faster: 585 us instead of 458 for 28x28x128, as sums of 2
     # to 8 steps are too short.
-    column = work.tiles * (work.steps * _AMX_NS_PER_STEP + _AMX_NS_PER_BLOCK)
+    column = work.tiles * (work.steps * step + _AMX_NS_PER_BLOCK)
     # The weights of the next columns are fetched while these are multiplied.
-    products = max(column * work.columns, 4 * work.weights / _WEIGHT_BYTES_PER_NS)
+    products = max(column * work.columns, size * work.weights / _WEIGHT_BYTES_PER_NS)
     near = work.numbers < _AMX_FAR_NUMBERS
     split = _AMX_SPLIT_NUMBERS_PER_NS if near else _AMX_SPLIT_NUMBERS_PER_NS_FAR
     return products + work.numbers / split + _AMX_NS_PER_LAYER

@@ -443,11 +443,15 @@ def _move(access: Access) -> Operation:
 
 CONV2D = "gptrs.numba.conv2d.f32.v1"
 """x [N, H, W, C], weight [KH * KW * C, O], see `gptrs_backend_numba.lowering.convolution`."""
+BF16_CONV2D = "gptrs.numba.bf16_conv2d.v1"
+"""The same with `x` and `weight` rounded to bf16 where the processor multiplies that."""
 DEPTHWISE = "gptrs.numba.depthwise_conv2d.f32.v1"
 """x [N, H, W, C], weight [KH * KW, C], see `gptrs_backend_numba.lowering.convolution`."""
 GROUPED = "gptrs.numba.grouped_conv2d.f32.v1"
 """x [N, H, W, C], weight [KH * KW * C / groups, groups, O / groups], see the same module."""
+BF16_GROUPED = "gptrs.numba.bf16_grouped_conv2d.v1"
+"""The same with `x` and `weight` rounded, as in `BF16_CONV2D`."""
 GROUP_OUTPUTS = 32
 """A group makes a multiple of so many channels: whole panels, whatever the registers."""
 CHAIN = "gptrs.numba.conv_chain.f32.v1"
-"""Some of the two, one after another, see `gptrs_backend_numba.lowering.convolution_chain`."""
+"""Some of the three, one after another, see `gptrs_backend_numba.lowering.convolution_chain`."""

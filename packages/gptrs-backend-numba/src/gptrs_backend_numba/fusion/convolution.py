@@ -28,7 +28,14 @@ from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
 from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.cost_model import FEW_POSITIONS, forced_algorithm
 from gptrs_backend_numba.fusion.convolution_chain import chained_convolutions
-from gptrs_backend_numba.schedule import CONV2D, DEPTHWISE, GROUPED
+from gptrs_backend_numba.schedule import (
+    BF16_CONV2D,
+    BF16_GROUPED,
+    CHAIN,
+    CONV2D,
+    DEPTHWISE,
+    GROUPED,
+)
 
 _OPEN = frozenset({"none", "relu"})
 """The activations that more may follow: `minimum(maximum(x, 0), 6)` is relu6."""
@@ -76,6 +83,36 @@ def fused_convolutions(region: Region) -> Region:
 
 FUSE_CONVOLUTIONS = RegionPass("numba-fuse-convolutions", fused_convolutions)
 """To run when parameters have been folded."""
+
+_ROUNDED = {CONV2D: BF16_CONV2D, GROUPED: BF16_GROUPED}
+
+
+def round_convolutions(region: Region) -> Region:
+    """Return the region whose convolutions round both operands, but not depthwise ones.
+
+    Those are bound by what they read and write, which is f32.
+    """
+    rewriter = Rewriter(region)
+    for node in list(rewriter):
+        op = node.op
+        if not isinstance(op, CustomCall):
+            continue
+        targets = {
+            name: _ROUNDED[value]
+            for name, value in op.attrs.items
+            if op.target == CHAIN and isinstance(value, str) and value in _ROUNDED
+        }
+        target = _ROUNDED.get(op.target, op.target)
+        if targets or target != op.target:
+            attrs = Dictionary.of(dict(op.attrs.items) | targets)
+            made = rewriter.insert(replace(op, target=target, attrs=attrs), node.operands, node)
+            rewriter.replace(node.results[0], made.results[0])
+            rewriter.erase(node)
+    return rewriter.region()
+
+
+ROUND_CONVOLUTIONS = RegionPass("numba-round-convolutions", round_convolutions)
+"""For the precision `bf16`, to run when convolutions have been fused."""
 
 
 def _claimed(node: InstructionNode) -> _Fused | None:

@@ -7,7 +7,7 @@ from gptrs.optimizer.pass_base import Pass
 from gptrs_backend_numba.fusion import is_on
 from gptrs_backend_numba.fusion.attention import FUSE_ATTENTION
 from gptrs_backend_numba.fusion.biased_attention import FUSE_BIASED_ATTENTION
-from gptrs_backend_numba.fusion.convolution import FUSE_CONVOLUTIONS, PADDING
+from gptrs_backend_numba.fusion.convolution import FUSE_CONVOLUTIONS, PADDING, ROUND_CONVOLUTIONS
 from gptrs_backend_numba.fusion.convolution_chain import CHANNELS_LAST
 from gptrs_backend_numba.fusion.linear import (
     FUSE_LINEAR,
@@ -45,4 +45,4 @@ def fusions(precision: Precision) -> tuple[Pass, ...]:
         return FUSE if is_on() else ()
     rounding = (*FUSE_QUANTIZED, *FUSE_QUANTIZED_GROUPED)
     exact = tuple(each for each in FUSE if each not in rounding) if is_on() else ()
-    return (*exact, *ROUND_TO_BF16) if precision == "bf16" else exact
+    return (*exact, ROUND_CONVOLUTIONS, *ROUND_TO_BF16) if precision == "bf16" else exact

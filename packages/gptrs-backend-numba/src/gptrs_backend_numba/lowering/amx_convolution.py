@@ -44,7 +44,8 @@ _ARENA = Arena()
 class UnitWeight:
     """A weight (taps, inputs, outputs) in columns for AMX, see `packing.Arrangement`.
 
-    Inputs are padded with zeros to whole steps. Strides and the offset count elements.
+    Inputs are padded with zeros to whole steps. Strides and the offset count elements. Numbers are
+    f32, or bf16 if they are `rounded`.
     """
 
     taps: int
@@ -53,6 +54,7 @@ class UnitWeight:
     row: int
     column: int
     offset: int
+    rounded: bool = False
 
     @property
     def steps_a_tap(self) -> int:
@@ -72,7 +74,7 @@ class UnitWeight:
     @property
     def nbytes(self) -> int:
         """Return the bytes of all columns."""
-        return 4 * math.prod(self._shape)
+        return (2 if self.rounded else 4) * math.prod(self._shape)
 
     def packed(self, array: np.ndarray, threads: int) -> np.ndarray:
         """Return the columns of the parameter `array`, one after another."""
@@ -81,7 +83,11 @@ class UnitWeight:
         shape = (self.taps, self.inputs, self.outputs)
         weight = np.lib.stride_tricks.as_strided(start, shape, strides)
         target = _ARENA.aligned(self.nbytes)
-        made = target.view(np.float32).reshape(self._shape)
+        if self.rounded:  # AMX reads the two numbers of a pair from one word
+            words = (*self._shape[:-2], WIDTH, 2)
+            made = target.view(dtypes.bf16.numpy).reshape(words).swapaxes(-1, -2)
+        else:
+            made = target.view(np.float32).reshape(self._shape)
         whole = np.zeros((self.taps, self.steps_a_tap * STEP, WIDTH), np.float32)
         # Inputs half a step apart are a pair.
         pairs = whole.reshape(self.taps, self.steps_a_tap, 2, STEP // 2, WIDTH)
@@ -109,7 +115,7 @@ def suits(builder: ScheduleBuilder, given: Operands, at: Windows, side: int | No
         planes.positions * planes.sets * inputs,
         steps * STEP * outputs,
     )
-    conv = Convolution(n, height, width, inputs, outputs, at.taps)
+    conv = Convolution(n, height, width, inputs, outputs, at.taps, given.rounded)
     return amx_is_better(work, conv, side) and is_wanted()
 
 
@@ -120,6 +126,7 @@ class _Planes:
     above: int
     beside: int
     count: int
+    parts: int
     down: int
     across: int
     tiles: int
@@ -139,14 +146,14 @@ class _Planes:
         """Return the bytes from a position to those in its window, tap by tap for each step."""
         return [
             self._offset((i, j), step, at.stride)
-            for step in range(self.count // MOST_PARTS)
+            for step in range(self.count // self.parts)
             for i in range(at.window[0])
             for j in range(at.window[1])
         ]
 
     def _offset(self, tap: tuple[int, int], step: int, stride: Shape) -> int:
         (i, above), (j, beside) = (divmod(*pair) for pair in zip(tap, stride, strict=True))
-        plane = (above * self.beside + beside) * self.count + step * MOST_PARTS
+        plane = (above * self.beside + beside) * self.count + step * self.parts
         return plane * self.nbytes + LINE * (i * self.across + j)
 
 
@@ -157,10 +164,12 @@ def _planes(given: Operands, at: Windows) -> _Planes:
     last = ((images - 1) * down + rows - 1) * across + columns
     tiles = max(_LEAST_TILES, -(-last // TILE_ROWS))
     positions = max(images * down * across, (tiles + 1) * TILE_ROWS + reach[0] * across + reach[1])
+    parts = 1 if given.rounded else MOST_PARTS
     return _Planes(
         min(at.window[0], at.stride[0]),
         min(at.window[1], at.stride[1]),
-        MOST_PARTS * -(-channels // STEP),
+        parts * -(-channels // STEP),
+        parts,
         down,
         across,
         tiles,
@@ -172,9 +181,10 @@ def convolution(builder: ScheduleBuilder, given: Operands, at: Windows, tasks: i
     """Add calls that bring the image into planes and compute the sums."""
     planes, weight = _planes(given, at), _weight(given, at)
     fields = _image(given, at) | _division(planes, weight, given.x.shape[0], tasks)
+    fields["FINISH"] = compiled_task(kernels.finishing(rounded=given.rounded))
     left = builder.fresh(dtypes.ui8, (planes.sets * planes.count * planes.nbytes,))
     builder.call_tasks(
-        compiled_task(kernels.split_task),
+        compiled_task(kernels.splitting(rounded=given.rounded)),
         -(-fields["LINES"] // fields["LINES_A_TASK"]),
         (given.x, given.x),
         left,
@@ -187,7 +197,7 @@ def convolution(builder: ScheduleBuilder, given: Operands, at: Windows, tasks: i
         fields |= {"IMAGES": 1, "DOWN": 1, "OH": 1, "H": 1, "ACROSS": line, "OW": line, "W": line}
     parts = -(-fields["BLOCKS"] // fields["BLOCKS_A_TASK"])
     job = (
-        compiled_task(kernels.blocks_task),
+        compiled_task(kernels.blocks(rounded=given.rounded)),
         parts * -(-weight.columns // fields["COLUMNS_A_TASK"]),
         given.out.size * at.taps * weight.inputs,
     )
@@ -198,7 +208,8 @@ def convolution(builder: ScheduleBuilder, given: Operands, at: Windows, tasks: i
 def _weight(given: Operands, at: Windows) -> UnitWeight:
     row, column = given.weight.strides
     inputs, outputs = given.x.shape[3], given.out.shape[3]
-    return UnitWeight(at.taps, inputs, outputs, row, column, given.weight.offset)
+    offset = given.weight.offset
+    return UnitWeight(at.taps, inputs, outputs, row, column, offset, given.rounded)
 
 
 def _packed(builder: ScheduleBuilder, given: Operands, layout: UnitWeight) -> View:
@@ -219,7 +230,6 @@ def _division(planes: _Planes, weight: UnitWeight, images: int, tasks: int) -> d
         "TILES": planes.tiles, "BLOCKS": blocks, "BLOCKS_A_TASK": -(-blocks // parts),
         "COLUMNS_A_TASK": max(1, weight.columns * parts // tasks),
         "STEPS": steps, "TABLE": len(kernels.FIELDS),
-        "FINISH": compiled_task(kernels.finish_block),
     }  # fmt: skip
 
 

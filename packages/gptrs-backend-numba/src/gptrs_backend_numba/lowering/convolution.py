@@ -6,6 +6,11 @@ the result if `scale` and `shift`; a tensor to add if `residual`, of the result'
 `stride`, `padding` and `dilation` are those of `extract_patches`. The result is
 `activation(conv(x, weight) * scale + shift + residual)`, `activation` one of none, relu, relu6,
 silu, hard_swish.
+
+`gptrs.numba.bf16_conv2d.v1` and `bf16_grouped_conv2d.v1` are the same for the precision `bf16`:
+where the processor multiplies bf16, both operands are rounded to it, or what Winograd's algorithm
+makes of them is, and sums are f32. Other processors compute them in f32, as do all where the weight
+is no parameter.
 """
 
 from __future__ import annotations
@@ -27,7 +32,14 @@ from gptrs_backend_numba.cost_model import need_numbers
 from gptrs_backend_numba.kernels.convolution import depthwise as depthwise_kernels
 from gptrs_backend_numba.kernels.convolution import job as kernels
 from gptrs_backend_numba.kernels.convolution.activation import ACTIVATED
-from gptrs_backend_numba.kernels.convolution.job import DEPTHWISE_FIELDS, PAD_FIELDS, pad_task
+from gptrs_backend_numba.kernels.convolution.job import (
+    DEPTHWISE_FIELDS,
+    PAD_FIELDS,
+    ROUND_FIELDS,
+    pad_task,
+)
+from gptrs_backend_numba.kernels.convolution.rounding import round_task
+from gptrs_backend_numba.kernels.matmul.bf16_ir import HAS_DOT
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.lowering import amx_convolution
 from gptrs_backend_numba.lowering.convolution_calls import (
@@ -38,14 +50,18 @@ from gptrs_backend_numba.lowering.convolution_calls import (
     geometry,
     multiply,
     packed,
+    packed_pairs,
     run,
     side_of,
     tiles,
     winograd,
 )
+from gptrs_backend_numba.lowering.matmul import parameter
 from gptrs_backend_numba.lowering.table import custom_call
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import (
+    BF16_CONV2D,
+    BF16_GROUPED,
     CONV2D,
     DEPTHWISE,
     GROUP_OUTPUTS,
@@ -89,7 +105,14 @@ def _operands(builder: ScheduleBuilder, unit: Unit) -> tuple[Operands, Windows]:
     has = {name: bool(op.attrs[name]) for name in ("scale", "shift", "residual")}
     out = builder.define(unit.last.result)
     given = arranged(builder, views, has, cast("str", op.attrs["activation"]), out)
-    return given, windows(op)
+    return rounding(builder, given, op.target), windows(op)
+
+
+def rounding(builder: ScheduleBuilder, given: Operands, target: str) -> Operands:
+    """Return the operands of a call, marked as rounded if they are to be multiplied in bf16."""
+    is_parameter = parameter(builder, given.weight) is not None
+    rounded = target in (BF16_CONV2D, BF16_GROUPED) and HAS_DOT and is_parameter
+    return replace(given, rounded=rounded)
 
 
 def arranged(
@@ -171,6 +194,7 @@ def _inside(op: CustomCall, x: TensorType, result: TensorType) -> bool:
     )
 
 
+@custom_call(BF16_CONV2D, when=_when_conv2d)
 @custom_call(CONV2D, when=_when_conv2d)
 def conv2d(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add the calls of the fastest algorithm for this layer: AMX, Winograd or direct."""
@@ -185,6 +209,7 @@ def conv2d(builder: ScheduleBuilder, unit: Unit) -> None:
             winograd(builder, given, at, side)
 
 
+@custom_call(BF16_GROUPED, when=_when_grouped)
 @custom_call(GROUPED, when=_when_grouped)
 def grouped_conv2d(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add the direct algorithm, in which the panels of a group read its channels alone."""
@@ -194,7 +219,10 @@ def grouped_conv2d(builder: ScheduleBuilder, unit: Unit) -> None:
         weight = builder.contiguous(given.weight)
         weight = weight.reshaped((weight.shape[0], given.out.shape[3]))
         assert weight is not None, "contiguous"
-        direct(builder, replace(given, weight=weight), at, groups=groups)
+        # Half of a pair of an odd number of channels would be of another group.
+        whole = given.x.shape[3] // groups % 2 == 0 and parameter(builder, weight) is not None
+        given = replace(given, weight=weight, rounded=given.rounded and whole)
+        direct(builder, given, at, groups=groups)
 
 
 def direct(
@@ -206,7 +234,7 @@ def direct(
     groups: int = 1,
 ) -> None:
     """Add the direct algorithm, for any windows; `right` is the weight if it is packed already."""
-    x = _padded(builder, given.x, at.padding)
+    x = (_rounded if given.rounded else _padded)(builder, given.x, at.padding)
     n, height, width, channels = x.shape
     outputs = given.out.shape[3]
     runs = _runs(at, width, channels, apart=groups > 1)
@@ -222,12 +250,18 @@ def direct(
         "STEP": 4 * at.stride[1] * channels,
         "ROWS_AN_IMAGE": rows if whole else given.out.shape[1], "POSITIONS": positions,
     }  # fmt: skip
-    fields |= tiles(rows, positions, fields, tasks=tasks)
+    fields |= tiles(rows, positions, fields, tasks=tasks, paired=given.rounded)
     if groups > 1:
         each = {"PANELS_A_GROUP": outputs // groups // PANEL, "GROUP_STEP": 4 * channels // groups}
         fields |= each
-    sides = x, right or packed(builder, given.weight)
-    multiply(builder, sides, given, fields, runs)
+    multiply(builder, (x, right or packed_weight(builder, given, at)), given, fields, runs)
+
+
+def packed_weight(builder: ScheduleBuilder, given: Operands, at: Windows) -> View:
+    """Return the weight as the direct algorithm reads it."""
+    if given.rounded:
+        return packed_pairs(builder, given.weight, at.taps)
+    return packed(builder, given.weight)
 
 
 def _runs(at: Windows, width: int, channels: int, apart: bool) -> list[int]:
@@ -259,6 +293,31 @@ def _padded(builder: ScheduleBuilder, x: View, padding: Shape) -> View:
         target,
         geometry(PAD_FIELDS, fields),
         builder.threads_from(PARALLEL_FROM, target.size),
+    )
+    return target
+
+
+def _rounded(builder: ScheduleBuilder, x: View, padding: Shape) -> View:
+    """Return the images as pairs of bf16 with zeros around them: a word for two channels."""
+    n, height, width, channels = x.shape
+    top, bottom, left, right = padding
+    words = -(-channels // 2)
+    shape = (n, top + height + bottom, left + width + right, words)
+    target = builder.fresh(dtypes.f32, shape)
+    rows = n * shape[1]
+    block = max(1, _PADDED_A_TASK // (shape[2] * channels))
+    fields = {
+        "H": height, "W": width, "C": channels, "TOP": top, "LEFT": left,
+        "HEIGHT": shape[1], "WIDTH": shape[2], "DEPTH": 2 * words,
+        "ROWS": rows, "ROWS_A_TASK": block,
+    }  # fmt: skip
+    builder.call_tasks(
+        compiled_task(round_task),
+        -(-rows // block),
+        (x, x),
+        target,
+        geometry(ROUND_FIELDS, fields),
+        builder.threads_from(PARALLEL_FROM, x.size),
     )
     return target
 

@@ -67,12 +67,23 @@ class Operands:
     out: View
     activation: str = "none"
     """One of `ACTIVATED`, if bounds are not all."""
+    rounded: bool = False
+    """True if `x` and `weight` are to be rounded to bf16, a parameter then."""
 
 
 def tiles(
-    rows: int, positions: int, fields: Mapping[str, int], batch: int = 1, tasks: int = TASKS
+    rows: int,
+    positions: int,
+    fields: Mapping[str, int],
+    batch: int = 1,
+    tasks: int = TASKS,
+    *,
+    paired: bool = False,
 ) -> dict[str, int]:
-    """Return the fields that cut positions into tiles, and the work into `tasks` or more."""
+    """Return the fields that cut positions into tiles, and the work into `tasks` or more.
+
+    Numbers of `fields` are words, of one f32 each or of a pair of bf16.
+    """
     count = -(-positions // ROWS)
     items = rows * count
     panels = -(-fields["N"] // PANEL)
@@ -87,21 +98,21 @@ def tiles(
         "ITEMS_A_TASK": -(-items // blocks),
         "PANELS_A_TASK": -(-panels // columns),
         "PANELS_A_GROUP": panels,
-    } | _functions(divmod(positions, count), fields["N"], batch * fields["K"] * panels * PANEL)
+    } | _functions(
+        divmod(positions, count), fields["N"], batch * fields["K"] * panels * PANEL, paired
+    )
 
 
-def _functions(rows: tuple[int, int], outputs: int, weights: int) -> dict[str, int]:
+def _functions(rows: tuple[int, int], outputs: int, weights: int, paired: bool) -> dict[str, int]:
     """Return the addresses of the kernels for tiles of `rows[0]` positions, and of one more."""
     vectors = {1 if min(PANEL, outputs - at) <= WIDTH else 2 for at in range(0, outputs, PANEL)}
     names = {2: ("SHORT", "TALL"), 1: ("SHORT_HALF", "TALL_HALF")}
-    prefetches = weights >= _MANY_WEIGHTS
+    kind = {"prefetches": weights >= _MANY_WEIGHTS, "paired": paired}
     if _ALL_HEIGHTS.get():
         for wide, height in product(vectors, range(1, ROWS + 1)):
-            compiled_task(direct_kernels.tiles_of(height, wide, prefetches=prefetches))
+            compiled_task(direct_kernels.tiles_of(height, wide, **kind))
     return {
-        names[wide][more]: compiled_task(
-            direct_kernels.tiles_of(rows[0] + more, wide, prefetches=prefetches)
-        )
+        names[wide][more]: compiled_task(direct_kernels.tiles_of(rows[0] + more, wide, **kind))
         for wide in vectors
         for more in range(2 if rows[1] else 1)
     }
@@ -169,6 +180,69 @@ def run(
     builder.add_job(kernel, (task, count, threads), reads, given.out, numbers)
 
 
+def paired_panels(matrices: np.ndarray, target: np.ndarray) -> None:
+    """Round matrices f32 [B, K, O], K even, to pairs of bf16 in panels, and put them to `target`.
+
+    In memory each panel follows the one before, the last one padded with zeros, and in it each
+    pair of `K` is `PANEL` words.
+    """
+    count, k, outputs = matrices.shape
+    made = target.view(np.uint16).reshape(count, -1, k // 2, PANEL, 2)
+    for panel in range(made.shape[1]):
+        some = matrices[..., panel * PANEL : (panel + 1) * PANEL]
+        bits = some.astype(dtypes.bf16.numpy).view(np.uint16)
+        width = some.shape[-1]
+        pairs = bits.reshape(count, k // 2, 2, width)
+        made[:, panel, :, :width] = pairs.transpose(0, 1, 3, 2)
+        made[:, panel, :, width:] = 0
+    assert outputs <= made.shape[1] * PANEL
+
+
+@dataclass(frozen=True, slots=True)
+class PairedWeight:
+    """A weight (taps, inputs, outputs) as pairs of bf16 in panels, see `packing.Arrangement`.
+
+    An odd number of inputs is padded with a zero. Strides and the offset count elements.
+    """
+
+    taps: int
+    inputs: int
+    outputs: int
+    row: int
+    column: int
+    offset: int
+
+    @property
+    def pairs(self) -> int:
+        """Return the pairs of numbers that a position of the result sees."""
+        return self.taps * -(-self.inputs // 2)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all panels."""
+        return 4 * self.pairs * -(-self.outputs // PANEL) * PANEL
+
+    def packed(self, array: np.ndarray, threads: int) -> np.ndarray:
+        """Return the panels of the parameter `array`, one after another."""
+        strides = (4 * self.row * self.inputs, 4 * self.row, 4 * self.column)
+        start = array.reshape(-1)[self.offset :]
+        shape = (self.taps, self.inputs, self.outputs)
+        weight = np.lib.stride_tricks.as_strided(start, shape, strides)
+        weight = np.pad(weight, ((0, 0), (0, self.inputs % 2), (0, 0)))
+        target = aligned(self.nbytes)
+        paired_panels(weight.reshape(1, 2 * self.pairs, self.outputs), target)
+        return target
+
+
+def packed_pairs(builder: ScheduleBuilder, weight: View, taps: int) -> View:
+    """Return a weight [K, O], a parameter, as pairs of bf16 in panels."""
+    (k, outputs), (row, column) = weight.shape, weight.strides
+    source = parameter(builder, weight)
+    assert source is not None, "checked before"
+    layout = PairedWeight(taps, k // taps, outputs, row, column, weight.offset)
+    return packed_view(builder, weight, Packing(source, layout))
+
+
 def packed(builder: ScheduleBuilder, weight: View) -> View:
     """Return a weight [K, O] in panels: kept for a parameter, else packed in every run."""
     (k, n), (column, row) = weight.shape, weight.strides
@@ -202,29 +276,56 @@ _G = {
     ) / 24,
 }  # fmt: skip
 """Weights `w` are transformed to `G w G^T`, by the side of a tile of results."""
+_NEAR, _FAR = 2 / 3, 3 / 2
+_ROUNDED_G = {
+    2: _G[2],
+    4: np.array(
+        [
+            [1, 0, 0],
+            *(
+                np.array([1, sign * at, at**2]) / (2 * at**2 * (at**2 - other**2))
+                for at, other in ((_NEAR, _FAR), (_FAR, _NEAR))
+                for sign in (1, -1)
+            ),
+            [0, 0, 1],
+        ]
+    ),
+}
+"""The same for numbers that are rounded to bf16, see `kernels.convolution.winograd`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransformedWeight:
-    """A weight [3, 3, inputs, outputs] as matrices in panels, see `packing.Arrangement`."""
+    """A weight [3, 3, inputs, outputs] as matrices in panels, see `packing.Arrangement`.
+
+    Their numbers are f32, or pairs of bf16 if they are `rounded`.
+    """
 
     side: int
     inputs: int
     outputs: int
     offset: int
+    rounded: bool = False
 
     @property
     def nbytes(self) -> int:
         """Return the bytes of all panels, which are padded with zeros."""
-        return 4 * matrices(self.side) * self.inputs * -(-self.outputs // PANEL) * PANEL
+        size = 2 if self.rounded else 4
+        return size * matrices(self.side) * self.inputs * -(-self.outputs // PANEL) * PANEL
 
     def packed(self, array: np.ndarray, threads: int) -> np.ndarray:
         """Return the matrices, transformed in f64, so that only the result is rounded."""
         size = 9 * self.inputs * self.outputs
         weight = array.reshape(-1)[self.offset : self.offset + size]
         weight = weight.reshape(3, 3, self.inputs, self.outputs)
-        target, g = aligned(self.nbytes), _G[self.side]
-        panels = -(-self.outputs // PANEL)
+        target, panels = aligned(self.nbytes), -(-self.outputs // PANEL)
+        if self.rounded:
+            g = _ROUNDED_G[self.side]
+            both = np.einsum("ai,ijck,bj->abck", g, weight.astype(np.float64), g, optimize=True)
+            both = both.reshape(-1, self.inputs, self.outputs)
+            paired_panels(both.astype(np.float32), target)
+            return target
+        g = _G[self.side]
         made = target.view(np.float32).reshape(-1, panels, self.inputs, PANEL)
         for panel in range(panels):
             part = weight[..., panel * PANEL : (panel + 1) * PANEL].astype(np.float64)
@@ -246,7 +347,9 @@ def side_of(builder: ScheduleBuilder, given: Operands, at: Windows) -> int | Non
     is_3x3 = (at.window, at.stride, at.dilation) == ((3, 3), (1, 1), (1, 1))
     if not is_3x3 or parameter(builder, given.weight) is None or not given.weight.is_contiguous:
         return None
-    return winograd_side(Convolution(n, height, width, inputs, outputs))
+    if given.rounded and inputs % 2:
+        return None
+    return winograd_side(Convolution(n, height, width, inputs, outputs, rounded=given.rounded))
 
 
 def winograd(builder: ScheduleBuilder, given: Operands, at: Windows, side: int) -> None:
@@ -256,7 +359,8 @@ def winograd(builder: ScheduleBuilder, given: Operands, at: Windows, side: int) 
     count = n * down * across
     source = parameter(builder, given.weight)
     assert source is not None, "checked before"
-    weight = TransformedWeight(side, inputs, outputs, given.weight.offset)
+    weight = TransformedWeight(side, inputs, outputs, given.weight.offset, given.rounded)
+    words = inputs // 2 if given.rounded else inputs
     right = packed_view(builder, given.weight, Packing(source, weight))
     zeros = builder.constant(np.zeros(inputs, np.float32))
     plain = _plain(builder, given)
@@ -268,9 +372,12 @@ def winograd(builder: ScheduleBuilder, given: Operands, at: Windows, side: int) 
             "LEFT": at.padding[2], "OH": height, "OW": width, "DOWN": down, "ACROSS": across,
             "FIRST": first, "COUNT": taken, "COUNT_A_TASK": -(-taken // TASKS),
         }  # fmt: skip
-        transformed = builder.fresh(dtypes.f32, (matrices(side), taken, inputs))
+        transformed = builder.fresh(dtypes.f32, (matrices(side), taken, words))
         sums = builder.fresh(dtypes.f32, (matrices(side), taken, outputs))
-        before, after = winograd_kernels.before(side), winograd_kernels.after(side)
+        before, after = (
+            kernel(side, rounded=given.rounded)
+            for kernel in (winograd_kernels.before, winograd_kernels.after)
+        )
         _transform(builder, before, (given.x, transformed), plain, fields | {"C": inputs}, zeros)
         _multiply(builder, transformed, right, replace(plain, out=sums))
         _transform(builder, after, (sums, given.out), given, fields | {"C": outputs}, zeros)
@@ -317,5 +424,5 @@ def _multiply(builder: ScheduleBuilder, x: View, right: View, given: Operands) -
         "RIGHT_STEP": 4 * inputs * -(-outputs // PANEL) * PANEL,
         "OUT_BATCH_STEP": 4 * count * outputs,
     }  # fmt: skip
-    cut = tiles(1, count, fields, batch)
+    cut = tiles(1, count, fields, batch, paired=given.rounded)
     multiply(builder, (x, right), given, fields | cut, [0], batch)

@@ -27,8 +27,10 @@ from gptrs_backend_numba.lowering.convolution import (
     call_fits,
     depthwise,
     direct,
+    packed_weight,
+    rounding,
 )
-from gptrs_backend_numba.lowering.convolution_calls import TASKS, Operands, Windows, packed
+from gptrs_backend_numba.lowering.convolution_calls import TASKS, Operands, Windows
 from gptrs_backend_numba.lowering.table import custom_call
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import CHAIN, DEPTHWISE, KernelCall, ScheduleBuilder
@@ -153,6 +155,7 @@ def _stages(
         given = arranged(builder, [x, *own], has, cast("str", call.attrs["activation"]), target)
         names = ("window", "stride", "padding", "dilation")
         at = Windows(*(cast("Shape", call.attrs[name]) for name in names))
+        given = rounding(builder, given, call.target)
         stages.append(_stage(builder, given, at, call.target == DEPTHWISE))
         x = target
     return stages
@@ -165,7 +168,7 @@ def _stage(builder: ScheduleBuilder, given: Operands, at: Windows, depthwise: bo
         return _Stage(given, at, depthwise, None)
     # By the whole image: chunks and threads must not show in a result.
     on_amx = amx_convolution.suits(builder, given, at, None)
-    return _Stage(given, at, depthwise, None if on_amx else packed(builder, given.weight))
+    return _Stage(given, at, depthwise, None if on_amx else packed_weight(builder, given, at))
 
 
 def _of_image(stage: _Stage, image: int) -> _Stage:

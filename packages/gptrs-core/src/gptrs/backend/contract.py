@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 Precision = Literal["f32", "bf16", "int8"]
 """The precision of a model's products: `f32` widens weights and keeps activations; `bf16` rounds
 both sides of products with a matrix to bf16, as `gptrs.optimizer.passes.arithmetic_folding` says in
-PTIR; `int8` rounds activations multiplied with quantized weights to 8 bits, in groups of at most
-32. In all precisions, sums and everything outside these products are exact or f32."""
+PTIR, and may round those of convolutions; `int8` rounds activations multiplied with quantized
+weights to 8 bits, in groups of at most 32. In all precisions, sums and everything outside these
+products are exact or f32."""
 Compiling = Callable[[int, int | None], None]
 """Called before a kernel is compiled with its number, from 1, and the total, None if unknown."""
 

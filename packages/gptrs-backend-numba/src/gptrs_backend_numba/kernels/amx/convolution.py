@@ -5,13 +5,20 @@ apart, one set of planes for each position between them. Positions of the result
 as those of the planes do, with some that do not count after each line: so a block of sums is of
 positions that are neighbours in the planes, whatever the tap of the window. Where an image or a
 weight has numbers without a bf16x3 split, sums are computed again without AMX.
+
+For the precision `bf16` there is one part, and the weight is bf16 in memory.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from gptrs_backend_numba.codegen.kernel import call_compiled, kernel, kernel_part
+from gptrs_backend_numba.codegen.kernel import (
+    SpecializedKernel,
+    call_compiled,
+    kernel,
+    kernel_part,
+)
 from gptrs_backend_numba.codegen.machine import fma, keep_alive, pointer
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.kernels.amx.convolution_ir import (
@@ -21,10 +28,17 @@ from gptrs_backend_numba.kernels.amx.convolution_ir import (
     TILE_ROWS,
     conv_block,
     finish_rows,
+    rounded_block,
     split_line,
     split_step,
 )
-from gptrs_backend_numba.kernels.amx.gemm_ir import STEP, configure_amx, release_amx
+from gptrs_backend_numba.kernels.amx.gemm_ir import (
+    MOST_PARTS,
+    STEP,
+    TILE_BYTES,
+    configure_amx,
+    release_amx,
+)
 from gptrs_backend_numba.kernels.convolution.job import (
     ACTIVATION,
     BOUNDS,
@@ -72,7 +86,7 @@ conv_block_3, conv_block_4 = conv_block(3), conv_block(4)
 
 
 @kernel
-def split_task(x, unused, out, geometry, task):
+def split_task(x, unused, out, geometry, task, *, split_line):
     """Split some lines of images into planes of bf16 parts."""
     G = pointer(geometry, np.int64)
     line = 4 * G[S_C]
@@ -141,6 +155,44 @@ def blocks_task(x, right, out, geometry, task):
     return 0
 
 
+@kernel
+def rounded_blocks_task(x, right, out, geometry, task, *, block_3, block_4):
+    """Compute the same blocks of images and weights that are rounded to bf16."""
+    G = pointer(geometry, np.int64)
+    steps, columns = G[STEPS], (G[N] + WIDTH - 1) // WIDTH
+    parts_of_n = (columns + G[COLUMNS_A_TASK] - 1) // G[COLUMNS_A_TASK]
+    part = task // parts_of_n
+    first_column = (task - part * parts_of_n) * G[COLUMNS_A_TASK]
+    wide = min(G[COLUMNS_A_TASK], columns - first_column)
+    first_block = part * G[BLOCKS_A_TASK]
+    high = min(G[BLOCKS_A_TASK], G[BLOCKS] - first_block)
+    whole, taller = G[TILES] // G[BLOCKS], G[TILES] % G[BLOCKS]
+    held = np.empty(2 * SUMS_BYTES + 64, np.uint8)
+    sums = (held.ctypes.data + 63) // 64 * 64
+    table = geometry + 8 * G[TABLE]
+    configure_amx()
+    begin, column = np.int64(0), np.int64(0)
+    for number in range(high * wide + 1):
+        done, done_column = begin, column
+        if number < high * wide:
+            j = number // high
+            block, column = first_block + number - j * high, first_column + j
+            begin = TILE_ROWS * (block * whole + min(block, taller))
+            left, weights = x + 64 * begin, right + column * steps * TILE_BYTES
+            target = sums + (number & 1) * SUMS_BYTES
+            if whole + (block < taller) > 3:
+                block_4(left, table, weights, steps, target)
+            else:
+                block_3(left, table, weights, steps, target)
+        # AMX still works on this block while the one before it is finished.
+        if number > 0:
+            call_compiled(G[FINISH], sums + (1 - (number & 1)) * SUMS_BYTES, done, done_column,
+                          x, right, out, geometry, 0, 0)  # fmt: skip
+    release_amx()
+    keep_alive(held)
+    return 0
+
+
 @kernel_part
 def compute_again(G, sums, begin, column, right, height):
     """Compute positions with NaN again without AMX: numbers that are not finite have no split.
@@ -174,14 +226,16 @@ def compute_again(G, sums, begin, column, right, height):
 
 
 @kernel
-def finish_block(sums, begin, column, x, right, out, geometry, unused, unused_too):
-    """Compute results from a block of sums, those with NaN after `compute_again`."""
+def finish_block(
+    sums, begin, column, x, right, out, geometry, unused, unused_too, *, SPLIT
+):  # fmt: skip
+    """Compute results from a block of sums, of numbers in parts those with NaN again."""
     G = pointer(geometry, np.int64)
     n, at, line = G[N], 4 * WIDTH * column, begin // G[ACROSS]
     tile = begin // TILE_ROWS
     whole, taller = G[TILES] // G[BLOCKS], G[TILES] % G[BLOCKS]
     height = TILE_ROWS * (whole + (tile < taller * (whole + 1)))
-    for attempt in range(2):
+    for attempt in range(2 if SPLIT else 1):
         i, odd = np.int64(0), np.int64(0)
         while i < height:
             line = (begin + i) // G[ACROSS]
@@ -205,5 +259,23 @@ def finish_block(sums, begin, column, x, right, out, geometry, unused, unused_to
             i += count
         if not odd or attempt:
             break
-        compute_again(G, sums, begin, column, right, height)
+        if SPLIT:
+            compute_again(G, sums, begin, column, right, height)
     return 0
+
+
+def splitting(*, rounded: bool) -> SpecializedKernel:
+    """Return the tasks that bring an image into planes: of three parts, or one if `rounded`."""
+    return split_task.specialize(split_line=split_line(1 if rounded else MOST_PARTS))
+
+
+def blocks(*, rounded: bool) -> SpecializedKernel:
+    """Return the tasks that compute blocks of sums."""
+    if not rounded:
+        return blocks_task.specialize()
+    return rounded_blocks_task.specialize(block_3=rounded_block(3), block_4=rounded_block(4))
+
+
+def finishing(*, rounded: bool) -> SpecializedKernel:
+    """Return the function that turns a block of sums into results."""
+    return finish_block.specialize(SPLIT=not rounded)

@@ -10,11 +10,11 @@ leave the nearest cache, and weights come from memory with four bytes each.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 
 from llvmlite import ir
 
-from gptrs_backend_numba.codegen.inlining import intrinsic, types
+from gptrs_backend_numba.codegen.inlining import intrinsic, named_intrinsic, types
 from gptrs_backend_numba.codegen.machine import call_llvm
 from gptrs_backend_numba.codegen.vector_ir import (
     I64,
@@ -40,6 +40,7 @@ from gptrs_backend_numba.kernels.convolution.direct import (
     lanes_below,
     masked_load,
 )
+from gptrs_backend_numba.kernels.matmul.bf16_ir import rounded_bits
 
 LINE = 64
 """Bytes of a step of one part of one position."""
@@ -48,6 +49,8 @@ _TILES = 4
 TILE_ROWS = 16
 BLOCK = _TILES * TILE_ROWS
 """Positions of a block of sums."""
+_LEFT, _ROUNDED_RIGHT = 4, 7
+"""Registers of `rounded_block`: the first of three for tiles of positions, that of the weight."""
 _RIGHT = 6
 """The first of two registers for parts of the right side; those before it that hold no sums are for
 tiles of the left side."""
@@ -104,6 +107,49 @@ def conv_block(tiles: int):
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 9), generate
+
+    return multiply
+
+
+@cache
+def rounded_block(tiles: int):
+    """Intrinsic: the same sums of numbers that are rounded to bf16.
+
+    Arguments: the address of the first position in the first plane; of a table with the bytes from
+    there to the plane and position of each step; of the column, a tile for each step; the count;
+    and of the sums, `WIDTH` numbers a row.
+    """
+
+    @named_intrinsic(f"rounded_block_{tiles}")
+    def multiply(typing_context, left, table, source, count, out):
+        def generate(context, builder, signature, arguments):
+            left, table, source, count, out = arguments
+            emit = VectorEmitter(builder)
+            left, table, source, out = (emit.pointer(x) for x in (left, table, source, out))
+            for register in range(tiles):
+                call_llvm(builder, "llvm.x86.tilezero", VOID, [tile_register(register)])
+
+            def body(k, state):
+                (source,) = state
+                load_tile(emit, _ROUNDED_RIGHT, source, number(LINE))
+                # Weights come from memory once, and nothing else asks for them ahead.
+                for line in range(TILE_ROWS):
+                    emit.prefetch(emit.moved(source, _AHEAD // 2 + LINE * line), near=2)
+                offset = emit.load(emit.moved(table, (k, 8)), I64, 8)
+                positions = emit.moved(left, (offset, 1))
+                for tile in range(tiles):
+                    at = _LEFT + tile % (_ROUNDED_RIGHT - _LEFT)
+                    load_tile(emit, at, emit.moved(positions, TILE_BYTES * tile), number(LINE))
+                    registers = [tile_register(x) for x in (tile, at, _ROUNDED_RIGHT)]
+                    call_llvm(builder, "llvm.x86.tdpbf16ps", VOID, registers)
+                return [emit.moved(source, TILE_BYTES)]
+
+            emit.loop(count, 1, [source], body)
+            for register in range(tiles):
+                store_tile(emit, register, emit.moved(out, TILE_BYTES * register), number(LINE))
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 5), generate
 
     return multiply
 
@@ -172,55 +218,63 @@ def split_step(typing_context, source, target):
     return types.void(*[types.int64] * 2), generate
 
 
-@intrinsic
-def split_line(typing_context, source, step, channels, target, plane, before, count, after):
-    """Split a line of an image into planes, with zeros before and after it.
+@cache
+def split_line(parts: int):
+    """Intrinsic: a line of an image in planes of `parts`, with zeros before and after it.
 
-    Arguments: the address of the first position, the bytes to each next one; the channels; the
-    address of the first position in the first plane, the bytes of a plane; how many positions
-    there are before, of the line, and after.
+    A single part is rounded to the nearest bf16. Arguments: the address of the first position, the
+    bytes to each next one; the channels; the address of the first position in the first plane, the
+    bytes of a plane; how many positions there are before, of the line, and after.
     """
 
-    def generate(context, builder, signature, arguments):
-        source, step, channels, target, plane, before, count, after = arguments
-        emit = VectorEmitter(builder)
-        source, target = emit.pointer(source), emit.pointer(target)
+    @named_intrinsic(f"split_line_{parts}")
+    def split(typing_context, source, step, channels, target, plane, before, count, after):
+        def generate(context, builder, signature, arguments):
+            source, step, channels, target, plane, before, count, after = arguments
+            emit = VectorEmitter(builder)
+            source, target = emit.pointer(source), emit.pointer(target)
 
-        def zeros(_, state):
-            (address,) = state
-            for part in range(MOST_PARTS):
-                emit.store(ZERO, emit.moved(address, (plane, part)))
-            return [emit.moved(address, LINE)]
+            def zeros(_, state):
+                (address,) = state
+                for part in range(parts):
+                    emit.store(ZERO, emit.moved(address, (plane, part)))
+                return [emit.moved(address, LINE)]
 
-        def body(channel, state):
-            (target,) = state
-            (address,) = emit.loop(before, 1, [target], zeros)
-            masks = [
-                lanes_below(emit, builder.sub(channels, builder.add(channel, number(at))))
-                for at in (0, WIDTH)
-            ]
+            def body(channel, state):
+                (target,) = state
+                (address,) = emit.loop(before, 1, [target], zeros)
+                left = builder.sub(channels, channel)
+                masks = [lanes_below(emit, builder.sub(left, number(at))) for at in (0, WIDTH)]
 
-            def position(_, state):
-                source, address = state
-                low, high = (
-                    masked_load(emit, emit.moved(source, 4 * WIDTH * half), mask)
-                    for half, mask in enumerate(masks)
-                )
-                both = (bits_of_parts(emit, value, MOST_PARTS) for value in (low, high))
-                pairs = paired_parts(emit, *both)
-                for part, pair in enumerate(pairs):
-                    emit.store(pair, emit.moved(address, (plane, part)))
-                return [emit.moved(source, (step, 1)), emit.moved(address, LINE)]
+                def position(_, state):
+                    source, address = state
+                    low, high = (
+                        masked_load(emit, emit.moved(source, 4 * WIDTH * half), mask)
+                        for half, mask in enumerate(masks)
+                    )
+                    pairs = paired_parts(emit, *(_parts(emit, x, parts) for x in (low, high)))
+                    for part, pair in enumerate(pairs):
+                        emit.store(pair, emit.moved(address, (plane, part)))
+                    return [emit.moved(source, (step, 1)), emit.moved(address, LINE)]
 
-            start = emit.moved(source, (channel, 4))
-            _, address = emit.loop(count, 1, [start, address], position)
-            emit.loop(after, 1, [address], zeros)
-            return [emit.moved(target, (plane, MOST_PARTS))]
+                start = emit.moved(source, (channel, 4))
+                _, address = emit.loop(count, 1, [start, address], position)
+                emit.loop(after, 1, [address], zeros)
+                return [emit.moved(target, (plane, parts))]
 
-        emit.loop(channels, STEP, [target], body)
-        return context.get_dummy_value()
+            emit.loop(channels, STEP, [target], body)
+            return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 8), generate
+        return types.void(*[types.int64] * 8), generate
+
+    return split
+
+
+def _parts(emit, value, parts):
+    """Return the bits of the parts of a vector, in upper halves of words."""
+    if parts == 1:
+        return [rounded_bits(emit, value)]
+    return bits_of_parts(emit, value, parts)
 
 
 @intrinsic

@@ -36,6 +36,7 @@ from gptrs_backend_numba.kernels.convolution.job import (
     TILE_FIELDS,
     positions,
 )
+from gptrs_backend_numba.kernels.matmul.bf16_ir import PairEmitter
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 
 # The inner loops of convolutions in LLVM vector code: a tile of results, in registers throughout.
@@ -160,7 +161,7 @@ def masked_store(emit, value, pointer, mask):
 
 
 @cache
-def conv_tile(rows: int, vectors: int, prefetches: bool):
+def conv_tile(rows: int, vectors: int, prefetches: bool, paired: bool):
     """Intrinsic: a tile of `rows` positions and up to `vectors * WIDTH` channels of the result.
 
     Arguments: the address of the first row of the left side, the bytes from one row to the next;
@@ -168,10 +169,11 @@ def conv_tile(rows: int, vectors: int, prefetches: bool):
     are and how long they are; the address of the right side, `PANEL` numbers for each of the left;
     the number of channels; addresses of the scale, the shift, the residual or 0, and the two
     bounds; of the result, and its bytes from one row to the next, the same in the residual; and
-    the address to prefetch from, a cache line for each product, if the tile `prefetches`.
+    the address to prefetch from, a cache line for each product, if the tile `prefetches`. Numbers
+    of both sides are pairs of bf16 if the tile is `paired`.
     """
 
-    @named_intrinsic(f"conv_tile_{rows}_{vectors}_{int(prefetches)}")
+    @named_intrinsic(f"conv_tile_{rows}_{vectors}_{int(prefetches)}_{int(paired)}")
     def micro_kernel(
         typing_context, left, step, table, runs, run, right, width,
         scale, shift, residual, bounds, out, row, ahead,
@@ -179,11 +181,13 @@ def conv_tile(rows: int, vectors: int, prefetches: bool):
         def generate(context, builder, signature, arguments):
             left, step, table, runs, run, right, width, *tail, out, row, ahead = arguments
             emit = VectorEmitter(builder)
+            multiplies = PairEmitter(builder) if paired else emit
             scale, shift, residual, bounds = tail
             left, table, right, ahead = (
                 emit.pointer(address) for address in (left, table, right, ahead)
             )
-            body = _run_of_products(emit, (rows, vectors, prefetches), left, step, table, run)
+            kind = rows, vectors, prefetches
+            body = _run_of_products(multiplies, kind, left, step, table, run)
             starts = [right, ahead, *[ZERO] * (rows * vectors)]
             sums = emit.loop(runs, 1, starts, body)[2:]
             tiles = [(m, WIDTH * v) for m in range(rows) for v in range(vectors)]
@@ -375,6 +379,12 @@ def tile_function(left, right, out, residual, at, geometry, ahead, item, count, 
     return 0
 
 
-def tiles_of(rows: int, vectors: int, *, prefetches: bool) -> SpecializedKernel:
-    """Return the function of tiles of one size, which may prefetch the next panel."""
-    return tile_function.specialize(ROWS=rows, conv_tile=conv_tile(rows, vectors, prefetches))
+def tiles_of(
+    rows: int, vectors: int, *, prefetches: bool, paired: bool = False
+) -> SpecializedKernel:
+    """Return the function of tiles of one size, which may prefetch the next panel.
+
+    `paired`: of bf16, where the processor has an instruction for products of pairs.
+    """
+    tile = conv_tile(rows, vectors, prefetches, paired)
+    return tile_function.specialize(ROWS=rows, conv_tile=tile)

@@ -52,6 +52,13 @@ DEPTHWISE_FIELDS = (
 PAD_FIELDS = ("H", "W", "TOP", "LEFT", "HEIGHT", "WIDTH", "ROWS", "ROWS_A_TASK")
 """Rows and floats a row of the image, what is before them, rows and floats with the padding."""
 
+ROUND_FIELDS = (
+    "H", "W", "C", "TOP", "LEFT", "HEIGHT", "WIDTH",  # rows and positions, also with the padding
+    "DEPTH",  # channels of the result, an even number
+    "ROWS", "ROWS_A_TASK",
+)  # fmt: skip
+"""The names of the numbers of `rounding.round_task`."""
+
 WINOGRAD_FIELDS = (
     *COMMON,
     "H", "W", "C", "TOP", "LEFT",  # the image and the padding before it

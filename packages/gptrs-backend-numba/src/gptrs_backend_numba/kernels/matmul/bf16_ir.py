@@ -77,13 +77,19 @@ def round_step(size: int):
     return round_
 
 
-def _store_rounded(emit, value, address, size):
+def rounded_bits(emit, value):
+    """Return the bits of f32 rounded to bf16, in the upper halves of words."""
     b = emit.builder
     bits = b.bitcast(value, WORDS)
     odd = b.and_(b.lshr(bits, words(16)), words(1))
     rounded = b.add(bits, b.add(odd, words(0x7FFF)))
     quiet = b.or_(bits, words(0x400000))  # a NaN stays one
-    result = b.select(b.fcmp_unordered("uno", value, value), quiet, rounded)
+    return b.select(b.fcmp_unordered("uno", value, value), quiet, rounded)
+
+
+def _store_rounded(emit, value, address, size):
+    b = emit.builder
+    result = rounded_bits(emit, value)
     if size == 4:
         result = b.and_(result, words(-0x10000))
         emit.store(b.bitcast(result, VECTOR), address)
@@ -180,6 +186,27 @@ def _dot(emit, total, left, right):
     kind = ir.VectorType(_BrainFloat(), 2 * WIDTH)
     pairs = [emit.builder.bitcast(value, kind) for value in (left, right)]
     return call_llvm(emit.builder, "llvm.x86.avx512bf16.dpbf16ps.512", VECTOR, [total, *pairs])
+
+
+class PairEmitter(VectorEmitter):
+    """Vectors of pairs of bf16, whose bits are held as f32; sums are f32. Needs `HAS_DOT`."""
+
+    def multiply_add(self, x, y, z):
+        """Return `z` plus both products of each pair."""
+        return _dot(self, z, x, y)
+
+
+def store_narrow(emit, value, pointer, mask):
+    """Write the lanes in the mask, rounded to bf16: the nearest, and the even one of two.
+
+    Subnormal numbers become 0, for which `vdpbf16ps` takes them anyway. Needs `HAS_DOT`.
+    """
+    b = emit.builder
+    kind = ir.VectorType(I16, WIDTH)
+    name = "llvm.x86.avx512bf16.cvtneps2bf16.512"
+    narrow = call_llvm(b, name, ir.VectorType(_BrainFloat(), WIDTH), [value])
+    arguments = [b.bitcast(narrow, kind), pointer, ir.Constant(I32, 2), mask]
+    call_llvm(b, f"llvm.masked.store.v{WIDTH}i16.p0", ir.VoidType(), arguments)
 
 
 # Integer sums of products of codes where no instruction adds four of bytes (x86 without VNNI).
