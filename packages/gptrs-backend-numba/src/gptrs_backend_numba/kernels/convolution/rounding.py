@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from llvmlite import ir
 
 from gptrs_backend_numba.codegen.inlining import intrinsic, types
 from gptrs_backend_numba.codegen.kernel import kernel
-from gptrs_backend_numba.codegen.machine import pointer
-from gptrs_backend_numba.codegen.vector_ir import WIDTH, VectorEmitter
+from gptrs_backend_numba.codegen.machine import call_llvm, pointer
+from gptrs_backend_numba.codegen.vector_ir import VECTOR, WIDTH, ZERO, VectorEmitter, number
 from gptrs_backend_numba.kernels.convolution.direct import lanes_below, masked_load
 from gptrs_backend_numba.kernels.convolution.job import ROUND_FIELDS
 from gptrs_backend_numba.kernels.matmul.bf16_ir import store_narrow
@@ -29,6 +30,36 @@ def round_run(typing_context, source, target, count):
             return []
 
         emit.loop(count, WIDTH, [], vector)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def round_three(typing_context, source, target, count):
+    """Round `count` positions of three channels, with a zero behind each.
+
+    An image of colours has 150 thousand: one after another they took a third of the first layers
+    of MobileNetV2.
+    """
+
+    def generate(context, builder, signature, arguments):
+        source, target, count = arguments
+        emit = VectorEmitter(builder)
+        source, target = emit.pointer(source), emit.pointer(target)
+        colours = ir.Constant(ir.VectorType(ir.IntType(1), WIDTH), [1, 1, 1, 0] * (WIDTH // 4))
+
+        def vector(at, _):
+            lanes = builder.mul(builder.sub(count, at), number(4))
+            mask = builder.and_(lanes_below(emit, lanes), colours)
+            # The lanes of the mask are filled with numbers that follow one another in memory.
+            name = f"llvm.masked.expandload.v{WIDTH}f32"
+            operands = [emit.moved(source, (at, 12)), mask, ZERO]
+            value = call_llvm(builder, name, VECTOR, operands)
+            store_narrow(emit, value, emit.moved(target, (at, 8)), lanes_below(emit, lanes))
+            return []
+
+        emit.loop(count, WIDTH // 4, [], vector)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), generate
@@ -59,6 +90,9 @@ def round_task(x, unused, out, geometry, task):
         o += left * depth
         if depth == c:
             round_run(source, out + 2 * o, w * c)
+            continue
+        if c == 3:
+            round_three(source, out + 2 * o, w)
             continue
         for j in range(w):
             round_run(source + 4 * c * j, out + 2 * (o + depth * j), c)
