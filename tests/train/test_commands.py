@@ -192,5 +192,5 @@ def test_other_models_do_not_learn(tokens, tmp_path):
     config = {"model_type": "bert", "vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1,
               "num_attention_heads": 2, "intermediate_size": 12}  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    with pytest.raises(ModelError, match="is a `bert` model, which does not go on with texts"):
+    with pytest.raises(ModelError, match="is a `bert` model, which does not continue texts"):
         gptrs("train", folder, "--data", tokens, "--out", tmp_path / "out", *QUICK)

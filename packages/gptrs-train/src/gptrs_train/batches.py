@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -26,12 +26,16 @@ class Batches(Protocol):
     tokens: int
     """Tokens of the data."""
 
-    def batch(self, step: int) -> Batch:
-        """Return the batch of an update (or of its part), from 0."""
+    def batch(self, step: int) -> Any:
+        """Return the batch of an update (or of its part), from 0: a tuple that has `weights`."""
         ...
 
-    def every(self) -> Iterator[Batch]:
+    def every(self) -> Iterator[Any]:
         """Yield batches that have each text once, the last one filled up with weights 0."""
+        ...
+
+    def told(self) -> Told:
+        """Return the facts of the data."""
         ...
 
 
@@ -76,12 +80,16 @@ def split(source: Source, share: float, seed: int) -> tuple[Source, Source | Non
     count = int(len(source.examples) * share)
     if not count:
         return source, None
-    order = order_of(seed, _SPLIT, len(source.examples))
-    held, rest = set(order[:count].tolist()), range(len(source.examples))
+    held, rest = held_out(seed, share, len(source.examples)), range(len(source.examples))
     return (
         Source(source.path, examples=[source.examples[n] for n in rest if n not in held]),
         Source(source.path, examples=[source.examples[n] for n in rest if n in held]),
     )
+
+
+def held_out(seed: int, share: float, count: int) -> set[int]:
+    """Return which of `count` texts are held out, a `share`."""
+    return set(order_of(seed, _SPLIT, count)[: int(count * share)].tolist())
 
 
 class Windows:

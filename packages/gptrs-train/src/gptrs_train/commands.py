@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final, NamedTuple, cast
 
 import msgspec
 import typer
 
 from gptrs.api import UsageError
+from gptrs.quoting import listed, quoted
 from gptrs_runtime.text_batches import shown_bytes
 from gptrs_train import runs
 from gptrs_train.batches import Told
+from gptrs_train.heads import TASKS
 from gptrs_train.learner import ALL_LINEAR, LowRank
 from gptrs_train.runs import Data, Facts, Machine, Outputs, Result, Watch
 from gptrs_train.trainer import OPTIMIZERS, Settings, Status
@@ -23,206 +26,310 @@ _SECONDS: Final = 5.0
 """Between two lines of progress that go to a file."""
 _INTERRUPTED: Final = 130
 
-_Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a GGUF file, ORG/NAME.")]
-_Config = Annotated[
-    Path, typer.Argument(metavar="CONFIG", help="A folder with config.json and a tokenizer.")
-]
-_DataPath = Annotated[
-    Path,
-    typer.Option("--data", metavar="PATH", help="A .jsonl, .txt or .bin, or a folder of them."),
-]
-_Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="What is learnt goes here.")]
-_Valid = Annotated[
-    Path | None, typer.Option("--valid", metavar="FILE", help="Held-out data to evaluate on.")
-]
-_HeldOut = Annotated[
-    float,
-    typer.Option(
-        "--held-out", metavar="SHARE", min=0, max=0.9, help="Of the data, without --valid."
+
+class _Row(NamedTuple):
+    """An option: its type, its description, and its default in each command, if that has it."""
+
+    kind: Any
+    info: Any
+    finetune: Any = inspect.Parameter.empty
+    train: Any = inspect.Parameter.empty
+
+
+def _option(*names: str, help: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, **more)
+
+
+_OPTIONS: Final[dict[str, _Row]] = {
+    "data": _Row(
+        Path,
+        _option(
+            "--data",
+            metavar="PATH",
+            help="A .jsonl, .txt or .bin file, or a folder with train.jsonl.",
+        ),
+        ...,
+        ...,
     ),
-]
-_Mask = Annotated[
-    bool, typer.Option("--mask-prompt/--no-mask-prompt", help="Learn the answers alone.")
-]
-_Plain = Annotated[
-    bool, typer.Option("--plain", help="Prompts go on with completions: no chat template.")
-]
-_Packed = Annotated[
-    bool, typer.Option("--pack/--no-pack", help="Several texts in a row, apart from each other.")
-]
-_Rank = Annotated[
-    int | None, typer.Option("--lora", metavar="R", min=1, help="Learn an adapter of rank R.")
-]
-_Alpha = Annotated[
-    float | None, typer.Option("--alpha", metavar="X", help="Of the adapter (default 2 R).")
-]
-_Targets = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--target", metavar="LAYER", help=f"Its layers: q_proj, ...; repeatable ({ALL_LINEAR})."
+    "out": _Row(
+        Path, _option("--out", metavar="FOLDER", help="Write the result to this folder."), ..., ...
     ),
-]
-_Full = Annotated[bool, typer.Option("--full", help="Learn all weights.")]
-_Weights = Annotated[
-    list[str] | None,
-    typer.Option("--weights", metavar="PATTERN", help="Learn these: '*.mlp.*'; repeatable."),
-]
-_Steps = Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Updates.")]
-_Batch = Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Rows of a batch.")]
-_Length = Annotated[
-    int | None,
-    typer.Option("--length", metavar="N", min=1, help="Tokens of a row (the context, <= 512)."),
-]
-_Accumulate = Annotated[
-    int, typer.Option("--accumulate", metavar="N", min=1, help="Batches of an update.")
-]
-_Rate = Annotated[
-    float | None, typer.Option("--rate", metavar="X", min=0, help="The highest learning rate.")
-]
-_Schedule = Annotated[
-    str,
-    typer.Option("--schedule", metavar="FORM", help="constant, linear, cosine, inverse_sqrt."),
-]
-_Warmup = Annotated[
-    int | None,
-    typer.Option("--warmup", metavar="N", min=0, help="Updates that rise to it (a twentieth)."),
-]
-_Optimizer = Annotated[
-    str, typer.Option("--optimizer", metavar="NAME", help=f"{', '.join(OPTIMIZERS)}.")
-]
-_Decay = Annotated[
-    float | None, typer.Option("--weight-decay", metavar="X", min=0, help="Of matrices.")
-]
-_Clip = Annotated[
-    float,
-    typer.Option("--clip", metavar="X", min=0, help="The largest norm of a gradient, 0: any."),
-]
-_Every = Annotated[
-    int, typer.Option("--eval-every", metavar="N", min=1, help="Updates between evaluations.")
-]
-_EvalBatches = Annotated[
-    int, typer.Option("--eval-batches", metavar="N", min=1, help="Most batches of one.")
-]
-_Patience = Annotated[
-    int,
-    typer.Option(
-        "--patience",
-        metavar="N",
-        min=0,
-        help="End after N evaluations without gain, keep the best.",
+    "task": _Row(
+        str | None,
+        _option(
+            "--task",
+            metavar="NAME",
+            help=f"generate, {', '.join(TASKS)} (default: by the columns of the data).",
+        ),
+        None,
     ),
-]
-_Save = Annotated[
-    int, typer.Option("--save-every", metavar="N", min=1, help="Updates between saved states.")
-]
-_Seed = Annotated[
-    int, typer.Option("--seed", metavar="N", min=0, help="Of order and first weights.")
-]
-_Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run that was begun.")]
-_Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
-_Backend = Annotated[str | None, typer.Option("--backend", metavar="NAME", help="Run on it.")]
-_Threads = Annotated[
-    int | None, typer.Option("--threads", metavar="N", min=1, help="Threads of the backend.")
-]
-_Precision = Annotated[
-    str | None, typer.Option("--precision", metavar="TYPE", help="Of products: f32, bf16.")
-]
-_Json = Annotated[bool, typer.Option("--json", help="Print how it ended as JSON.")]
+    "lora": _Row(
+        int | None,
+        _option("--lora", metavar="R", min=1, help="Train an adapter of rank R (default: 8)."),
+        None,
+    ),
+    "full": _Row(bool, _option("--full", help="Train all weights (the default for heads)."), False),
+    "weights": _Row(
+        list[str] | None,
+        _option(
+            "--weights",
+            metavar="PATTERN",
+            help="Train weights whose names match, such as '*.mlp.*'; repeatable.",
+        ),
+        None,
+    ),
+    "alpha": _Row(
+        float | None,
+        _option("--alpha", metavar="X", help="Scale of the adapter (default: 2 R)."),
+        None,
+    ),
+    "target": _Row(
+        list[str] | None,
+        _option(
+            "--target",
+            metavar="LAYER",
+            help=f"Layers of the adapter, such as q_proj; repeatable (default: {ALL_LINEAR}).",
+        ),
+        None,
+    ),
+    "valid": _Row(
+        Path | None, _option("--valid", metavar="FILE", help="Evaluate on this file."), None, None
+    ),
+    "held_out": _Row(
+        float,
+        _option(
+            "--held-out",
+            metavar="SHARE",
+            min=0,
+            max=0.9,
+            help="Hold out this share of the data, without --valid.",
+        ),
+        runs.HELD_OUT,
+        runs.HELD_OUT,
+    ),
+    "mask_prompt": _Row(
+        bool, _option("--mask-prompt/--no-mask-prompt", help="Train on answers only."), False, False
+    ),
+    "plain": _Row(
+        bool,
+        _option("--plain", help="Join prompt and completion without the chat template."),
+        False,
+    ),
+    "pack": _Row(
+        bool,
+        _option("--pack/--no-pack", help="Put several texts in a row, with separate attention."),
+        True,
+        True,
+    ),
+    "steps": _Row(
+        int, _option("--steps", metavar="N", min=1, help="Number of updates."), 600, 2000
+    ),
+    "batch": _Row(
+        int | None,
+        _option("--batch", metavar="N", min=1, help="Rows per batch (default: 4; 16 for heads)."),
+        None,
+        12,
+    ),
+    "length": _Row(
+        int | None,
+        _option(
+            "--length",
+            metavar="N",
+            min=1,
+            help="Tokens per row (default: the context, at most 512).",
+        ),
+        None,
+        None,
+    ),
+    "accumulate": _Row(
+        int, _option("--accumulate", metavar="N", min=1, help="Batches per update."), 1, 1
+    ),
+    "rate": _Row(
+        float | None,
+        _option("--rate", metavar="X", min=0, help="Highest learning rate."),
+        None,
+        None,
+    ),
+    "schedule": _Row(
+        str,
+        _option("--schedule", metavar="FORM", help="constant, linear, cosine, inverse_sqrt."),
+        "cosine",
+        "cosine",
+    ),
+    "warmup": _Row(
+        int | None,
+        _option(
+            "--warmup", metavar="N", min=0, help="Updates of rising rate (default: a twentieth)."
+        ),
+        None,
+        None,
+    ),
+    "optimizer": _Row(
+        str,
+        _option("--optimizer", metavar="NAME", help=f"{', '.join(OPTIMIZERS)}."),
+        "adamw",
+        "adamw",
+    ),
+    "weight_decay": _Row(
+        float | None,
+        _option("--weight-decay", metavar="X", min=0, help="Weight decay of matrices."),
+        None,
+        None,
+    ),
+    "clip": _Row(
+        float,
+        _option("--clip", metavar="X", min=0, help="Largest norm of a gradient; 0: no limit."),
+        1.0,
+        1.0,
+    ),
+    "eval_every": _Row(
+        int,
+        _option("--eval-every", metavar="N", min=1, help="Updates between evaluations."),
+        100,
+        250,
+    ),
+    "eval_batches": _Row(
+        int,
+        _option("--eval-batches", metavar="N", min=1, help="Batches per evaluation, at most."),
+        25,
+        25,
+    ),
+    "patience": _Row(
+        int,
+        _option(
+            "--patience",
+            metavar="N",
+            min=0,
+            help="Stop after N evaluations without improvement, keep the best weights; 0: never.",
+        ),
+        0,
+        0,
+    ),
+    "save_every": _Row(
+        int,
+        _option("--save-every", metavar="N", min=1, help="Updates between saved states."),
+        100,
+        250,
+    ),
+    "seed": _Row(
+        int,
+        _option(
+            "--seed", metavar="N", min=0, help="Seed of the order of data and of initial weights."
+        ),
+        0,
+        0,
+    ),
+    "resume": _Row(
+        bool, _option("--resume", help="Continue a run that was stopped."), False, False
+    ),
+    "force": _Row(bool, _option("--force", help="Replace an existing result."), False, False),
+    "backend": _Row(
+        str | None, _option("--backend", metavar="NAME", help="Backend to train on."), None, None
+    ),
+    "threads": _Row(
+        int | None,
+        _option("--threads", metavar="N", min=1, help="Threads of the backend."),
+        None,
+        None,
+    ),
+    "precision": _Row(
+        str | None,
+        _option("--precision", metavar="TYPE", help="Type of products: f32, bf16."),
+        None,
+        None,
+    ),
+    "as_json": _Row(bool, _option("--json", help="Print the result as JSON."), False, False),
+}
+"""All options of both commands, in the order of their help."""
 
 
 def finetune(
-    model: _Model,
-    *,
-    data: _DataPath,
-    out: _Out,
-    lora: _Rank = None,
-    full: _Full = False,
-    weights: _Weights = None,
-    alpha: _Alpha = None,
-    target: _Targets = None,
-    valid: _Valid = None,
-    held_out: _HeldOut = runs.HELD_OUT,
-    mask_prompt: _Mask = False,
-    plain: _Plain = False,
-    pack: _Packed = True,
-    steps: _Steps = 600,
-    batch: _Batch = 4,
-    length: _Length = None,
-    accumulate: _Accumulate = 1,
-    rate: _Rate = None,
-    schedule: _Schedule = "cosine",
-    warmup: _Warmup = None,
-    optimizer: _Optimizer = "adamw",
-    weight_decay: _Decay = None,
-    clip: _Clip = 1.0,
-    eval_every: _Every = 100,
-    eval_batches: _EvalBatches = 25,
-    patience: _Patience = 0,
-    save_every: _Save = 100,
-    seed: _Seed = 0,
-    resume: _Resume = False,
-    force: _Force = False,
-    backend: _Backend = None,
-    threads: _Threads = None,
-    precision: _Precision = None,
-    as_json: _Json = False,
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A folder, a GGUF file, or ORG/NAME.")
+    ],
+    **given: Any,
 ) -> None:
-    """Train a language model on with files of your own.
+    """Train a model further on your own data.
 
-    OUT gets an adapter as PEFT has it (--lora, rank 8 unless told), or a model folder (--full).
-    Rows of a .jsonl file have `messages`, `prompt` and `completion`, or `text`.
+    A language model learns from chats, prompts and completions, or texts; an encoder from texts
+    with labels, tagged tokens, pairs or triplets. OUT gets an adapter in PEFT's format (--lora) or
+    a model folder (--full), which the other commands run.
     """
-    line, given = _Line(), locals()
-    what = _what(lora, full, weights, alpha, target)
-    settings = _settings(given, 2e-4 if isinstance(what, LowRank) else 2e-5, (0.9, 0.999), 0.0)
-    files = Data(data, valid, held_out, mask_prompt, pack, not plain)
-    where, machine = Outputs(out, resume, force), Machine(backend, threads, precision)
-    result = runs.finetune(model, files, where, what, settings, machine, line.watch())
-    _end(result, as_json, line)
+    line, data = _Line(), _data(given)
+    what = _what(*(given[name] for name in ("lora", "full", "weights", "alpha", "target")))
+    for_head = runs.task_of_data(data) != runs.CONTINUE
+    adapts = isinstance(what, LowRank) or (what is None and not for_head)
+    sizes = {"batch": given["batch"] or (16 if for_head else 4)}
+    settings = _settings({**given, **sizes}, 2e-4 if adapts else 2e-5, (0.9, 0.999), 0.0)
+    result = runs.finetune(
+        model, data, _outputs(given), what, settings, _machine(given), line.watch()
+    )
+    _end(result, given["as_json"], line)
 
 
 def train(
-    config: _Config,
-    *,
-    data: _DataPath,
-    out: _Out,
-    valid: _Valid = None,
-    held_out: _HeldOut = runs.HELD_OUT,
-    mask_prompt: _Mask = False,
-    pack: _Packed = True,
-    steps: _Steps = 2000,
-    batch: _Batch = 12,
-    length: _Length = None,
-    accumulate: _Accumulate = 1,
-    rate: _Rate = None,
-    schedule: _Schedule = "cosine",
-    warmup: _Warmup = None,
-    optimizer: _Optimizer = "adamw",
-    weight_decay: _Decay = None,
-    clip: _Clip = 1.0,
-    eval_every: _Every = 250,
-    eval_batches: _EvalBatches = 25,
-    patience: _Patience = 0,
-    save_every: _Save = 250,
-    seed: _Seed = 0,
-    resume: _Resume = False,
-    force: _Force = False,
-    backend: _Backend = None,
-    threads: _Threads = None,
-    precision: _Precision = None,
-    as_json: _Json = False,
+    config: Annotated[
+        Path, typer.Argument(metavar="CONFIG", help="A folder with config.json and a tokenizer.")
+    ],
+    **given: Any,
 ) -> None:
-    """Train a language model from nothing.
+    """Train a language model from scratch.
 
     CONFIG is a folder with the config.json of any kind of causal language model, and a tokenizer
-    unless the data is tokens: a .bin of uint16, as nanoGPT writes it. OUT gets a model folder.
+    unless the data is tokens: a .bin file of uint16, as nanoGPT writes it. OUT gets a model folder.
     """
-    line, given = _Line(), locals()
+    line = _Line()
     settings = _settings(given, 1e-3, (0.9, 0.99), 0.1)
-    files = Data(data, valid, held_out, mask_prompt, pack, False)
-    where, machine = Outputs(out, resume, force), Machine(backend, threads, precision)
-    result = runs.train(config, files, where, settings, machine, line.watch())
-    _end(result, as_json, line)
+    result = runs.train(
+        config, _data(given), _outputs(given), settings, _machine(given), line.watch()
+    )
+    _end(result, given["as_json"], line)
+
+
+def _with_options(command: Callable[..., None]) -> None:
+    """Give a command the options of the table, as typer reads them."""
+    first = next(iter(inspect.signature(command, eval_str=True).parameters.values()))
+    parameters = [first]
+    for name, row in _OPTIONS.items():
+        default = getattr(row, command.__name__)
+        if default is inspect.Parameter.empty:
+            continue
+        own = inspect.Parameter.empty if default is ... else default
+        annotation = Annotated[row.kind, row.info]
+        parameters.append(
+            inspect.Parameter(name, first.KEYWORD_ONLY, default=own, annotation=annotation)
+        )
+    vars(command)["__signature__"] = inspect.Signature(parameters)
+
+
+for _command in (finetune, train):
+    _with_options(_command)
+
+
+def _data(given: Mapping[str, Any]) -> Data:
+    task = given.get("task")
+    if task not in (None, runs.CONTINUE, *TASKS):
+        raise UsageError(
+            f"there is no task {quoted(task)}",
+            hint=f"it is one of {listed((runs.CONTINUE, *TASKS))}",
+        )
+    return Data(
+        given["data"],
+        given["valid"],
+        given["held_out"],
+        mask_prompt=given["mask_prompt"],
+        packed=given["pack"],
+        templated=not given.get("plain", True),
+        task=task,
+    )
+
+
+def _outputs(given: Mapping[str, Any]) -> Outputs:
+    return Outputs(given["out"], given["resume"], given["force"])
+
+
+def _machine(given: Mapping[str, Any]) -> Machine:
+    return Machine(given["backend"], given["threads"], given["precision"])
 
 
 def _what(
@@ -231,8 +338,8 @@ def _what(
     weights: Sequence[str] | None,
     alpha: float | None,
     target: Sequence[str] | None,
-) -> LowRank | Sequence[str]:
-    """Return what is learnt; UsageError for options that exclude each other."""
+) -> LowRank | Sequence[str] | None:
+    """Return what is trained, None for the default; UsageError for options that do not combine."""
     asked = [
         name
         for name, given in (("--lora", lora), ("--full", full), ("--weights", weights))
@@ -244,12 +351,14 @@ def _what(
         if alpha is not None or target:
             raise UsageError("--alpha and --target are of adapters", hint="take --lora R")
         return list(weights or ["*"])
+    if lora is None and alpha is None and not target:
+        return None
     rank = lora or 8
     return LowRank(rank, 2.0 * rank if alpha is None else alpha, tuple(target or (ALL_LINEAR,)))
 
 
 def _settings(
-    given: dict[str, Any], rate: float, betas: tuple[float, float], decay: float
+    given: Mapping[str, Any], rate: float, betas: tuple[float, float], decay: float
 ) -> Callable[[int], Settings]:
     """Return the settings of the options of a command, by the longest row of the model."""
     steps = cast("int", given["steps"])
@@ -292,7 +401,13 @@ class _Line:
         own, rest = facts.trained, facts.frozen
         share = f" of {_count(own + rest)}" if rest else ""
         again = "going on: " if facts.resumed else ""
-        print(f"{again}{facts.model} learns {_count(own)}{share} parameters", file=sys.stderr)
+        for_what = "" if facts.task == runs.CONTINUE else f" for `gptrs {facts.task}`"
+        if len(facts.labels) > 1:
+            for_what += f", {len(facts.labels)} classes: {listed(facts.labels, 8)}"
+        print(
+            f"{again}{facts.model} learns {_count(own)}{share} parameters{for_what}",
+            file=sys.stderr,
+        )
         for name, told in (("data", facts.data), ("held out", facts.valid)):
             if told is not None:
                 print(f"{name}: {_told(told)}", file=sys.stderr, flush=True)
@@ -306,8 +421,9 @@ class _Line:
         parts = [f"update {status.step} of {status.steps}", f"loss {status.loss:.4f}"]
         if status.valid_loss is not None:
             parts.append(f"held out {status.valid_loss:.4f}")
-        if status.tokens_per_second:
-            parts.append(f"{status.tokens_per_second:,.0f} tokens/s")
+        parts += [f"{name} {score:.3f}" for name, score in status.scores.items()]
+        if status.speed:
+            parts.append(f"{status.speed:,.0f} {status.unit}/s")
         parts.append(shown_bytes(status.memory))
         if status.left is not None and not last:
             parts.append(f"{_duration(status.left)} left")
@@ -328,8 +444,10 @@ class _Line:
 def _told(told: Told) -> str:
     parts = [f"{told.tokens:,} tokens"]
     if told.texts > 1:
+        up_to = "up to " if told.texts % told.rows == 0 else ""
         parts = [
-            f"{told.texts:,} texts of {told.tokens:,} tokens in {told.rows:,} rows of {told.length}"
+            f"{told.texts:,} texts of {told.tokens:,} tokens in {told.rows:,} rows of"
+            f" {up_to}{told.length}"
         ]
         parts.append(f"{told.learnt:,} learnt")
     if told.cut:

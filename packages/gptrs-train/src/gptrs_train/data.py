@@ -164,7 +164,7 @@ def read_source(
     if path.suffix == ".bin":
         stream = _token_file(path)
     elif path.suffix == ".jsonl":
-        rows = list(_rows(path))
+        rows = list(read_rows(path))
         if not rows:
             raise DataError(f"{quoted(str(path), 200)} has no rows")
         examples = _examples(path, rows, texts(), mask_prompt, progress)
@@ -224,7 +224,8 @@ _Answers = Sequence[tuple[int, int]]
 """For each answer of a chat the part before it and the part that ends with it, by index."""
 
 
-def _rows(path: Path) -> Iterator[_Row]:
+def read_rows(path: Path) -> Iterator[_Row]:
+    """Yield the objects of a .jsonl file, each with its line in messages."""
     with path.open("rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(_MOST_LINE + 1), b""), 1):
             where = f"{path}:{number}"
@@ -280,7 +281,7 @@ def _chat(where: str, row: Mapping[str, object], texts: Texts) -> Mapping[str, o
     if "text" in row or not texts.templated or "prompt" not in row or "completion" not in row:
         return None
     pair = (("user", "prompt"), ("assistant", "completion"))
-    messages = [{"role": role, "content": _text(where, row, name)} for role, name in pair]
+    messages = [{"role": role, "content": text_of(where, row, name)} for role, name in pair]
     return {**row, "messages": messages}
 
 
@@ -330,10 +331,10 @@ def _plain(where: str, row: Mapping[str, object], texts: Texts, mask_prompt: boo
     if "text" in row:
         if mask_prompt:
             raise DataError(f"{where} has `text`, and no prompt to mask", hint="--no-mask-prompt")
-        return _ended(texts, _text(where, row, "text"), 0)
+        return _ended(texts, text_of(where, row, "text"), 0)
     if "prompt" not in row or "completion" not in row:
         raise DataError(f"{where} has {listed(list(row), 6) or 'no columns'}; a row needs {FORMS}")
-    prompt, completion = _text(where, row, "prompt"), _text(where, row, "completion")
+    prompt, completion = text_of(where, row, "prompt"), text_of(where, row, "completion")
     return _ended(texts, prompt + completion, len(prompt) if mask_prompt else 0)
 
 
@@ -349,7 +350,8 @@ def _ended(texts: Texts, text: str, masked: int) -> Example:
     return Example(whole, learnt)
 
 
-def _text(where: str, row: Mapping[str, object], name: str) -> str:
+def text_of(where: str, row: Mapping[str, object], name: str) -> str:
+    """Return the text in a column; DataError for anything else, and for an empty one."""
     value = row[name]
     if not isinstance(value, str):
         raise DataError(f"{where}: `{name}` must be a text, got {shown_value(value)}")

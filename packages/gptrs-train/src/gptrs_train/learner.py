@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple, cast
@@ -74,16 +74,34 @@ class _Asked:
     """Those that rows are multiplied by, and tables: all begin alike."""
 
 
+WORDS: Final = "lm_head."
+"""The scope of the layer that makes logits of words, which no other head needs."""
+
+
 class LearningParams(Params):
     """The weights of a model; those that are learnt are given as tensors.
 
-    A `fresh` model has no weights yet: it gets zeros, which nobody reads, until they are given.
+    A `fresh` model has no weights yet: it gets zeros, which nobody reads, until they are given. A
+    model with a new `head`, the names of its last layer, is fresh in what `body`, the names of its
+    other weights, lacks, unless the checkpoint has it in the right shape.
     """
 
-    def __init__(self, source: ParamSource, backend: Backend, origin: str, fresh: bool) -> None:
+    def __init__(
+        self,
+        source: ParamSource,
+        backend: Backend,
+        origin: str,
+        fresh: bool,
+        *,
+        body: Collection[str] | None = None,
+        head: Collection[str] | None = None,
+    ) -> None:
         super().__init__(source, backend=backend, origin=origin)
         self.asked = _Asked({}, {}, set())
+        self.new: set[str] = set()
+        """The weights of a new head that the checkpoint lacks."""
         self._fresh = fresh
+        self._body, self._head = body, None if head is None else frozenset(head)
         self._given: Mapping[str, Tensor] = {}
         self._scale = 1.0
 
@@ -95,6 +113,11 @@ class LearningParams(Params):
 
     @override
     def __contains__(self, name: str) -> bool:
+        if self._head is not None and not self._prefix:
+            if name in self._head:
+                return True
+            if name.startswith(WORDS):
+                return False
         if self._fresh:
             # A kind asks so whether its weights stand under the name of its body, as they do in
             # folders of transformers. What has fewer parts is a layer that may be tied.
@@ -106,7 +129,7 @@ class LearningParams(Params):
         """Return the tensor that is given for a name, else the weight of the checkpoint."""
         whole = self._prefix + name
         found = self._given.get(whole)
-        if found is None and self._fresh:
+        if found is None and (self._fresh or self._is_new(whole, shape)):
             found = F.zeros(tuple(shape or ()))
         elif found is None:
             found = super().tensor(name, shape, **how)
@@ -114,6 +137,19 @@ class LearningParams(Params):
         if how.get("use") is not None:
             self.asked.matrices.add(whole)
         return found
+
+    def _is_new(self, name: str, shape: Sequence[int] | None) -> bool:
+        """Return whether a weight is of the new head: stored ones of other labels are not kept."""
+        if self._body is None or self._head is None or name in self._body:
+            return False
+        output = f"{name.rpartition('.')[0]}.weight" in self._head
+        if (
+            output
+            or name not in self._names
+            or self._source.type_of(name).shape != tuple(shape or ())
+        ):
+            self.new.add(name)
+        return name in self.new
 
     @override
     def low_rank(self, inputs: int, outputs: int) -> list[tuple[Tensor, Tensor] | None]:
@@ -152,6 +188,11 @@ class Learner:
     ModelError for kinds that are no language models, or have weights without a known first value.
     """
 
+    unit = "tokens"
+    """What the weights of a batch count."""
+    writes_adapter = True
+    """Whether low-rank factors are written as they are, not added to the weights."""
+
     def __init__(
         self,
         source: ModelSource,
@@ -162,9 +203,9 @@ class Learner:
         seed: int = 0,
     ) -> None:
         self.source = source
+        self.config: Mapping[str, object] = source.config
         self._overrides = model_choices(source.config, str(source.path))
-        weights: ParamSource = _NoWeights() if fresh else source.weights
-        self.params = LearningParams(weights, backend, str(source.path), fresh)
+        self.params = self._first_params(backend, fresh)
         module = self._made(self.params)
         self.context_length, self.vocabulary = module.context_length, module.vocab_size
         self.adapter = what if isinstance(what, LowRank) else None
@@ -174,7 +215,41 @@ class Learner:
             self.trained = self._first_factors(what.rank, seed)
         else:
             names = self._chosen(what)
-            self.trained = self._first_weights(module, seed) if fresh else self._stored(names)
+            self.trained = {} if fresh else self._stored([n for n in names if n not in self.new])
+        made = list(self.params.asked.weights) if fresh else sorted(self.new)
+        self.trained |= self._first_weights(module, made, seed)
+
+    @property
+    def new(self) -> Collection[str]:
+        """The weights that the checkpoint lacks."""
+        return self.params.new
+
+    def _first_params(self, backend: Backend, fresh: bool) -> LearningParams:
+        weights: ParamSource = NoWeights() if fresh else self.source.weights
+        return LearningParams(weights, backend, str(self.source.path), fresh)
+
+    def stored_name(self, name: str) -> str:
+        """Return the name of a weight in the folder that is written."""
+        return name
+
+    def is_written(self, name: str) -> bool:
+        """Return whether a weight of the checkpoint is written."""
+        return True
+
+    def whole_weights(self, trained: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return what was learnt as weights f32, with low-rank factors added to those of layers."""
+        if self.adapter is None:
+            return dict(trained)
+        factors = {factor_name(layer, each) for layer in self.layers for each in FACTORS}
+        found = {name: array for name, array in trained.items() if name not in factors}
+        uses = self.params.uses()
+        for layer in self.layers:
+            name = f"{layer}.weight"
+            a, b = (trained[factor_name(layer, each)] for each in FACTORS)
+            change = (b @ a) * np.float32(self.adapter.factor)
+            stored = self._stored([name])[name]
+            found[name] = stored + (change.T if uses.get(name) == "turned" else change)
+        return found
 
     @property
     def frozen(self) -> int:
@@ -182,10 +257,22 @@ class Learner:
         own = self.trained.keys()
         return sum(math.prod(s) for name, s in self.params.asked.weights.items() if name not in own)
 
-    def loss(self, trained: Mapping[str, Tensor], batch: Batch) -> Tensor:
-        """Return the sum of the weighted losses of the tokens of a batch, f32 []."""
+    def holding(self, trained: Mapping[str, Tensor]) -> Any:
+        """Return the model with these tensors for what it learns."""
         factor = 1.0 if self.adapter is None else self.adapter.factor
-        module = self._made(self.params.holding(trained, factor))
+        return self._made(self.params.holding(trained, factor))
+
+    def results(self, trained: Mapping[str, Tensor], batch: Any) -> tuple[Tensor, Tensor | None]:
+        """Return the loss of a batch, and the outputs that `scores` judges, if any."""
+        return self.loss(trained, batch), None
+
+    def scores(self, outputs: Sequence[np.ndarray], batches: Sequence[Any]) -> dict[str, float]:
+        """Return measures of the outputs for all batches of an evaluation, by name."""
+        return {}
+
+    def loss(self, trained: Mapping[str, Tensor], batch: Any) -> Tensor:
+        """Return the sum of the weighted losses of the tokens of a `Batch`, f32 []."""
+        module = self.holding(trained)
         with entered(self._overrides):
             step, caches = whole_texts(batch.tokens, module.cache_specs(), batch.positions)
             *_, last = module.states(step, caches)  # (B * T, C)
@@ -194,14 +281,20 @@ class Learner:
             states = module.final_norm(last)
             return token_loss(module.logits, states, targets, weights, self.vocabulary)
 
-    def _made(self, params: LearningParams) -> CausalLMModule:
-        kind = self.source.model_type
+    def _made(self, params: LearningParams) -> Any:
+        return self._checked(self._module(self.config, params))
+
+    def _module(self, config: Mapping[str, object], params: LearningParams) -> object:
         with entered(self._overrides):
-            module = model_factory(kind)(dict(self.source.config), params)
+            return model_factory(self.source.model_type)(dict(config), params)
+
+    def _checked(self, module: object) -> Any:
+        """Return the module; ModelError for a kind that does not learn this."""
         if not isinstance(module, CausalLMModule):
             raise ModelError(
-                f"{quoted(self.source.name)} is a `{kind}` model, which does not go on with"
-                " texts: training takes causal language models"
+                f"{quoted(self.source.name)} is a `{self.source.model_type}` model, which does not"
+                " continue texts: without labels, training takes causal language models",
+                hint="an encoder learns from rows with a `label`, or pairs: see docs/training.md",
             )
         return module
 
@@ -211,7 +304,10 @@ class Learner:
         found: list[str] = []
         for target in targets:
             if target == ALL_LINEAR:
-                own = [name for name, (_, out) in layers.items() if out != self.vocabulary]
+                own = [
+                    name for name, (_, out) in layers.items()
+                    if out != self.vocabulary and f"{name}.weight" not in self.new
+                ]  # fmt: skip
             else:
                 own = [n for n in layers if n == target or n.endswith(f".{target}")]
             if not own:
@@ -260,15 +356,18 @@ class Learner:
             for name in names
         }
 
-    def _first_weights(self, module: CausalLMModule, seed: int) -> dict[str, np.ndarray]:
-        """Return weights of a model from nothing, as `_init_weights` of transformers makes them."""
+    def _first_weights(self, module: Any, names: Sequence[str], seed: int) -> dict[str, np.ndarray]:
+        """Return initial weights, as `_init_weights` of transformers makes them."""
+        if not names:
+            return {}
         range_ = self.source.config.get("initializer_range", 0.02)
         deviation = float(range_) if isinstance(range_, int | float) else 0.02
-        blocks = sum(1 for _ in module.cache_specs())
+        blocks = len(module.cache_specs()) if isinstance(module, CausalLMModule) else 1
         probes = {n: F.zeros(shape) for n, shape in self.params.asked.weights.items()}
         known = _first_values(self._made(self.params.holding(probes, 1.0)), probes)
         found: dict[str, np.ndarray] = {}
-        for number, (name, shape) in enumerate(self.params.asked.weights.items()):
+        for number, name in enumerate(names):
+            shape = self.params.asked.weights[name]
             value = "normal" if name in self.params.asked.matrices else known.get(name)
             if value is None:
                 raise ModelError(
@@ -309,14 +408,17 @@ def _random(seed: int, number: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=[seed, number]))
 
 
-class _NoWeights:
+class NoWeights:
     """The source of a model that has no weights yet."""
 
     def names(self) -> Sequence[str]:
+        """Return nothing."""
         return ()
 
     def type_of(self, name: str) -> TensorType:
+        """Raise KeyError."""
         raise KeyError(name)
 
     def load(self, name: str) -> np.ndarray:
+        """Raise KeyError."""
         raise KeyError(name)

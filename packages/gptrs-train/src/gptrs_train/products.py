@@ -21,7 +21,9 @@ from gptrs.quoting import quoted
 from gptrs_runtime.converting.atomic_folder import atomic_folder
 from gptrs_runtime.converting.convert import WRITERS, Destination, require_apart
 from gptrs_runtime.converting.model_content import StoredModel, in_dtype, stored_model
+from gptrs_runtime.sources.model_folder import MODEL_CONFIG, MODULES, TRANSFORMER_CONFIG
 from gptrs_runtime.sources.model_source import CONFIG, MAX_TOKENIZER_BYTES, ModelSource
+from gptrs_train.heads import HeadLearner
 from gptrs_train.learner import FACTORS, Learner, factor_name
 from gptrs_train.saved_run import METRICS, folder_is_new
 
@@ -75,17 +77,56 @@ def write_product(
         METRICS: b"".join(json.dumps(row).encode() + b"\n" for row in metrics),
         CURVE: curve(metrics).encode(),
     }
-    if learner.adapter is not None:
+    if learner.adapter is not None and learner.writes_adapter:
         _write_adapter(out, learner, trained, about)
         return
     model = _untrained(learner.source) if fresh else stored_model(learner.source)
-    tensors = {each.name: each for each in model.tensors}
-    for name, array in trained.items():
+    tensors = {each.name: each for each in model.tensors if learner.is_written(each.name)}
+    for name, array in learner.whole_weights(trained).items():
         made = OutgoingTensor.of(name, array)
         # Weights keep the type of the checkpoint; those of a new model are f32.
         tensors[name] = made if name not in tensors else in_dtype(made, tensors[name].type.dtype)
-    whole = replace(model, tensors=list(tensors.values()), files={**model.files, **about})
+    named = [replace(each, name=learner.stored_name(name)) for name, each in tensors.items()]
+    files = {**model.files, **about}
+    if isinstance(learner, HeadLearner):
+        files = _files_of_head(learner, files)
+    whole = replace(model, tensors=named, config=learner.config, files=files)
     WRITERS["hf"](whole, Destination(out, None, True))
+
+
+def _files_of_head(learner: HeadLearner, files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the files of a model with those that sentence-transformers reads beside an embedder.
+
+    Other heads are without them: they would say that the model is an embedder.
+    """
+    task = learner.goal.task
+    if task == "embed":
+        return dict(files) if MODULES in files else {**files, **_mean_modules(learner)}
+    about = learner.source.read_json(MODEL_CONFIG) or {}
+    own = task == "rank" and about.get("model_type") == "CrossEncoder"
+    dropped = (MODULES, TRANSFORMER_CONFIG, *(() if own else (MODEL_CONFIG,)))
+    return {n: data for n, data in files.items() if n not in dropped and "/" not in n}
+
+
+def _mean_modules(learner: HeadLearner) -> dict[str, bytes]:
+    """Return the files of an embedder that averages its tokens and divides by the length."""
+    package = "sentence_transformers.models"
+    parts = ("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")
+    found: dict[str, object] = {
+        MODULES: [
+            {"idx": n, "name": str(n), "path": path, "type": f"{package}.{kind}"}
+            for n, (path, kind) in enumerate(parts)
+        ],
+        TRANSFORMER_CONFIG: {"max_seq_length": learner.length, "do_lower_case": False},
+        "1_Pooling/config.json": {
+            "word_embedding_dimension": learner.width,
+            "pooling_mode_cls_token": False,
+            "pooling_mode_mean_tokens": True,
+            "pooling_mode_max_tokens": False,
+            "pooling_mode_mean_sqrt_len_tokens": False,
+        },
+    }
+    return {name: json.dumps(value, indent=2).encode() + b"\n" for name, value in found.items()}
 
 
 def _untrained(source: ModelSource) -> StoredModel:

@@ -7,11 +7,11 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, cast
 
 import msgspec
 
@@ -21,18 +21,34 @@ from gptrs.api.backends import Backend, memory_limit
 from gptrs.progress import Progress
 from gptrs.quoting import quoted
 from gptrs_runtime.content_digest import weights_digest
+from gptrs_runtime.embedding.modules import EmbeddingRecipe, Pooling, embedding_recipe
 from gptrs_runtime.load import load_model
+from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.sources.hf_directory import HfDirectory
 from gptrs_runtime.sources.model_source import CONFIG, ModelSource
 from gptrs_runtime.text_batches import shown_bytes
+from gptrs_runtime.text_classes.classify import has_segments
 from gptrs_runtime.tokenization.tokenizer import tokenizer_of
-from gptrs_train.batches import Rows, Told, Windows, batches_of, longest, split
+from gptrs_train.batches import (
+    Batches,
+    Rows,
+    Told,
+    Windows,
+    batches_of,
+    held_out,
+    longest,
+    split,
+)
 from gptrs_train.data import DataError, ModelTexts, Source, Texts, files_of, read_source
+from gptrs_train.head_rows import Encoder, HeadRow, HeadRows, goal_of, read_head_rows, task_of
+from gptrs_train.heads import HeadLearner, Task
 from gptrs_train.learner import Learner, LowRank
 from gptrs_train.products import require_new, write_product
 from gptrs_train.saved_run import SavedRun, SavedRunError, digest_of_file
 from gptrs_train.trainer import Ended, Settings, Status, Trainer
 
+CONTINUE: Final[Literal["generate"]] = "generate"
+"""The task of texts that are continued."""
 HELD_OUT: Final = 0.05
 """The share of the data that is held out where there is no file for that."""
 _PRECISIONS: Final = ("f32", "bf16")
@@ -53,6 +69,8 @@ class Data:
     packed: bool = True
     templated: bool = True
     """Prompts and completions are messages of a chat, if the model has a template."""
+    task: Task | Literal["generate"] | None = None
+    """What rows are for; None: what the columns of the first one are for."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +110,9 @@ class Facts(msgspec.Struct, kw_only=True):
     data: Told
     valid: Told | None
     resumed: bool
+    task: str
+    """The command that a head is for, or `generate`."""
+    labels: list[str]
 
 
 class Result(msgspec.Struct, kw_only=True):
@@ -105,7 +126,10 @@ class Result(msgspec.Struct, kw_only=True):
     valid_loss: float | None
     best_loss: float | None
     best_step: int
+    scores: dict[str, float]
+    """Measures of the last evaluation: `accuracy`, `f1`, or `correlation`."""
     tokens: int
+    """Tokens that counted in the loss; rows, for a head."""
     seconds: float
     trained: int
     frozen: int
@@ -117,23 +141,102 @@ def finetune(
     model: str | Path | None,
     data: Data,
     outputs: Outputs,
-    what: LowRank | Sequence[str],
+    what: LowRank | Sequence[str] | None,
     settings: Callable[[int], Settings],
     machine: Machine = Machine(),
     watch: Watch = Watch(),
 ) -> Result:
-    """Train a language model on; `what` is an adapter, or patterns of names of weights.
+    """Train a model further; `what` is an adapter, or patterns of names of weights.
 
-    `settings(length)` gets the context of the model, at most 512. Raises UsageError, ModelError,
-    DataError and SavedRunError before the first update, DivergedError after one.
+    None is an adapter of rank 8, or all weights where the rows are for a head. `settings(length)`
+    gets the context of the model, at most 512. Raises UsageError, ModelError, DataError and
+    SavedRunError before the first update, DivergedError after one.
     """
     loaded = load_model(
         model, machine.backend, machine.threads, precision=machine.precision or "f32"
     )
-    learner = Learner(loaded.files, loaded.backend, what, seed=settings(1).seed)
+    backend, identity = loaded.backend, weights_digest(loaded.weights).hex()
+    task = task_of_data(data)
+    if task != CONTINUE:
+        return _finetune_head(loaded, task, data, outputs, what, settings, identity, watch)
+    chosen = LowRank(8, 16.0) if what is None else what
+    learner = Learner(loaded.files, backend, chosen, seed=settings(1).seed)
     texts = partial(ModelTexts.of_model, loaded, templated=data.templated)
-    identity = weights_digest(loaded.weights).hex()
-    return _run(learner, texts, data, outputs, settings, loaded.backend, identity, watch)
+    whole = _whole_settings(learner, settings, backend)
+    read = _read(learner, texts, data, whole, watch)
+    return _run(learner, read, data, outputs, whole, backend, identity, watch)
+
+
+def task_of_data(data: Data) -> Task | Literal["generate"]:
+    """Return what is trained for, by the columns of the first row unless told."""
+    return data.task or task_of(files_of(data.path, data.valid)[0]) or CONTINUE
+
+
+def _finetune_head(
+    loaded: LoadedModel,
+    task: Task,
+    data: Data,
+    outputs: Outputs,
+    what: LowRank | Sequence[str] | None,
+    settings_of: Callable[[int], Settings],
+    identity: str,
+    watch: Watch,
+) -> Result:
+    """Train an encoder with a head, as `finetune` does."""
+    if data.mask_prompt:
+        raise UsageError(f"rows for `gptrs {task}` have no prompts to mask")
+    files, backend = loaded.files, loaded.backend
+    path, valid_path = files_of(data.path, data.valid)
+    rows, held = _head_rows(path, valid_path, task, data.held_out, settings_of(1).seed)
+    goal = goal_of(task, rows, files.config, held=_has_head(files.config, task))
+    recipe = embedding_recipe(files) if task == "embed" else EmbeddingRecipe(Pooling())
+    seed = settings_of(1).seed
+    learner = HeadLearner(files, backend, what or ["*"], goal, recipe, seed)
+    settings = _whole_settings(learner, settings_of, backend)
+    learner.length = min(settings.length, recipe.max_length or settings.length)
+    encoder = Encoder(
+        loaded.tokenizer,
+        learner.length,
+        segments=has_segments(loaded),
+        prompt=recipe.default_prompt,
+        prompt_pooled=recipe.pooling.include_prompt,
+        lower_case=recipe.lower_case,
+    )
+    made = [
+        None if each is None else HeadRows(each, encoder, goal, settings.batch, seed, watch.texts)
+        for each in (rows, held)
+    ]
+    assert made[0] is not None, "there are rows"
+    digests = [digest_of_file(each) for each in (path, valid_path) if each is not None]
+    read = made[0], made[1], digests
+    return _run(learner, read, data, outputs, settings, backend, identity, watch)
+
+
+def _head_rows(
+    path: Path, valid: Path | None, task: Task, share: float, seed: int
+) -> tuple[list[HeadRow], list[HeadRow] | None]:
+    """Return the rows to learn from, and those that are held out, if any."""
+    try:
+        rows = read_head_rows(path, task)
+        if valid is not None:
+            return rows, read_head_rows(valid, task)
+    except OSError as error:
+        raise _unreadable(error) from error
+    held = held_out(seed, share, len(rows))
+    if not held:
+        return rows, None
+    return (
+        [row for number, row in enumerate(rows) if number not in held],
+        [row for number, row in enumerate(rows) if number in held],
+    )
+
+
+def _has_head(config: Mapping[str, object], task: Task) -> bool:
+    names = config.get("architectures")
+    suffix = "ForTokenClassification" if task == "tag" else "ForSequenceClassification"
+    return isinstance(names, list) and str(next(iter(cast("list[object]", names)), "")).endswith(
+        suffix
+    )
 
 
 def train(
@@ -144,17 +247,18 @@ def train(
     machine: Machine = Machine(),
     watch: Watch = Watch(),
 ) -> Result:
-    """Train a model from nothing, by the config.json in a folder and, for texts, its tokenizer.
+    """Train a model from scratch, by the config.json in a folder and, for texts, its tokenizer.
 
     Errors as of `finetune`.
     """
     folder = config.parent if config.name == CONFIG and config.is_file() else config
     source = HfDirectory.open(folder, weighted=False)
-    made = gptrs.get_backend(machine.backend, threads=machine.threads)
-    made = made.with_precision(machine.precision)
-    learner = Learner(source, made, ["*"], fresh=True, seed=settings(1).seed)
-    texts = partial(_texts_of, source)
-    return _run(learner, texts, data, outputs, settings, made, "", watch, fresh=True)
+    backend = gptrs.get_backend(machine.backend, threads=machine.threads)
+    backend = backend.with_precision(machine.precision)
+    learner = Learner(source, backend, ["*"], fresh=True, seed=settings(1).seed)
+    whole = _whole_settings(learner, settings, backend)
+    read = _read(learner, partial(_texts_of, source), data, whole, watch)
+    return _run(learner, read, data, outputs, whole, backend, "", watch, fresh=True)
 
 
 def _texts_of(source: ModelSource) -> Texts:
@@ -163,18 +267,10 @@ def _texts_of(source: ModelSource) -> Texts:
     return ModelTexts(source.name, tokenizer, end if isinstance(end, int) else None)
 
 
-def _run(
-    learner: Learner,
-    texts: Callable[[], Texts],
-    data: Data,
-    outputs: Outputs,
-    settings_of: Callable[[int], Settings],
-    backend: Backend,
-    identity: str,
-    watch: Watch,
-    *,
-    fresh: bool = False,
-) -> Result:
+def _whole_settings(
+    learner: Learner, settings_of: Callable[[int], Settings], backend: Backend
+) -> Settings:
+    """Return the settings for the context of a model; UsageError for those it does not take."""
     settings = settings_of(min(learner.context_length, _LENGTH))
     if backend.precision not in _PRECISIONS:
         raise UsageError(
@@ -182,7 +278,22 @@ def _run(
             hint=f"--precision {' or '.join(_PRECISIONS)}",
         )
     _require_context(learner, settings)
-    rows, valid, digests = _read(learner, texts, data, settings, watch)
+    return settings
+
+
+def _run(
+    learner: Learner,
+    read: tuple[Batches, Batches | None, list[str]],
+    data: Data,
+    outputs: Outputs,
+    settings: Settings,
+    backend: Backend,
+    identity: str,
+    watch: Watch,
+    *,
+    fresh: bool = False,
+) -> Result:
+    rows, valid, digests = read
     run = _identity(learner, settings, data, backend, [identity, *digests])
     digest = hashlib.blake2b(json.dumps(run, sort_keys=True).encode(), digest_size=16).hexdigest()
     sources = (learner.source.path, data.path)
@@ -198,6 +309,8 @@ def _run(
         data=rows.told(),
         valid=None if valid is None else valid.told(),
         resumed=outputs.resume,
+        task=learner.goal.task if isinstance(learner, HeadLearner) else CONTINUE,
+        labels=list(learner.goal.labels) if isinstance(learner, HeadLearner) else [],
     )
     watch.began(facts)
     ended, kept = trainer.run(resume=outputs.resume)
@@ -218,6 +331,7 @@ def _result(out: Path, ended: Ended, trainer: Trainer, facts: Facts, saved: Save
         valid_loss=trainer.valid_loss,
         best_loss=at.best,
         best_step=at.best_step,
+        scores=trainer.scores,
         tokens=at.tokens,
         seconds=round(at.seconds, 3),
         trained=facts.trained,
@@ -240,12 +354,14 @@ def _read(
         digests = [digest_of_file(each) for each in (path, valid_path) if each is not None]
         source, held = read(path), None if valid_path is None else read(valid_path)
     except OSError as error:
-        raise DataError(
-            f"cannot read {quoted(str(error.filename), 200)}: {error.strerror}"
-        ) from error
+        raise _unreadable(error) from error
     if held is None:
         source, held = split(source, data.held_out, settings.seed)
     return *_batches(source, held, settings, data.packed), digests
+
+
+def _unreadable(error: OSError) -> DataError:
+    return DataError(f"cannot read {quoted(str(error.filename), 200)}: {error.strerror}")
 
 
 def _require_context(learner: Learner, settings: Settings) -> None:
@@ -282,6 +398,7 @@ def _identity(
         "mask_prompt": data.mask_prompt,
         "packed": data.packed,
         "templated": data.templated,
+        "goal": asdict(learner.goal) if isinstance(learner, HeadLearner) else None,
         "adapter": None if learner.adapter is None else asdict(learner.adapter),
         "learnt": hashlib.blake2b(" ".join(learner.trained).encode(), digest_size=16).hexdigest(),
         "backend": backend.name,

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, Literal, cast
 
 import msgspec
@@ -25,7 +26,7 @@ from gptrs.capture.execute import use_backend
 from gptrs.quoting import listed
 from gptrs_train import optimizers
 from gptrs_train.batches import Batches
-from gptrs_train.learner import Batch, Learner
+from gptrs_train.learner import Learner
 from gptrs_train.optimizers import Optimizer
 from gptrs_train.saved_run import Metrics, Progressed, SavedRun
 from gptrs_train.schedules import FORMS, Form, Schedule, schedule_of
@@ -99,7 +100,11 @@ class Status:
     steps: int
     loss: float
     valid_loss: float | None
-    tokens_per_second: float
+    scores: Mapping[str, float]
+    """Measures of the last evaluation, such as `accuracy`."""
+    speed: float
+    """Tokens or rows that are learnt from in a second: the `unit`."""
+    unit: str
     memory: int
     """Most bytes that the process had."""
     left: float | None
@@ -129,9 +134,10 @@ class Trainer:
         self._update = gptrs.jit(self._whole_update, donate=["state"])
         self._part = gptrs.jit(self._part_of_update, donate=["sums"])
         self._last = gptrs.jit(self._end_of_update, donate=["state"])
-        self._loss = gptrs.jit(learner.loss)
+        self._results = gptrs.jit(learner.results)
         self.at = Progressed()
         self.valid_loss: float | None = None
+        self.scores: dict[str, float] = {}
 
     def run(self, *, resume: bool = False) -> tuple[Ended, dict[str, np.ndarray]]:
         """Run to the end; return how it ended, and what was learnt by name.
@@ -175,14 +181,32 @@ class Trainer:
                     ended = "early"
             if last or ended != "done" or at.step % settings.save_every == 0:
                 self._saved.save(_arrays(state["whole"]), at)
-            self._tell(clock.status(at, settings.steps, loss, self.valid_loss))
+            self._tell(self._status(clock, loss))
         return ended
+
+    def _status(self, clock: _Clock, loss: float) -> Status:
+        at = self.at
+        speed, left = clock.speed(at, self._settings.steps)
+        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return Status(
+            step=at.step,
+            steps=self._settings.steps,
+            loss=loss,
+            valid_loss=self.valid_loss,
+            scores=self.scores,
+            speed=speed,
+            unit=self._learner.unit,
+            memory=used * (1 if sys.platform == "darwin" else 1024),
+            left=left,
+        )
 
     def _first_state(self, resume: bool) -> dict[str, Any]:
         if resume:
             whole, self.at = self._saved.load()
-            evaluations = (row.get("valid_loss") for row in reversed(self._saved.metrics))
-            self.valid_loss = next((loss for loss in evaluations if loss is not None), None)
+            rows = [row for row in self._saved.metrics if "valid_loss" in row]
+            last: dict[str, Any] = rows[-1] if rows else {}
+            self.valid_loss = last.get("valid_loss")
+            self.scores = {n: x for n, x in last.items() if n not in ("step", "valid_loss")}
             return {"whole": _tensors(whole)}
         trained = _tensors(self._learner.trained)
         return {"whole": {"trained": trained, "optimizer": self._optimizer.init(trained)}}
@@ -204,12 +228,12 @@ class Trainer:
             found, state["whole"] = self._last(state["whole"], sums)
         return [float(each.numpy()) for each in found]
 
-    def _whole_update(self, state: Any, batch: Batch) -> tuple[list[Tensor], Any]:
+    def _whole_update(self, state: Any, batch: Any) -> tuple[list[Tensor], Any]:
         loss, grads = gptrs.value_and_grad(self._learner.loss)(state["trained"], batch)
         sums = {"grads": grads, "loss": loss, "count": _count(batch)}
         return self._end_of_update(state, sums)
 
-    def _part_of_update(self, trained: Any, sums: Any, batch: Batch) -> Any:
+    def _part_of_update(self, trained: Any, sums: Any, batch: Any) -> Any:
         loss, grads = gptrs.value_and_grad(self._learner.loss)(trained, batch)
         return optimizers.added(sums, {"grads": grads, "loss": loss, "count": _count(batch)})
 
@@ -227,14 +251,18 @@ class Trainer:
     def _evaluate(self, state: dict[str, Any], metrics: Metrics) -> None:
         assert self._valid is not None, "it is asked before"
         total = count = 0.0
-        for number, batch in enumerate(self._valid.every()):
-            if number == self._settings.eval_batches:
-                break
-            total += float(self._loss(state["whole"]["trained"], batch).numpy())
+        batches: list[Any] = []
+        outputs: list[np.ndarray] = []
+        for batch in islice(self._valid.every(), self._settings.eval_batches):
+            cost, found = self._results(state["whole"]["trained"], batch)
+            total += float(cost.numpy())
             count += float(batch.weights.sum())
+            if found is not None:
+                batches.append(batch)
+                outputs.append(found.numpy())
         at, loss = self.at, total / max(count, 1.0)
-        self.valid_loss = loss
-        metrics.add({"step": at.step, "valid_loss": loss})
+        self.valid_loss, self.scores = loss, self._learner.scores(outputs, batches)
+        metrics.add({"step": at.step, "valid_loss": loss, **self.scores})
         if at.best is not None and loss >= at.best:
             at.stale += 1
             return
@@ -263,17 +291,13 @@ class _Clock:
     def seconds(self) -> float:
         return self._before + time.monotonic() - self._began
 
-    def status(self, at: Progressed, steps: int, loss: float, valid: float | None) -> Status:
+    def speed(self, at: Progressed, steps: int) -> tuple[float, float | None]:
+        """Return what is learnt from in a second, and the seconds until the end, if known."""
         self._marks = [*self._marks[-_MARKS:], (time.monotonic(), at.step, at.tokens)]
         (before, step, tokens), (now, _, _) = self._marks[0], self._marks[-1]
         span = now - before
-        speed = (at.tokens - tokens) / span if span > 0 else 0.0
         left = (steps - at.step) * span / (at.step - step) if at.step > step else None
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return Status(
-            at.step, steps, loss, valid, speed, memory * (1 if sys.platform == "darwin" else 1024),
-            left,
-        )  # fmt: skip
+        return (at.tokens - tokens) / span if span > 0 else 0.0, left
 
 
 _MARKS: Final = 20
@@ -304,7 +328,7 @@ def _interrupts() -> Generator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _count(batch: Batch) -> Tensor:
+def _count(batch: Any) -> Tensor:
     return F.sum(F.cast(batch.weights > 0, "f32"))
 
 

@@ -158,8 +158,8 @@ def text_logits(
         )
     rows = _encoded(model, texts, long or LongTexts())
     tokens = [row.tokens for row in rows]
-    has_segments = _has_segments(model)
-    segments = [row.segments if has_segments else () for row in rows]
+    with_segments = has_segments(model)
+    segments = [row.segments if with_segments else () for row in rows]
     found: list[np.ndarray] = []
     order: list[int] = []
     for batch in text_batches(tokens, batch_size, model.backend, classifier.context_length):
@@ -184,7 +184,7 @@ def longest_text(model: LoadedModel) -> int:
     return context if limit is None else min(limit, context)
 
 
-def _has_segments(model: LoadedModel) -> bool:
+def has_segments(model: LoadedModel) -> bool:
     """Return whether the tokenizer hands segments to the model: unless its inputs are listed."""
     inputs = (model.files.read_json(_CONFIG) or {}).get("model_input_names")
     return not isinstance(inputs, list) or _SEGMENTS in inputs
