@@ -61,12 +61,21 @@ def settings(**given) -> Settings:
     return Settings(**{**usual, **given})
 
 
-def run(folder: Path, out: Path, what, backend: str, chosen: Settings, precision=None, **given):
+def run(
+    folder: Path,
+    out: Path,
+    what,
+    backend: str,
+    chosen: Settings,
+    precision=None,
+    tell=lambda status: None,
+    **given,
+):
     """Run a trainer on a stream; return it, what it learnt, and its losses."""
     made = backend_of(backend, None).with_precision(precision)
     learner = Learner(find_model(folder), made, what)
     windows = Windows(Source(out, stream=stream()), chosen.length, chosen.batch, chosen.seed)
     saved = SavedRun.beside(out, {"steps": chosen.steps})
-    trainer = Trainer(learner, chosen, windows, None, saved, made)
+    trainer = Trainer(learner, chosen, windows, None, saved, made, tell)
     _, trained = trainer.run(**given)
     return trainer, trained, [row["loss"] for row in saved.metrics if "loss" in row]

@@ -176,6 +176,25 @@ _OPTIONS: Final[dict[str, _Row]] = {
         None,
         None,
     ),
+    "dropout": _Row(
+        float,
+        _option(
+            "--dropout", metavar="P", min=0, max=0.99, help="Dropout of the outputs of layers."
+        ),
+        0.0,
+        0.0,
+    ),
+    "attention_dropout": _Row(
+        float,
+        _option("--attention-dropout", metavar="P", min=0, max=0.99, help="Dropout in attention."),
+        0.0,
+        0.0,
+    ),
+    "lora_dropout": _Row(
+        float,
+        _option("--lora-dropout", metavar="P", min=0, max=0.99, help="Dropout before the adapter."),
+        0.0,
+    ),
     "clip": _Row(
         float,
         _option("--clip", metavar="X", min=0, help="Largest norm of a gradient; 0: no limit."),

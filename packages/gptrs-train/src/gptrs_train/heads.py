@@ -187,14 +187,19 @@ class HeadLearner(Learner):
         return module
 
     @override
-    def loss(self, trained: Mapping[str, Tensor], batch: Any) -> Tensor:
+    def loss(self, trained: Mapping[str, Tensor], batch: Any, seed: Tensor | None = None) -> Tensor:
         """Return the sum of the weighted losses of a `TextBatch`, f32 []."""
-        return self.results(trained, batch)[0]
+        return self._results(trained, batch, seed)[0]
 
     @override
     def results(self, trained: Mapping[str, Tensor], batch: Any) -> tuple[Tensor, Tensor | None]:
+        return self._results(trained, batch, None)
+
+    def _results(
+        self, trained: Mapping[str, Tensor], batch: Any, seed: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
         module = self.holding(trained)
-        with entered(self._overrides):
+        with self.running(module, seed):
             if self.goal.task == "embed":
                 outputs, costs = self._compared(module, batch)
             elif self.goal.task == "tag":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple, cast
@@ -27,6 +28,7 @@ from gptrs.quoting import listed, quoted
 from gptrs_runtime.forward import model_choices
 from gptrs_runtime.running_model import model_factory
 from gptrs_runtime.sources.model_source import ModelSource
+from gptrs_train.dropout import Dropout, dropping
 from gptrs_train.losses import token_loss
 
 ALL_LINEAR: Final = "all-linear"
@@ -72,6 +74,8 @@ class _Asked:
     layers: dict[str, tuple[int, int]]
     matrices: set[str]
     """Those that rows are multiplied by, and tables: all begin alike."""
+    added: dict[str, Tensor]
+    """The matrices whose products are added to the residual stream, as last asked for."""
 
 
 WORDS: Final = "lm_head."
@@ -97,7 +101,7 @@ class LearningParams(Params):
         head: Collection[str] | None = None,
     ) -> None:
         super().__init__(source, backend=backend, origin=origin)
-        self.asked = _Asked({}, {}, set())
+        self.asked = _Asked({}, {}, set(), {})
         self.new: set[str] = set()
         """The weights of a new head that the checkpoint lacks."""
         self._fresh = fresh
@@ -136,6 +140,8 @@ class LearningParams(Params):
         self.asked.weights[whole] = tuple(map(int, found.shape))
         if how.get("use") is not None:
             self.asked.matrices.add(whole)
+        if _is_added(how):
+            self.asked.added[whole] = found
         return found
 
     def _is_new(self, name: str, shape: Sequence[int] | None) -> bool:
@@ -174,6 +180,15 @@ class LearningParams(Params):
         return None if own else super()._stored_alike(names)
 
 
+def _is_added(how: Mapping[str, Any]) -> bool:
+    """Return whether a matrix maps heads or the inner width to the residual stream, by its axes."""
+    axes = cast("Sequence[object] | None", how.get("axes"))
+    if axes is None or how.get("use") not in ("linear", "turned"):
+        return False
+    outputs, inputs = axes if how["use"] == "linear" else axes[::-1]
+    return outputs == "embed" and inputs != "embed"
+
+
 def factor_name(layer: str, factor: str) -> str:
     """Return the name of a factor of a layer, `A` [rank, inputs] or `B` [outputs, rank]."""
     return f"{layer}.lora_{factor}.weight"
@@ -204,6 +219,7 @@ class Learner:
     ) -> None:
         self.source = source
         self.config: Mapping[str, object] = source.config
+        self.dropout = Dropout()
         self._overrides = model_choices(source.config, str(source.path))
         self.params = self._first_params(backend, fresh)
         module = self._made(self.params)
@@ -270,10 +286,28 @@ class Learner:
         """Return measures of the outputs for all batches of an evaluation, by name."""
         return {}
 
-    def loss(self, trained: Mapping[str, Tensor], batch: Any) -> Tensor:
-        """Return the sum of the weighted losses of the tokens of a `Batch`, f32 []."""
+    @contextmanager
+    def running(self, module: Module, seed: Tensor | None) -> Generator[None]:
+        """Scope in which a module is captured: with its overrides, and dropout if a seed is given.
+
+        A seed is that of `dropout.seed_of`.
+        """
+        weights = {id(weight) for weight in self.params.asked.added.values()}
+        added = {
+            id(each)
+            for _, each in module.named_modules()
+            if isinstance(each, Linear) and id(each.weight) in weights
+        }
+        with entered(self._overrides), dropping(self.dropout, seed, added, self.source.name):
+            yield
+
+    def loss(self, trained: Mapping[str, Tensor], batch: Any, seed: Tensor | None = None) -> Tensor:
+        """Return the sum of the weighted losses of the tokens of a `Batch`, f32 [].
+
+        With a `seed`, ui64 [2], there is dropout.
+        """
         module = self.holding(trained)
-        with entered(self._overrides):
+        with self.running(module, seed):
             step, caches = whole_texts(batch.tokens, module.cache_specs(), batch.positions)
             *_, last = module.states(step, caches)  # (B * T, C)
             rows = (last.shape[0],)

@@ -167,7 +167,7 @@ def adapter_config(learner: Learner) -> dict[str, object]:
         "base_model_name_or_path": str(learner.source.path),
         "r": learner.adapter.rank,
         "lora_alpha": learner.adapter.alpha,
-        "lora_dropout": 0.0,
+        "lora_dropout": learner.dropout.low_rank,
         "bias": "none",
         "fan_in_fan_out": any(uses.get(f"{name}.weight") == "turned" for name in learner.layers),
         "target_modules": _target_modules(learner),

@@ -277,6 +277,8 @@ def _whole_settings(
             f"products in `{backend.precision}` have no gradients",
             hint=f"--precision {' or '.join(_PRECISIONS)}",
         )
+    if settings.lora_dropout and learner.adapter is None:
+        raise UsageError("`lora_dropout` is of adapters", hint="take --lora R")
     _require_context(learner, settings)
     return settings
 

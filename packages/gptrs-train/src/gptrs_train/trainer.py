@@ -26,6 +26,7 @@ from gptrs.capture.execute import use_backend
 from gptrs.quoting import listed
 from gptrs_train import optimizers
 from gptrs_train.batches import Batches
+from gptrs_train.dropout import Dropout, seed_of
 from gptrs_train.learner import Learner
 from gptrs_train.optimizers import Optimizer
 from gptrs_train.saved_run import Metrics, Progressed, SavedRun
@@ -62,6 +63,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     eval_batches: int = 25
     patience: int = 0
     save_every: int = 100
+    dropout: float = 0.0
+    """The probability of zeros in what layers add to the residual stream."""
+    attention_dropout: float = 0.0
+    lora_dropout: float = 0.0
 
     def __post_init__(self) -> None:
         if self.schedule not in FORMS or self.optimizer not in OPTIMIZERS:
@@ -74,6 +79,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("steps", "accumulate", "eval_every", "eval_batches", "save_every"):
             if getattr(self, name) < 1:
                 raise UsageError(f"`{name}` must be 1 at least, got {getattr(self, name)}")
+        for name in ("dropout", "attention_dropout", "lora_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UsageError(f"`{name}` must be 0 or above and below 1")
+
+    def made_dropout(self) -> Dropout:
+        """Return the probabilities of dropout."""
+        return Dropout(self.dropout, self.attention_dropout, self.lora_dropout)
 
     def made_schedule(self) -> Schedule:
         """Return the learning rate by the number of updates so far."""
@@ -128,6 +140,7 @@ class Trainer:
         tell: Callable[[Status], None] = lambda status: None,
     ) -> None:
         self._learner, self._settings = learner, settings
+        learner.dropout = settings.made_dropout()
         self._train, self._valid = train, valid
         self._saved, self._backend, self._tell = saved, backend, tell
         self._optimizer = settings.made_optimizer()
@@ -218,23 +231,28 @@ class Trainer:
         """
         first = self.at.step * self._settings.accumulate
         if self._settings.accumulate == 1:
-            found, state["whole"] = self._update(state["whole"], self._train.batch(first))
+            batch, seed = self._train.batch(first), self._seed(first)
+            found, state["whole"] = self._update(state["whole"], batch, seed)
         else:
             trained = state["whole"]["trained"]
             zeros = {name: np.zeros(x.shape, np.float32) for name, x in trained.items()}
             sums = _tensors({"grads": zeros, "loss": np.float32(0), "count": np.float32(0)})
             for number in range(first, first + self._settings.accumulate):
-                sums = self._part(trained, sums, self._train.batch(number))
+                sums = self._part(trained, sums, self._train.batch(number), self._seed(number))
             found, state["whole"] = self._last(state["whole"], sums)
         return [float(each.numpy()) for each in found]
 
-    def _whole_update(self, state: Any, batch: Any) -> tuple[list[Tensor], Any]:
-        loss, grads = gptrs.value_and_grad(self._learner.loss)(state["trained"], batch)
+    def _seed(self, number: int) -> np.ndarray | None:
+        """Return the seed of the dropout in a batch, None without dropout."""
+        return seed_of(self._settings.seed, number) if self._learner.dropout else None
+
+    def _whole_update(self, state: Any, batch: Any, seed: Any) -> tuple[list[Tensor], Any]:
+        loss, grads = gptrs.value_and_grad(self._learner.loss)(state["trained"], batch, seed)
         sums = {"grads": grads, "loss": loss, "count": _count(batch)}
         return self._end_of_update(state, sums)
 
-    def _part_of_update(self, trained: Any, sums: Any, batch: Any) -> Any:
-        loss, grads = gptrs.value_and_grad(self._learner.loss)(trained, batch)
+    def _part_of_update(self, trained: Any, sums: Any, batch: Any, seed: Any) -> Any:
+        loss, grads = gptrs.value_and_grad(self._learner.loss)(trained, batch, seed)
         return optimizers.added(sums, {"grads": grads, "loss": loss, "count": _count(batch)})
 
     def _end_of_update(self, state: Any, sums: Any) -> tuple[list[Tensor], Any]:
