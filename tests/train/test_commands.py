@@ -38,7 +38,7 @@ def losses(out):
     return [row["loss"] for row in rows if "loss" in row]
 
 
-def test_an_adapter_is_written_that_runs(tokens, tmp_path, capsys):
+def test_an_adapter_is_written_that_runs(tokens, tmp_path, capsys, caplog):
     save_lm(tmp_path / "model", "llama")
     out = tmp_path / "adapter"
     gptrs("finetune", tmp_path / "model", "--data", tokens, "--out", out, "--lora", 4, *QUICK,
@@ -56,6 +56,10 @@ def test_an_adapter_is_written_that_runs(tokens, tmp_path, capsys):
     plain = load_model(tmp_path / "model", "ref").forward(batch)
     adapted = load_model(tmp_path / "model", "ref", adapter=out).forward(batch)
     assert 1e-4 < np.abs(adapted - plain).max() < 1
+    assert "trained on other weights" not in caplog.text
+    save_lm(tmp_path / "model", "llama", rms_norm_eps=1e-5, tie_word_embeddings=True)
+    load_model(tmp_path / "model", "ref", adapter=out)
+    assert "was trained on other weights than those of `model`" in caplog.text
 
 
 @pytest.mark.long

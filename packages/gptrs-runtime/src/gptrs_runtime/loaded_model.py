@@ -34,6 +34,7 @@ from gptrs.spans import span
 from gptrs_runtime.capable_model import AS_EMBEDDER, RERANKER, CapableModel
 from gptrs_runtime.chat.conversation import Conversation
 from gptrs_runtime.chat.messages import Message
+from gptrs_runtime.content_digest import weights_digest
 from gptrs_runtime.images.image_prompts import PicturedTokens
 from gptrs_runtime.input_checks import require_images, require_known_tokens
 from gptrs_runtime.running_model import RunningModel, model_factory
@@ -468,7 +469,7 @@ def require_adapted(params: Params, adapter: LowRankAdapter, source: ModelSource
     """ModelError unless a model that was made of `params` has all layers that `adapter` changes.
 
     Layers that the checkpoint has and the model never reads are skipped with a warning; one tells
-    of an adapter for a model of another name.
+    of an adapter for a model of another name, or of one with other weights.
     """
     name, idle = source.name, params.idle()
     missing = [module for module in params.unadapted() if module not in idle]
@@ -484,6 +485,12 @@ def require_adapted(params: Params, adapter: LowRankAdapter, source: ModelSource
             "the adapter %s says that it was made for %s: is %s the same model?",
             quoted(str(adapter.path), 200),
             quoted(base, 200),
+            quoted(name),
+        )
+    elif adapter.base_digest and adapter.base_digest != weights_digest(source.weights).hex():
+        _LOG.warning(
+            "the adapter %s was trained on other weights than those of %s",
+            quoted(str(adapter.path), 200),
             quoted(name),
         )
     if idle:

@@ -220,6 +220,8 @@ class Learner:
         self.source = source
         self.config: Mapping[str, object] = source.config
         self.dropout = Dropout()
+        self.identity = ""
+        """The digest of the weights that are adapted, which an adapter tells."""
         self._overrides = model_choices(source.config, str(source.path))
         self.params = self._first_params(backend, fresh)
         module = self._made(self.params)

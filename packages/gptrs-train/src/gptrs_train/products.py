@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from gptrs.api import UsageError
+from gptrs.checkpoint.adapter_config import BASE_DIGEST
 from gptrs.checkpoint.adapter_config import CONFIG as ADAPTER_CONFIG
 from gptrs.checkpoint.adapter_config import WEIGHTS as ADAPTER_WEIGHTS
 from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
@@ -154,7 +155,7 @@ def _write_adapter(
             with folder.file(name) as file:
                 file.write(data)
         with folder.file(ADAPTER_WEIGHTS) as file:
-            write_safetensors(file, tensors, {"format": "pt"})
+            write_safetensors(file, tensors, {"format": "pt", BASE_DIGEST: learner.identity})
 
 
 def adapter_config(learner: Learner) -> dict[str, object]:

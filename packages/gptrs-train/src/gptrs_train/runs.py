@@ -161,6 +161,7 @@ def finetune(
         return _finetune_head(loaded, task, data, outputs, what, settings, identity, watch)
     chosen = LowRank(8, 16.0) if what is None else what
     learner = Learner(loaded.files, backend, chosen, seed=settings(1).seed)
+    learner.identity = identity
     texts = partial(ModelTexts.of_model, loaded, templated=data.templated)
     whole = _whole_settings(learner, settings, backend)
     read = _read(learner, texts, data, whole, watch)

@@ -143,6 +143,8 @@ def _matches(pattern: str, module: str) -> bool:
 
 CONFIG: Final = "adapter_config.json"
 WEIGHTS: Final = "adapter_model.safetensors"
+BASE_DIGEST: Final = "gptrs.base"
+"""The key of the metadata of `WEIGHTS` for the digest of the weights that were adapted."""
 _PREFIX: Final = "base_model.model."
 _MOST_CONFIG_BYTES: Final = 1_000_000
 
@@ -208,8 +210,9 @@ class LowRankAdapter:
     """The adapter in the folder `path`: products by the names of layers, and whole tensors.
 
     `digest` is one of all that it changes; `task` and `base` are the task and the model that it was
-    made for, if it says so. ModelError for files that are missing and settings that are not
-    supported, CheckpointError for damaged tensors and those that are not factors.
+    made for, and `base_digest` the digest of that model's weights, if it says so. ModelError for
+    files that are missing and settings that are not supported, CheckpointError for damaged tensors
+    and those that are not factors.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -289,6 +292,7 @@ class LowRankAdapter:
         config = AdapterConfig(settings, where)
         self.task, self.base = config.task, config.base
         with SafetensorsFile.open(self.path / WEIGHTS) as file:
+            self.base_digest = file.metadata.get(BASE_DIGEST)
             changes = self._changes(file)
         if config.saves_modules and not self._whole:
             raise self._lacks("the modules of `modules_to_save`")
