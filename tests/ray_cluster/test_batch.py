@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +26,13 @@ from gptrs_ray import map_batches  # noqa: E402
 from gptrs_ray.batch import run_batch  # noqa: E402
 from gptrs_ray.cluster import (  # noqa: E402
     ClusterError,
+    InputRowsError,
     OutputRowsError,
     RemoteError,
     joined,
 )
-from gptrs_ray.records import slices  # noqa: E402
-from gptrs_ray.worker import WorkerSettings  # noqa: E402
+from gptrs_ray.records import records  # noqa: E402
+from gptrs_ray.worker import RowWorker, WorkerSettings  # noqa: E402
 from runtime.tiny_bert import WORDS, save_tiny_bert  # noqa: E402
 
 pytestmark = pytest.mark.exhaustive
@@ -61,7 +65,7 @@ def settings(model: Path | str, task: str = "embed", **fields: object) -> Worker
 
 
 def vectors_in(path: Path) -> np.ndarray:
-    rows = [row for part in slices(path, 1000) for row in part]
+    rows = [record.row for record in records(path)]
     assert [row["id"] for row in rows] == list(range(len(rows)))
     return np.array([row["embedding"] for row in rows], np.float32)
 
@@ -97,18 +101,61 @@ def test_vectors_of_a_file_are_those_of_one_process(bert, cluster, tmp_path):
         run_batch(tmp_path / "in.jsonl", tmp_path / "out.parquet", settings(bert))
 
 
-def test_an_error_names_the_rows_and_the_run_goes_on_when_it_is_mended(bert, cluster, tmp_path):
+def test_a_run_goes_on_after_a_bad_row_however_that_is_mended(bert, cluster, tmp_path):
+    """The error names the row; finished rows are kept for an edited file and for other options."""
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     rows = [json.dumps({"id": number, "text": "a cat"}) for number in range(6)]
-    source.write_text("\n".join([*rows, json.dumps({"id": 6, "words": 1})]))
-    with pytest.raises(RemoteError, match=r"in the rows 7 to 7: a row needs `text`"):
+    bad = json.dumps({"id": 6, "words": 1})
+    source.write_text("\n".join([*rows, "", bad, json.dumps({"id": 7, "text": "x"})]))
+    with pytest.raises(RemoteError, match=r"^line 8 of `.*` \(id 6\): a row needs `text`"):
         run_batch(source, out, settings(bert), workers=1, cpus=1, rows=2)
     assert not out.exists()
-    with pytest.raises(OutputRowsError, match="another `skip_bad`"):
-        run_batch(source, out, settings(bert, skip_bad=True), workers=1, cpus=1, rows=2)
-    source.write_text("\n".join([*rows, json.dumps({"id": 6, "text": "a dog"})]))
-    with pytest.raises(OutputRowsError, match="another `input`"):
-        run_batch(source, out, settings(bert), workers=1, cpus=1, rows=2)
+    with pytest.raises(OutputRowsError, match="another `task`"):
+        run_batch(source, out, settings(bert, "fill"), workers=1, cpus=1)
+    skipping = tmp_path / "skipped.jsonl"
+    parts = out.with_name("out.jsonl.parts")
+    shutil.copytree(parts, skipping.with_name("skipped.jsonl.parts"))
+    result = run_batch(source, skipping, settings(bert, skip_bad=True), workers=1, cpus=1, rows=5)
+    assert (result.rows, result.bad) == (8, 1)
+    assert result.before >= 6
+    mended = ["", json.dumps({"id": 6, "text": "a dog"}), *rows[:5]]
+    source.write_text("\n".join(mended))
+    result = run_batch(source, out, settings(bert), workers=1, cpus=1, rows=3)
+    assert (result.rows, result.before, result.bad) == (6, 5, 0)
+    ids = [record.row["id"] for record in records(out)]
+    assert ids == [6, 0, 1, 2, 3, 4]
+    expected = gptrs.embed(gptrs.load_model(bert, backend="ref"), ["a dog", "a cat"])
+    found = [record.row["embedding"] for record in records(out)][:2]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_lines_that_are_no_rows_end_the_run_first_or_are_left_out(bert, cluster, tmp_path):
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text('{"text": "a cat"}\n{"text": \n{"text": "a dog"}\n')
+    with pytest.raises(InputRowsError, match="line 2 of"):
+        run_batch(source, out, settings(bert), workers=1, cpus=1)
+    result = run_batch(source, out, settings(bert, skip_bad=True), workers=1, cpus=1)
+    assert (result.rows, result.bad) == (3, 1)
+    found = [record.row for record in records(out)]
+    assert [row["error"] is None for row in found] == [True, False, True]
+
+
+def test_a_row_that_ends_workers_is_named(bert, cluster, tmp_path, monkeypatch):
+    class Deadly(RowWorker):
+        def run(self, rows):
+            if any(row["text"] == "the" for row in rows):
+                os._exit(1)
+            return super().run(rows)
+
+    monkeypatch.setattr("gptrs_ray.pool.RowWorker", Deadly)
+    monkeypatch.setattr("gptrs_ray.pool.MOST_LOSSES", 2)
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    texts = ["a cat", "a dog", "the", "red"]
+    source.write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    with pytest.raises(RemoteError, match=r"^line 3 of `.*`: the row ended"):
+        run_batch(source, out, settings(bert), workers=1, cpus=1)
+    result = run_batch(source, out, settings(bert, skip_bad=True), workers=1, cpus=1)
+    assert (result.rows, result.bad) == (4, 1)
 
 
 def test_bad_rows_are_left_out_where_asked_to(bert, cluster, tmp_path):
@@ -126,11 +173,28 @@ def test_what_workers_cannot_load_ends_the_run(cluster, tmp_path):
     save_texts(tmp_path / "in.jsonl", 2)
     with pytest.raises(RemoteError, match="/nowhere"):
         run_batch(tmp_path / "in.jsonl", tmp_path / "o.jsonl", settings("/nowhere"), cpus=1)
-    with pytest.raises(UsageError, match="no option `max_tokens`"):
-        run_batch(
-            tmp_path / "in.jsonl", tmp_path / "o.jsonl", settings("/x", options={"max_tokens": 1})
-        )
     assert not (tmp_path / "o.jsonl").exists()
+
+
+REFUSED = {
+    "no option `max_tokens`": {"task": "embed", "options": {"max_tokens": 1}},
+    "no option `max_tokes`": {"task": "generate", "options": {"max_tokes": 1}},
+    "temperature must be": {"task": "generate", "options": {"temperature": -1}},
+    "batch size must be": {"task": "generate", "options": {"batch_size": 0}},
+    "no precision `f64`": {"precision": "f64"},
+    "cannot be quantized to": {"weights": "q3"},
+    "nothing": {"backend": "nothing"},
+}
+
+
+@pytest.mark.parametrize("told", REFUSED)
+def test_settings_are_checked_before_a_worker_starts(told, tmp_path, monkeypatch):
+    monkeypatch.setattr("gptrs_ray.batch.joined", None)
+    save_texts(tmp_path / "in.jsonl", 2)
+    asked = WorkerSettings(**{"model": "/x", "task": "embed", "backend": "ref"} | REFUSED[told])
+    with pytest.raises(UsageError, match=told):
+        run_batch(tmp_path / "in.jsonl", tmp_path / "o.jsonl", asked)
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 
 
 def test_a_lost_worker_is_replaced(bert, cluster, tmp_path):
@@ -176,14 +240,19 @@ def two_nodes():
     cluster.shutdown()
 
 
-def parts_of(path: Path) -> int:
-    return len(list(path.glob("part-*"))) if path.exists() else 0
+def results_in(folder: Path) -> int:
+    """Return the number of results; 0 while the database is not there yet, or locked."""
+    try:
+        with closing(sqlite3.connect(f"file:{folder}/results.sqlite?mode=ro", uri=True)) as found:
+            return found.execute("SELECT count(*) FROM results").fetchone()[0]
+    except sqlite3.OperationalError:
+        return 0
 
 
-def wait_for_parts(path: Path, count: int, run: subprocess.Popen[bytes]) -> None:
-    """Wait until results of so many slices are there; the run must not end before."""
+def wait_for_results(path: Path, count: int, run: subprocess.Popen[bytes]) -> None:
+    """Wait until so many results are there; the run must not end before."""
     deadline = time.monotonic() + 240
-    while parts_of(path) < count:
+    while results_in(path) < count:
         assert run.poll() is None, "it was too quick to be disturbed"
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -204,9 +273,9 @@ def test_nothing_is_lost_or_doubled_where_a_node_and_the_driver_are_killed(
     with subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as run:
-        wait_for_parts(parts, 20, run)
+        wait_for_results(parts, ROWS // 10, run)
         kill_second_node()
-        wait_for_parts(parts, parts_of(parts) + 20, run)
+        wait_for_results(parts, results_in(parts) + ROWS // 10, run)
         run.kill()
     assert not (tmp_path / "out.parquet").exists()
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
@@ -229,3 +298,17 @@ def test_a_dataset_gains_columns(bert, cluster):
     np.testing.assert_allclose([row["embedding"] for row in rows], expected, rtol=1e-5, atol=1e-6)
     with pytest.raises(UsageError, match="no option `max_tokens`"):
         map_batches(dataset, str(bert), "embed", max_tokens=3)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_workers_that_would_take_all_cpus_leave_one_to_ray_data(bert, cluster, tmp_path):
+    """Reads wait forever where the actors of a later step hold all CPUs."""
+    save_texts(tmp_path / "in.jsonl", 8)
+    cpus = int(ray.cluster_resources()["CPU"])
+    dataset = ray.data.read_json(str(tmp_path / "in.jsonl"))
+    found = map_batches(dataset, str(bert), "embed", workers=cpus, cpus=1, backend="ref")
+    assert len(found.take_all()) == 8
+    with pytest.raises(UsageError, match=rf"need {cpus + 1}, the cluster has {cpus}"):
+        map_batches(dataset, str(bert), "embed", workers=cpus + 1, cpus=1)
+    with pytest.raises(UsageError, match="at least 1 worker"):
+        map_batches(dataset, str(bert), "embed", workers=0)

@@ -13,7 +13,7 @@ from gptrs.api import UsageError
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
-from gptrs_ray.tasks import ERROR, TASKS, run_rows, task_named
+from gptrs_ray.tasks import ERROR, TASKS, row_results, run_rows, task_named
 from gptrs_ray.worker import BatchWorker, Failed, RowWorker, WorkerSettings
 from gptrs_runtime.verbs import VERBS
 from runtime.tiny_bert import save_tiny_bert
@@ -94,6 +94,21 @@ def test_a_bad_row_says_why_and_leaves_the_others(demo):
     assert "found `text`" in found[2][ERROR]
     with pytest.raises(UsageError, match="found `text`"):
         run_rows(demo, task_named("generate"), rows[2:3])
+
+
+def test_errors_are_of_their_rows_and_stop_those_after_them_only_if_asked_to(demo):
+    rows = [{"prompt": "def"}, {"prompt": "a " * 2000}, {"prompt": "if"}, {"text": "x"}]
+    task, options = task_named("generate"), {"max_tokens": 2, "batch_size": 2}
+    found = row_results(demo, task, rows, options=options, stops=True)
+    assert [type(each).__name__ for each in found] == [
+        "dict",
+        "ContextLengthError",
+        "NoneType",
+        "UsageError",
+    ]
+    assert not found[1].message.startswith("prompt 0")
+    found = row_results(demo, task, rows, options=options, stops=False)
+    assert [isinstance(each, dict) for each in found] == [True, False, True, False]
 
 
 def test_a_column_is_not_overwritten(demo):

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 
 import ray
 
-from gptrs.api import GptrsError
+from gptrs.api import GptrsError, UsageError
 from gptrs.api.backends import granted_cpus
 from gptrs_ray.worker import Failed
 
@@ -136,6 +136,27 @@ def room_for(workers: int | None, cpus: int | None) -> Room:
             hint=f"--cpus {max(nodes)}",
         )
     return Room(fitting if workers is None else workers, each)
+
+
+def room_beside(workers: int, cpus: int | None) -> tuple[int, float]:
+    """Return the threads of each of `workers`, and the CPUs that it reserves of the cluster.
+
+    `cpus` None as of `room_for`. Where workers reserved all CPUs, the tasks of Ray Data that read
+    rows for them would wait forever: together they leave one. UsageError if there are too few.
+    """
+    if (cpus is not None and cpus < 1) or workers < 1:
+        raise UsageError(f"a run has at least 1 worker with 1 CPU, got {workers} with {cpus}")
+    if not RAY.is_initialized():  # the cluster is not known yet
+        return cpus or MOST_CPUS, cpus or MOST_CPUS
+    nodes = [int(node["Resources"].get("CPU", 0)) for node in _alive()]
+    total = sum(nodes)
+    each = cpus or min(MOST_CPUS, *(count for count in nodes if count), max(1, total // workers))
+    if workers * each > total:
+        raise UsageError(
+            f"{workers} workers of {each} CPUs need {workers * each}, the cluster has {total}",
+            hint="take fewer workers or CPUs, or a range of workers if the cluster grows",
+        )
+    return each, min(each, (total - 1) / workers)
 
 
 def _alive() -> list[dict[str, Any]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import itertools
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
@@ -11,39 +12,48 @@ import pyarrow
 import pyarrow.parquet
 
 from gptrs.quoting import quoted
-from gptrs_ray.cluster import InputRowsError
+from gptrs_ray.cluster import InputRowsError, OutputRowsError
 from gptrs_ray.tasks import Row
 
 _ARROW: Final[Any] = pyarrow
 _PARQUET: Final[Any] = pyarrow.parquet
+_AT_ONCE: Final = 1024
+"""Rows in memory."""
 _PROBLEMS: Final = (cast("type[Exception]", _ARROW.ArrowException), OSError)
 
 
-def parquet_rows(path: Path, file: BinaryIO, count: int) -> Iterator[Row]:
-    """Yield the rows of an open file, `count` at a time; InputRowsError if it is damaged."""
+def parquet_rows(path: Path, file: BinaryIO) -> Iterator[Row]:
+    """Yield the rows of an open file; InputRowsError if it is damaged."""
     with _read(path):
-        for batch in _PARQUET.ParquetFile(file).iter_batches(batch_size=count):
+        for batch in _PARQUET.ParquetFile(file).iter_batches(batch_size=_AT_ONCE):
             yield from cast("list[Row]", batch.to_pylist())
 
 
-def parquet_count(path: Path, file: BinaryIO) -> int:
-    """Return the number of rows of an open file; InputRowsError if it is damaged."""
-    with _read(path):
-        return cast("int", _PARQUET.ParquetFile(file).metadata.num_rows)
+def write_parquet(file: BinaryIO, rows: Callable[[], Iterable[Row]]) -> None:
+    """Write rows as a complete file; `rows` is called twice.
+
+    Types are inferred from the values of all rows: a column may begin with nulls. Columns that a
+    row lacks are null. OutputRowsError if a column has values of types that do not go together.
+    """
+    try:
+        schemas = [table.schema for table in _tables(rows())]
+        schema = _ARROW.unify_schemas(schemas, promote_options="permissive")
+        with _PARQUET.ParquetWriter(file, schema) as writer:
+            for table in _tables(rows()):
+                writer.write_table(_fitted(table, schema))
+    except _ARROW.ArrowException as error:
+        said = str(error).strip().splitlines()[0]
+        raise OutputRowsError(
+            f"the rows do not fit one table: {said}", hint="write .jsonl"
+        ) from error
 
 
-def write_parquet(file: BinaryIO, rows: list[Row]) -> None:
-    """Write rows as a complete file; column types are inferred from the values."""
-    _PARQUET.write_table(_ARROW.Table.from_pylist(rows), file)
-
-
-def join_parquet(parts: list[Path], file: BinaryIO) -> None:
-    """Join files of rows into one; columns that a file lacks are null."""
-    schemas = [_PARQUET.read_schema(part) for part in parts]
-    schema = _ARROW.unify_schemas(schemas, promote_options="permissive")
-    with _PARQUET.ParquetWriter(file, schema) as writer:
-        for part in parts:
-            writer.write_table(_fitted(_PARQUET.read_table(part), schema))
+def _tables(rows: Iterable[Row]) -> Iterator[Any]:
+    """Yield tables of some rows each; a table has the columns of all of its rows."""
+    rest = iter(rows)
+    while part := list(itertools.islice(rest, _AT_ONCE)):
+        names = dict.fromkeys(name for row in part for name in row)
+        yield _ARROW.table({name: [row.get(name) for row in part] for name in names})
 
 
 def _fitted(table: Any, schema: Any) -> Any:

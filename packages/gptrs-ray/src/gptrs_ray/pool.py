@@ -7,34 +7,47 @@ joins when the cluster has room.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from ray.exceptions import RayActorError
 
 from gptrs_ray.cluster import RAY, ClusterError, RemoteError, Room
+from gptrs_ray.records import Record
 from gptrs_ray.tasks import Row
 from gptrs_ray.worker import Failed, RowWorker, WorkerSettings
 
 MOST_LOSSES: Final = 4
-"""Workers that may end on one slice, or while loading, before the rows (or the model) are
-blamed."""
+"""Workers that may end on one row, or while loading, before the row (or the model) is blamed."""
+_HALVED_AFTER: Final = 2
+"""Workers that end on one slice before its halves run apart: a single loss may be that of a host.
+"""
 _AHEAD: Final = 2
 """Slices assigned to a worker: one waits while it runs another."""
 
 
 @dataclass(frozen=True)
 class Slice:
-    """A slice of the input: its number, the number of its first row (from 1), and the rows."""
+    """Some rows of the input, and how many workers have ended on them."""
 
-    number: int
-    first: int
-    rows: list[Row]
+    records: Sequence[Record]
+    losses: int = 0
 
     def __str__(self) -> str:
-        return f"rows {self.first} to {self.first + len(self.rows) - 1}"
+        first, last = self.records[0], self.records[-1]
+        return str(first) if first is last else f"rows from {first} to {last}"
+
+    def halves(self) -> list[Slice]:
+        """Return the halves of several rows; one has the row that ends workers."""
+        middle = len(self.records) // 2
+        return [Slice(part, 1) for part in (self.records[:middle], self.records[middle:])]
+
+
+Outcome = Row | Failed | None
+"""Columns that a task adds to a row, its error, or None if an error before it stopped the run."""
 
 
 @dataclass
@@ -54,7 +67,6 @@ class Pool:
         self._cpus = room.cpus
         self._loading: dict[Any, _Worker] = {}
         self._workers: list[_Worker] = []
-        self._losses: Counter[int] = Counter()
         self._lost_loading = 0
         self._identity: str | None = None
         self.lost = 0
@@ -80,10 +92,11 @@ class Pool:
             self._joined(self._wait())
         return self._identity
 
-    def run(self, slices: Iterable[Slice]) -> Iterator[tuple[Slice, list[Row]]]:
-        """Yield each slice and its rows with results, as they finish.
+    def run(self, slices: Iterable[Slice]) -> Iterator[tuple[Slice, list[Outcome]]]:
+        """Yield each slice and the outcome of each of its rows, as they finish.
 
-        Raises RemoteError for an error of a worker, ClusterError for rows that end their workers.
+        A row that ends its workers is an error of that row. Raises RemoteError for an error that is
+        not of a row.
         """
         coming = iter(slices)
         again: deque[Slice] = deque()
@@ -104,16 +117,31 @@ class Pool:
             worker = next(each for each in self._workers if done in each.held)
             part = worker.held[done]
             try:
-                result = cast("list[Row] | Failed", RAY.get(done))
+                result = cast("list[Outcome] | Failed", RAY.get(done))
             except RayActorError:
-                again.extend(self._lose(worker))
+                again.extend(each for each in self._lose(worker) if each is not part)
+                left = _after_loss(part)
+                again.extend(left)
                 more = True
-                self._count_loss(part)
+                if not left:
+                    yield part, [_ENDS_WORKERS]
                 continue
             del worker.held[done]
             if isinstance(result, Failed):
-                raise RemoteError(result, f"in the {part}: ")
+                raise RemoteError(result, f"{part}: ")
             yield part, result
+
+    def finished(self) -> Iterator[tuple[Slice, list[Outcome]]]:
+        """Yield the slices that are done and were not yielded, without waiting for others."""
+        held = {call: part for worker in self._workers for call, part in worker.held.items()}
+        if not held:
+            return
+        done, _ = RAY.wait(list(held), num_returns=len(held), timeout=0)
+        for call in done:
+            with suppress(RayActorError):
+                result = cast("list[Outcome] | Failed", RAY.get(call))
+                if not isinstance(result, Failed):
+                    yield held[call], result
 
     def _start(self) -> None:
         remote = RAY.remote(RowWorker)
@@ -155,23 +183,32 @@ class Pool:
         self._start()
         return list(worker.held.values())
 
-    def _count_loss(self, part: Slice) -> None:
-        self._losses[part.number] += 1
-        if self._losses[part.number] >= MOST_LOSSES:
-            raise ClusterError(
-                f"the {part} ended {MOST_LOSSES} workers one after another",
-                hint="take fewer rows a slice (--rows), or leave these rows out",
-            )
-
     def _free(self) -> _Worker | None:
         """Return the loaded worker with the fewest slices; None if all have enough."""
         ready = [worker for worker in self._workers if worker.loaded and len(worker.held) < _AHEAD]
         return min(ready, key=lambda worker: len(worker.held), default=None)
 
     def _give(self, worker: _Worker, part: Slice) -> None:
-        worker.held[worker.actor.run.remote(part.rows)] = part
+        rows = [record.row for record in part.records]
+        worker.held[worker.actor.run.remote(rows)] = part
 
     def _wait(self) -> Any:
         calls = [*self._loading, *(call for worker in self._workers for call in worker.held)]
         done, _ = RAY.wait(calls, num_returns=1)
         return done[0]
+
+
+_ENDS_WORKERS: Final = Failed(
+    f"the row ended {MOST_LOSSES} workers one after another",
+    "is there enough memory for it?",
+    ClusterError.exit_code,
+    ClusterError.code,
+)
+
+
+def _after_loss(part: Slice) -> list[Slice]:
+    """Return what to run again of a slice that ended a worker; nothing of a row to blame."""
+    losses = part.losses + 1
+    if len(part.records) > 1 and losses >= _HALVED_AFTER:
+        return part.halves()
+    return [] if losses >= MOST_LOSSES else [Slice(part.records, losses)]

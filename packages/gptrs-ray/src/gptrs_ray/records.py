@@ -1,4 +1,4 @@
-"""Files of rows (JSON lines, Parquet), read and written in slices."""
+"""Files of rows (JSON lines, Parquet), and the folder that keeps results until all are there."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import io
 import itertools
 import json
 import os
-import re
 import shutil
-from collections.abc import Iterator, Mapping
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, cast
 
 from gptrs.api import UsageError
 from gptrs.checkpoint.files.atomic_write import atomic_file
@@ -21,12 +24,30 @@ from gptrs.checkpoint.files.open_file import open_regular, read_whole
 from gptrs.quoting import quoted
 from gptrs.strict_json import parse_object
 from gptrs_ray.cluster import InputRowsError, OutputRowsError
-from gptrs_ray.parquet import join_parquet, parquet_count, parquet_rows, write_parquet
-from gptrs_ray.tasks import Row
+from gptrs_ray.parquet import parquet_rows, write_parquet
+from gptrs_ray.tasks import ERROR, Row, plain_row
 
 LONGEST_LINE: Final = 16 << 20
 """Bytes."""
 SUFFIXES: Final = (".jsonl", ".parquet")
+
+
+@dataclass(frozen=True)
+class Record:
+    """A row of the input: where it is, what identifies it in later runs, and its columns.
+
+    `key` is a digest of the columns and the number of equal rows before this one, so that a later
+    run finds the results wherever the row has moved to. A line that is no row has a `problem`.
+    """
+
+    where: str
+    key: bytes
+    row: Row
+    problem: str | None = None
+
+    def __str__(self) -> str:
+        name = self.row.get("id")
+        return f"{self.where} (id {name!r:.80})" if isinstance(name, str | int) else self.where
 
 
 def format_of(path: Path) -> str:
@@ -39,48 +60,57 @@ def format_of(path: Path) -> str:
     return suffix
 
 
-def digest_of(path: Path) -> str:
-    """Return a digest of the contents of a file; InputRowsError if it cannot be read."""
-    with _opened(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def records(path: Path) -> Iterator[Record]:
+    """Yield the rows of a file in order; InputRowsError if it cannot be read.
 
-
-def slices(path: Path, rows: int) -> Iterator[list[Row]]:
-    """Yield the rows of a file in order, `rows` at a time; the last slice may be shorter.
-
-    Raises InputRowsError if the file cannot be read, or a line is no object.
+    Equal rows are counted, so memory grows by some hundred bytes a row.
     """
-    found = _json_rows(path) if format_of(path) == ".jsonl" else _parquet_rows(path, rows)
-    while part := list(itertools.islice(found, rows)):
-        yield part
+    equal = Counter[bytes]()
+    shown = _shown(path)
+    with open(open_regular(path, InputRowsError), "rb") as file:
+        if format_of(path) == ".jsonl":
+            found = _json_rows(file, shown)
+        else:
+            rows = enumerate(parquet_rows(path, file), 1)
+            found = ((f"row {number}", row, None) for number, row in rows)
+        for place, row, problem in found:
+            text = json.dumps([plain_row(row), problem], sort_keys=True, default=str)
+            digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+            key = digest + equal[digest].to_bytes(4, "big")
+            equal[digest] += 1
+            yield Record(f"{place} of {shown}", key, row, problem)
 
 
-def count_rows(path: Path) -> int:
-    """Return the number of rows of a file; raises the errors of `slices`."""
-    if format_of(path) == ".parquet":
-        with _opened(path) as file:
-            return parquet_count(path, file)
-    with _opened(path) as file:
-        return sum(1 for line in file if line.strip())
+def _json_rows(file: io.BufferedReader, shown: str) -> Iterator[tuple[str, Row, str | None]]:
+    """Yield the number of each line that is not blank, its object, and why it is none."""
+    for number in itertools.count(1):
+        line = file.readline(LONGEST_LINE + 1)
+        if not line:
+            return
+        where = f"line {number}"
+        if len(line) > LONGEST_LINE:
+            while line and not line.endswith(b"\n"):
+                line = file.readline(LONGEST_LINE)
+            yield where, {}, f"the line has more than {LONGEST_LINE} bytes"
+        elif line.strip():
+            try:
+                row = parse_object(line, f"{where} of {shown}", InputRowsError)
+            except InputRowsError as error:
+                yield where, {}, error.message
+            else:
+                yield where, row, None
 
 
-def write_rows(file: BinaryIO, suffix: str, rows: list[Row]) -> None:
-    """Write rows as a complete file of the format `suffix`."""
+def write_rows(file: BinaryIO, suffix: str, rows: Callable[[], Iterable[Row]]) -> None:
+    """Write rows as a complete file of the format `suffix`.
+
+    Parquet reads `rows` twice: a file begins with the types of its columns. OutputRowsError for
+    numbers that JSON lacks.
+    """
     if suffix == ".jsonl":
-        file.writelines(map(_line, rows))
-        return
-    write_parquet(file, rows)
-
-
-def join(parts: list[Path], suffix: str, file: BinaryIO) -> None:
-    """Join `parts`, files of rows in the format `suffix`, into one."""
-    if suffix == ".jsonl":
-        for part in parts:
-            with part.open("rb") as rows:
-                while block := rows.read(1 << 20):
-                    file.write(block)
-        return
-    join_parquet(parts, file)
+        file.writelines(map(_line, rows()))
+    else:
+        write_parquet(file, rows)
 
 
 def _line(row: Row) -> bytes:
@@ -92,82 +122,59 @@ def _line(row: Row) -> bytes:
         ) from error
 
 
-def _json_rows(path: Path) -> Iterator[Row]:
-    with _opened(path) as file:
-        for number in itertools.count(1):
-            line = file.readline(LONGEST_LINE + 1)
-            if not line:
-                return
-            where = f"line {number} of {_shown(path)}"
-            if len(line) > LONGEST_LINE:
-                raise InputRowsError(
-                    f"{where} has more than {LONGEST_LINE} bytes", hint="one object a line"
-                )
-            if line.strip():
-                yield parse_object(line, where, InputRowsError, hint="one object a line")
-
-
-def _parquet_rows(path: Path, rows: int) -> Iterator[Row]:
-    with _opened(path) as file:
-        yield from parquet_rows(path, file, rows)
-
-
-def _opened(path: Path) -> io.BufferedReader:
-    return open(open_regular(path, InputRowsError), "rb")
-
-
 def _shown(path: Path) -> str:
     return quoted(str(path), 200)
 
 
-# Intermediate results: a folder with a file for each slice of rows, and the identity of the run.
-#
-# Each file is written atomically, so that a run that ended in any way continues with the missing
-# slices. In the end, all are joined into one file, again atomically.
+# Intermediate results: a folder with a database of the results of each row, by its key, and the
+# identity of the run. A run that ended in any way continues with the rows that have no result, even
+# if rows were edited, added or moved meanwhile. In the end, one file is written, atomically.
 
 
 _RUN: Final = "run.json"
 _LOCK: Final = "lock"
-_PART: Final = re.compile(r"part-(\d{8})\.(jsonl|parquet)")
+_DATABASE: Final = "results.sqlite"
 _MOST_BYTES: Final = 1 << 20
+_START_OVER: Final = "remove the folder to start over"
 
 
-class Parts:
+class Results:
     """The folder `OUT.parts` beside `out`; use it as a context manager, which locks it.
 
     `run` identifies the run: results of another one are refused. Raises OutputRowsError if the
-    folder cannot be written, is used by another process, or if `out` exists without parts.
+    folder cannot be written, is used by another process, or if `out` exists without results.
     """
 
     def __init__(self, out: Path, run: Mapping[str, Any]) -> None:
         self._out = out
         self._run = dict(run)
         self._folder = out.with_name(out.name + ".parts")
-        self._shown = quoted(str(self._folder), 200)
+        self._shown = _shown(self._folder)
         self._lock: int | None = None
-        self.done: set[int] = set()
+        self._database: sqlite3.Connection | None = None
 
-    def __enter__(self) -> Parts:
+    def __enter__(self) -> Results:
         if self._out.exists() and not self._folder.exists():
-            raise OutputRowsError(
-                f"{quoted(str(self._out), 200)} is there already", hint="name another file"
-            )
+            raise OutputRowsError(f"{_shown(self._out)} is there already", hint="name another file")
         try:
             self._folder.mkdir(exist_ok=True)
             self._lock = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            self._unlock()
+            self._close()
             raise OutputRowsError(f"another process writes to {self._shown}") from error
         except OSError as error:
             raise OutputRowsError(f"cannot write {self._shown}: {error.strerror}") from error
         try:
             self._check_run()
+            with self._opened() as database:
+                database.execute(
+                    "CREATE TABLE IF NOT EXISTS results"
+                    " (key BLOB PRIMARY KEY, bad INTEGER NOT NULL, result TEXT NOT NULL)"
+                )
         except BaseException:
-            self._unlock()
+            self._close()
             raise
-        found = map(_PART.fullmatch, os.listdir(self._folder))
-        self.done = {int(match[1]) for match in found if match}
         return self
 
     def __exit__(
@@ -176,7 +183,7 @@ class Parts:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._unlock()
+        self._close()
 
     def require_model(self, identity: str) -> None:
         """Raise OutputRowsError if existing results are from another model."""
@@ -184,21 +191,39 @@ class Parts:
         if known != identity:
             raise OutputRowsError(
                 f"the results in {self._shown} are from the model before it was changed",
-                hint="remove the folder to start over",
+                hint=_START_OVER,
             )
         self._write_run()
 
-    def write(self, number: int, rows: list[Row]) -> None:
-        """Write the results of a slice."""
-        with atomic_file(self._part(number), OutputRowsError) as file:
-            write_rows(file, self._out.suffix.lower(), rows)
-        self.done.add(number)
+    def write(self, results: Mapping[bytes, Row]) -> None:
+        """Keep results by the keys of their rows, all or none."""
+        rows = [(key, ERROR in row, json.dumps(row)) for key, row in results.items()]
+        with self._opened() as database:
+            database.executemany("INSERT OR REPLACE INTO results VALUES (?, ?, ?)", rows)
 
-    def publish(self, count: int) -> None:
-        """Join the results of all `count` slices into the file, and remove the folder."""
-        parts = [self._part(number) for number in range(count)]
+    def find(self, key: bytes, *, bad: bool) -> Row | None:
+        """Return the result of a row; None without one, or for a `bad` row unless asked for."""
+        asked = "SELECT result FROM results WHERE key = ? AND bad <= ?"
+        with self._opened() as database:
+            found = database.execute(asked, (key, bad)).fetchone()
+        return None if found is None else cast("Row", json.loads(found[0]))
+
+    def publish(self, source: Callable[[], Iterable[Record]], empty: Row, *, bad: bool) -> None:
+        """Write each row of `source` with its result over `empty` to the file; remove the folder.
+
+        InputRowsError for a row without a result: the file was changed while it was read.
+        """
+
+        def rows() -> Iterator[Row]:
+            for record in source():
+                found = self.find(record.key, bad=bad)
+                if found is None:
+                    raise InputRowsError(f"{record} was changed while the run read the file")
+                yield {**record.row, **empty, **found}
+
         with atomic_file(self._out, OutputRowsError) as file:
-            join(parts, self._out.suffix.lower(), file)
+            write_rows(file, self._out.suffix.lower(), rows)
+        self._close_database()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _check_run(self) -> None:
@@ -213,7 +238,7 @@ class Parts:
             if found.get(name) != self._run.get(name):
                 raise OutputRowsError(
                     f"the results in {self._shown} are from a run with another `{name}`",
-                    hint="run the same command to continue, or remove the folder to start over",
+                    hint=f"run the same command to continue, or {_START_OVER}",
                 )
         if identity is not None:
             self._run["model_identity"] = identity
@@ -222,10 +247,27 @@ class Parts:
         with atomic_file(self._folder / _RUN, OutputRowsError) as file:
             file.write(json.dumps(self._run, sort_keys=True).encode())
 
-    def _part(self, number: int) -> Path:
-        return self._folder / f"part-{number:08}{self._out.suffix.lower()}"
+    @contextmanager
+    def _opened(self) -> Generator[sqlite3.Connection]:
+        """Scope of one transaction; OutputRowsError if the database cannot be written or read."""
+        try:
+            if self._database is None:
+                self._database = sqlite3.connect(self._folder / _DATABASE)
+            with self._database as database:
+                yield database
+        except sqlite3.Error as error:
+            raise OutputRowsError(
+                f"the results in {self._shown} cannot be used: {error}",
+                hint=f"make room on the disk, or {_START_OVER}",
+            ) from error
 
-    def _unlock(self) -> None:
+    def _close_database(self) -> None:
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+    def _close(self) -> None:
+        self._close_database()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -10,8 +10,10 @@ from typing import Any, Final, cast
 import numpy as np
 
 from gptrs.api import GptrsError, UsageError
+from gptrs.checkpoint.config_fields import is_integer
 from gptrs_runtime.chat.conversation import FIELDS, conversation_of
-from gptrs_runtime.generation.generate import generate_batch
+from gptrs_runtime.generation.generate import generate, generate_batch
+from gptrs_runtime.generation.keyword_options import options_for
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import plain
 from gptrs_runtime.text_batches import Prompt
@@ -29,7 +31,7 @@ ERROR: Final = "error"
 class Task:
     """A task: it reads the first present column of `columns`, and adds the columns `adds`.
 
-    `options` names the options it takes; None: those of a generation, which the runtime checks.
+    `options` names the options it takes; None: those of a generation, which `check` knows.
     """
 
     name: str
@@ -44,15 +46,17 @@ class Task:
 
     def require_options(self, options: Mapping[str, Any]) -> None:
         """Raise UsageError for unknown options and invalid values."""
-        if self.options is None:
-            return
         for name in options:
-            if name not in self.options:
+            if self.options is not None and name not in self.options:
                 known = ", ".join(f"`{each}`" for each in sorted(self.options)) or "none"
                 raise UsageError(
                     f"the task `{self.name}` has no option `{name}`", hint=f"it takes {known}"
                 )
         self.check(options)
+
+    def empty(self, *, skip_bad: bool) -> Row:
+        """Return nulls in the columns that a run adds."""
+        return dict.fromkeys((*self.adds, ERROR) if skip_bad else self.adds)
 
     def input_of(self, row: Row, column: str | None) -> Any:
         """Return the input of the task in a row; UsageError if the column is missing."""
@@ -93,37 +97,64 @@ def run_rows(
     """Return each row with the results of the task, in the same order.
 
     With `skip_bad`, a row that cannot be run has null results, and the reason in the column
-    `error`, which is null in other rows. Otherwise the error is raised, without the number of the
-    row: callers find it by running rows one by one.
+    `error`, which is null in other rows. Otherwise the first error is raised.
     """
-    given = dict(options or {})
-    adds = (*task.adds, ERROR) if skip_bad else task.adds
-    empty = dict.fromkeys(adds)
+    found = row_results(model, task, rows, column=column, options=options, stops=not skip_bad)
     if not skip_bad:
-        inputs = [_checked_input(task, row, column) for row in rows]
-        results = task.run(model, inputs, given)
-        return [{**row, **result} for row, result in zip(rows, results, strict=True)]
-    try:
-        inputs = [_checked_input(task, row, column) for row in rows]
-        results = task.run(model, inputs, given)
-    except GptrsError:
-        return [_one_row(model, task, row, column, given, empty) for row in rows]
-    return [{**row, **empty, **result} for row, result in zip(rows, results, strict=True)]
+        for each in found:
+            if isinstance(each, GptrsError):
+                raise each
+        return [{**row, **cast("Row", each)} for row, each in zip(rows, found, strict=True)]
+    empty = task.empty(skip_bad=True)
+    pairs = zip(rows, found, strict=True)
+    return [{**row, **empty, **_shown_result(each)} for row, each in pairs]
 
 
-def _one_row(
+def _shown_result(found: Row | GptrsError | None) -> Row:
+    assert found is not None, "no error stops the rows after it"
+    return {ERROR: found.message} if isinstance(found, GptrsError) else found
+
+
+def row_results(
     model: LoadedModel,
     task: Task,
-    row: Row,
-    column: str | None,
-    options: Mapping[str, Any],
-    empty: Row,
-) -> Row:
+    rows: Rows,
+    *,
+    column: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    stops: bool,
+) -> list[Row | GptrsError | None]:
+    """Return the columns that the task adds to each row, or the error of a row.
+
+    Rows run together. Where that fails, they run one by one, so that the error is that of its row;
+    if the first one `stops` the others, those that were not run have None.
+    """
+    given = dict(options or {})
+    found: list[Row | GptrsError | None] = [None] * len(rows)
+    inputs: dict[int, Any] = {}
+    for index, row in enumerate(rows):
+        try:
+            inputs[index] = _checked_input(task, row, column)
+        except GptrsError as error:
+            found[index] = error
     try:
-        (result,) = task.run(model, [_checked_input(task, row, column)], options)
-    except GptrsError as error:
-        return {**row, **empty, ERROR: error.message}
-    return {**row, **empty, **result}
+        results = task.run(model, list(inputs.values()), given) if inputs else []
+        for index, result in zip(inputs, results, strict=True):
+            found[index] = result
+    except GptrsError:
+        for index, value in inputs.items():
+            try:
+                (found[index],) = task.run(model, [value], given)
+            except GptrsError as error:
+                found[index] = error
+                if stops:
+                    break
+    return found
+
+
+def plain_row(row: Row) -> Row:
+    """Return a row of JSON values, as far as it has such."""
+    return {name: plain(value) for name, value in row.items()}
 
 
 def _checked_input(task: Task, row: Row, column: str | None) -> Any:
@@ -132,7 +163,12 @@ def _checked_input(task: Task, row: Row, column: str | None) -> Any:
 
 
 def _generate(model: LoadedModel, inputs: list[Any], options: Mapping[str, Any]) -> list[Row]:
-    found = generate_batch(model, inputs, **cast("Any", dict(options)))
+    fields = cast("Any", dict(options))
+    if len(inputs) == 1:  # errors of a batch begin with the number of a prompt in it
+        fields.pop("batch_size", None)
+        found = [generate(model, inputs[0], **fields)]
+    else:
+        found = generate_batch(model, inputs, **fields)
     return [
         {
             "generated": each.text,
@@ -141,6 +177,15 @@ def _generate(model: LoadedModel, inputs: list[Any], options: Mapping[str, Any])
         }
         for each in found
     ]
+
+
+def _check_generation(options: Mapping[str, Any]) -> None:
+    """Raise UsageError for options that no model would take."""
+    fields = dict(options)
+    size = fields.pop("batch_size", 1)
+    if not is_integer(size) or size < 1:
+        raise UsageError(f"the batch size must be at least 1, got {json.dumps(size)}")
+    options_for({}, None, cast("Any", fields))
 
 
 def _prompt(value: Any, row: Row) -> Prompt:
@@ -212,6 +257,7 @@ TASKS: Final[Mapping[str, Task]] = {
             None,
             _generate,
             _prompt,
+            _check_generation,
         ),
         *(_of_verb(verb) for verb in VERBS.values() if verb.each),
         Task("forward", ("input",), ("output",), frozenset(), _forward),

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
-from gptrs.api import GptrsError
-from gptrs_ray.tasks import Row, Rows, Task, run_rows, task_named
+from gptrs.api import BackendPlugin, GptrsError, UsageError
+from gptrs.api.backends import Precision
+from gptrs.plugins.manager import manager
+from gptrs.quoting import listed, quoted
+from gptrs_ray.tasks import Row, Rows, Task, row_results, run_rows, task_named
 from gptrs_runtime.generation.text_cache import model_identity
 from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.quantizing.plan import LOADED_TYPES, weight_type
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,18 @@ class WorkerSettings:
     threads: int | None = None
     weights: str | None = None
     precision: str | None = None
+
+    def require(self) -> None:
+        """Raise UsageError for settings that no host could load a model with."""
+        if self.precision not in (None, *get_args(Precision)):
+            raise UsageError(
+                f"there is no precision {quoted(str(self.precision))}",
+                hint=f"choose from {listed(get_args(Precision))}",
+            )
+        if self.weights is not None:
+            weight_type(self.weights, LOADED_TYPES)
+        if self.backend is not None:
+            manager().find(BackendPlugin, self.backend, UsageError)
 
     def load(self) -> LoadedModel:
         """Return the model; raises the errors of `load_model`."""
@@ -70,24 +86,25 @@ class RowWorker:
         except GptrsError as error:
             return _failed(error)
 
-    def run(self, rows: Rows) -> list[Row] | Failed:
-        """Return the rows with their results."""
+    def run(self, rows: Rows) -> list[Row | Failed | None] | Failed:
+        """Return the results of each row, as of `row_results`."""
         try:
-            return self._run(rows)
+            found = row_results(
+                self._loaded(),
+                self._task,
+                rows,
+                column=self._settings.column,
+                options=self._settings.options,
+                stops=not self._settings.skip_bad,
+            )
         except GptrsError as error:
             return _failed(error)
+        return [_failed(each) if isinstance(each, GptrsError) else each for each in found]
 
-    def _run(self, rows: Rows) -> list[Row]:
+    def _loaded(self) -> LoadedModel:
         if self._model is None:
             self._model = self._settings.load()
-        return run_rows(
-            self._model,
-            self._task,
-            rows,
-            column=self._settings.column,
-            options=self._settings.options,
-            skip_bad=self._settings.skip_bad,
-        )
+        return self._model
 
 
 class BatchWorker(RowWorker):
@@ -99,7 +116,15 @@ class BatchWorker(RowWorker):
         rows: list[Row] = [
             dict(zip(names, values, strict=True)) for values in zip(*batch.values(), strict=True)
         ]
-        done = self._run(rows)
+        settings = self._settings
+        done = run_rows(
+            self._loaded(),
+            self._task,
+            rows,
+            column=settings.column,
+            options=settings.options,
+            skip_bad=settings.skip_bad,
+        )
         return {name: _column([row[name] for row in done]) for name in (done[0] if done else ())}
 
 
