@@ -25,6 +25,7 @@ from gptrs.api import BackendError, UsageError
 from gptrs.api.backends import InputRole, ProcessGroup
 from gptrs.backend.contract import Backend
 from gptrs.ir.parser import parse_program
+from gptrs_backend_jax import devices
 from gptrs_conformance.kit import checks_of, run_check
 from runtime.serving_models import eventually
 
@@ -153,6 +154,65 @@ def test_which_processes_are_stated() -> None:
         stated("auto", 2, None)
     with pytest.raises(UsageError, match="need `--coordinator`"):
         stated(None, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("told", "problem"),
+    [
+        ({"model": "a", "prompt": "[1]"}, None),
+        ({"model": "b", "prompt": "[1]"}, r"another model than process 0: b, not a; "),
+        ({"model": "a", "prompt": "x" * 5000}, r"another prompt than process 0: \[1\]; "),
+        ({"input": "1"}, "another model than process 0: a; "),
+    ],
+)
+def test_processes_compare_what_they_are_to_do(
+    told: dict[str, str], problem: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+
+    def heard(own: str) -> list[str]:
+        sent.append(own)
+        return [sent[0], own]
+
+    monkeypatch.setattr(devices, "texts_of_processes", heard)
+    devices.require_alike({"model": "a", "prompt": "[1]"})
+    if problem is None:
+        devices.require_alike(told)
+    else:
+        with pytest.raises(UsageError) as caught:
+            devices.require_alike(told)
+        assert re.search(problem, f"{caught.value}; ")
+    assert all(len(text) < 4096 for text in sent)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("other", "problem"),
+    [(["class"], "another prompt"), (["--model", "/nowhere", "def"], "model `/nowhere`")],
+)
+def test_unlike_processes_end_before_they_compute(other: list[str], problem: str) -> None:
+    """Unlike programs would abort in C++, or wait for each other for minutes."""
+    port = _free_port()
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "2", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-m", "gptrs_cli", "generate", "--backend", "jax", "--device", "cpu"]
+    command += ["--mesh", "tensor=4", "--coordinator", f"127.0.0.1:{port}", "--processes", "2"]
+    both = [
+        subprocess.Popen(
+            [*command, "--process-id", str(number), "--greedy", *prompt],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number, prompt in enumerate((["def"], other))
+    ]
+    try:
+        for process in both:
+            _, error = process.communicate(timeout=60)
+            assert process.returncode in (2, 3)
+            assert "process 1 has another" in error
+            assert problem.split()[-1].strip("`") in error
+    finally:
+        _end(both)
 
 
 @pytest.mark.exhaustive

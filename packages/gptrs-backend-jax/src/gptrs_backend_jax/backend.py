@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import numpy as np
@@ -32,6 +32,7 @@ from gptrs_backend_jax.devices import (
     chosen_steps,
     compiler_options,
     ignored_settings,
+    require_alike,
 )
 from gptrs_backend_jax.executable import Compiled, JaxExecutable
 from gptrs_backend_jax.grid import Grid, GridCall
@@ -64,6 +65,9 @@ class JaxBackend(KeptPrograms, Backend):
         # XLA sets its threads on CPUs to flush, and so do TPUs; GPUs keep subnormal numbers.
         self.flushes_subnormals = device.platform != "gpu"
         self._options = compiler_options(device, settings.options)
+        group = settings.processes
+        # Where one process leads, the others run what it says.
+        self._together = group is not None and not group.led
         self._array_type = array_type()
 
     def __repr__(self) -> str:
@@ -74,6 +78,11 @@ class JaxBackend(KeptPrograms, Backend):
         if self._grid is None:
             raise UsageError(f"{self!r} has no mesh")
         return self._grid
+
+    def agree(self, facts: Callable[[], Mapping[str, str]]) -> None:
+        """Compare `facts` with those of the other processes, if there are any; UsageError."""
+        if self._together:
+            require_alike(facts())
 
     def devices(self) -> Sequence[DeviceInfo]:
         """Return the devices of JAX in this process."""

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 
 from gptrs.api import BackendError, UsageError
 from gptrs.api.backends import BackendSettings, DeviceInfo, ProcessGroup, granted_cpus
-from gptrs_backend_jax.client import Device, every_device, join_processes, local_devices
+from gptrs_backend_jax.client import (
+    Device,
+    every_device,
+    join_processes,
+    local_devices,
+    texts_of_processes,
+)
 from gptrs_backend_jax.environment import PLATFORM, THREADS
 from gptrs_backend_jax.grid import Grid
 
@@ -27,6 +35,9 @@ _STEPS = "steps_at_once"
 _FEW_STEPS, _MOST_STEPS = 8, 256
 
 
+_DIGEST = "blake2b:"
+_MOST_SHOWN = 200
+"""Bytes of a fact in JSON: all facts of a call must fit into what processes exchange."""
 _joined: list[ProcessGroup] = []
 """The processes that this one has met."""
 _started: dict[str, int | None] = {}
@@ -78,6 +89,32 @@ def join(settings: BackendSettings) -> None:
             hint=f"start all of them, before anything else of this process uses JAX{kubernetes}",
         ) from error
     _joined.append(group)
+
+
+def require_alike(facts: Mapping[str, str]) -> None:
+    """Compare `facts` of all processes, which call this together; UsageError if they differ.
+
+    All of them raise the same error.
+    """
+    own = json.dumps({name: _shortened(fact) for name, fact in facts.items()})
+    first, *others = map(json.loads, texts_of_processes(own))
+    for number, found in enumerate(others, 1):
+        for name in {**first, **found}:
+            here, there = found.get(name), first.get(name)
+            if here != there:
+                shown = [each for each in (here, there) if each and not each.startswith(_DIGEST)]
+                values = f": {', not '.join(shown)}" if shown else ""
+                raise UsageError(
+                    f"process {number} has another {name} than process 0{values}",
+                    hint="start the same command, of the same files and versions, in each process",
+                )
+
+
+def _shortened(fact: str) -> str:
+    """Return a fact that is short enough to send and to show, else its digest."""
+    if len(json.dumps(fact)) <= _MOST_SHOWN:
+        return fact
+    return _DIGEST + hashlib.blake2b(fact.encode(), digest_size=16).hexdigest()
 
 
 def _words(group: ProcessGroup) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import time
@@ -27,7 +28,7 @@ from gptrs.plugins.exporters import importer_of
 from gptrs.plugins.manager import backend_of, manager
 from gptrs.quoting import quoted, shown_value
 from gptrs.spans import span
-from gptrs_runtime.content_digest import model_path
+from gptrs_runtime.content_digest import model_path, weights_digest
 from gptrs_runtime.forward import model_choices
 from gptrs_runtime.loaded_model import LoadedModel, adapted_config, require_adapted
 from gptrs_runtime.running_model import model_factory
@@ -178,16 +179,17 @@ def load_model(
     """
     started = time.perf_counter()
     with span("load model"):
-        source = _source(path)
+        source = _agreed_source(path, backend)
         made = backend_of(backend, threads)
         quantized = weights is not None or isinstance(source.weights, QuantizedSource)
         engine = _with_precision(made, precision, quantized)
+        added = None if adapter is None else LowRankAdapter(adapter)
+        engine.agree(lambda: _facts(source, weights, precision, added))
         config_path = str(source.path / CONFIG)
         streamer = weight_streamer(source.config, config_path, weight_budget, source.weights)
         if weights is not None:
             asked = manager().threads_of(made)
             quantization.quantize_at_load(source, engine, weights, streamer is not None, asked)
-        added = None if adapter is None else LowRankAdapter(adapter)
         params = _params(source, engine, streamer, added)
         choices = model_choices(source.config, config_path)
         settings = ReadSettings(adapted_config(source.config, added))
@@ -200,9 +202,36 @@ def load_model(
     return LoadedModel(source, module, engine, elapsed, choices, streamer, weights, params, added)
 
 
+def _facts(
+    source: ModelSource,
+    weights: str | None,
+    precision: str | None,
+    adapter: LowRankAdapter | None,
+) -> dict[str, str]:
+    """Return what identifies a model to processes that compute it together."""
+    return {
+        "model": weights_digest(source.weights).hex()
+        + json.dumps(dict(source.config), sort_keys=True),
+        "type of weights": str(weights),
+        "precision": str(precision),
+        "adapter": "none" if adapter is None else adapter.digest,
+    }
+
+
 def _with_precision(made: Backend, precision: Precision | None, quantized: bool) -> Backend:
     wanted = made.quantized_precision() if precision is None and quantized else precision
     return made.with_precision(wanted)
+
+
+def _agreed_source(path: str | Path | None, backend: str | Backend | None) -> ModelSource:
+    """Return the model at `path`; processes that load it together learn that one of them cannot."""
+    try:
+        return _source(path)
+    except GptrsError as error:
+        if isinstance(backend, Backend):
+            told = f"none: {error.message}"
+            backend.agree(lambda: {"model": told})
+        raise
 
 
 def _source(path: str | Path | None) -> ModelSource:

@@ -244,6 +244,7 @@ class LoadedModel(CapableModel):
     def checked_inputs(self, inputs: np.ndarray) -> np.ndarray:
         """Return images as f32, tokens as si64; UsageError if the model does not take the array."""
         array = np.asarray(inputs)
+        self.backend.agree(lambda: {"input": f"{array.dtype}{array.shape} {array.tobytes().hex()}"})
         if self.takes_images:
             require_images(array, self.kind, self.image_reader().channels)
             return array.astype(np.float32, copy=False)

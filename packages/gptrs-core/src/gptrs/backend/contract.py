@@ -465,6 +465,15 @@ class Backend(ABC):
         """
         raise NotImplementedError
 
+    def agree(self, facts: Callable[[], Mapping[str, str]]) -> None:
+        """Raise UsageError unless all processes of the backend, each at its call, state one thing.
+
+        Called before processes that take steps together load a model, and before it runs; `facts`
+        by name are called for only if there are several. Different programs would wait for each
+        other, or abort.
+        """
+        return  # a backend of one process agrees with itself
+
     def lost(self) -> str | None:
         """Return a description of a process that died, without which no run can succeed any more.
 

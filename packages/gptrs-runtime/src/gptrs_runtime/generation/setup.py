@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
+from msgspec.structs import asdict
+
 from gptrs.errors import ContextLengthError, UsageError
 from gptrs.plugins.capabilities import CausalLM, Seq2SeqLM
 from gptrs_runtime.generation.beams import BEAM_SETTINGS, BeamSearch, BeamTask, asked_beams
@@ -93,6 +95,7 @@ class GenerationSetup:
         For an encoder-decoder, the prompt is the source. ContextLengthError if it does not fit.
         `stream` is passed to the `Sampler`.
         """
+        self._model.backend.agree(lambda: self._facts(prompt, max_tokens, stream))
         count = self.token_budget(len(prompt), max_tokens)
         pictures = self._pictures(prompt)
         begin = prompt if self._sources is None else self._sources.begin
@@ -120,6 +123,17 @@ class GenerationSetup:
             steps_at_once=self.options.steps_at_once,
             form=form if isinstance(form, FormJudge) else None,
         )
+
+    def _facts(self, prompt: Sequence[int], max_tokens: int | None, stream: int) -> dict[str, str]:
+        """Return what decides the steps of a text, for processes that take them together."""
+        options = asdict(self.options)
+        for name in ("logits_processors", "form", "draft"):  # known by their addresses alone
+            options[name] = bool(options[name])
+        return {
+            "prompt": str([*shown_tokens(prompt)]),
+            "set of options": f"{options} {max_tokens} {stream} {self._sampling}",
+            "generation_config.json": str(sorted(self._settings.items())),
+        }
 
     def _processors(self, begin: int, count: int) -> list[LogitsProcessor]:
         """Return the processors of a text of `count` tokens after `begin` ones."""
