@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import threading
+import time
+import weakref
 
 import pytest
 
@@ -341,3 +344,63 @@ def test_the_cache_tells_what_it_had():
         again = engine.submit([7] * 100, DRAWN)
         again.result()
     assert (again.prompt_tokens, again.cached_tokens) == (100, 99)
+
+
+def test_who_waits_long_begins_before_a_flood_of_higher_priority(monkeypatch):
+    monkeypatch.setattr("gptrs_runtime.generation.scheduled_text.MOST_PASSED_S", 0.2)
+    begun = []
+
+    def noting(name):
+        def note(tokens, logits):
+            begun.append(name)
+            return logits
+
+        return GenerationOptions(1, DRAWN.sampling, ignore_eos=True, logits_processors=[note])
+
+    with Engine(PromptedModel(), most_running=1) as engine:
+        slow = Slow()
+        first = engine.submit([1], GenerationOptions(1, logits_processors=[slow]))
+        eventually(lambda: slow.tokens)
+        honest = engine.submit([2], noting("honest"))
+        time.sleep(0.3)
+        flood = [engine.submit([2], noting("flood"), priority=9) for _ in range(4)]
+        slow.go_on.set()
+        for stream in (first, honest, *flood):
+            stream.result()
+    assert begun == ["honest", *["flood"] * 4]
+
+
+def test_models_come_and_go_while_others_answer():
+    first, second = PromptedModel(), PromptedModel()
+    with Engine({"first": first}) as engine:
+        staying = engine.submit([1], DRAWN)
+        engine.add("second", second)
+        with pytest.raises(UsageError, match="has a model `second` already"):
+            engine.add("second", second)
+        assert tokens_of(engine.submit([2, 3], DRAWN, model="second")) == alone([2, 3])
+        slow = Slow()
+        options = GenerationOptions(9, logits_processors=[slow], ignore_eos=True)
+        cut = engine.submit([4], options, model="second")
+        eventually(lambda: slow.tokens)
+        assert engine.open_requests("second") == 1
+        gone = threading.Thread(target=engine.remove, args=("second", 0.1))
+        gone.start()
+        eventually(lambda: "second" not in engine.models)
+        with pytest.raises(UsageError, match="no model `second`"):
+            engine.submit([2], DRAWN, model="second")
+        time.sleep(0.3)  # its time is over while a step runs
+        slow.go_on.set()
+        gone.join(20)
+        with pytest.raises(EngineClosedError, match="`second` was unloaded"):
+            cut.result()
+        assert tokens_of(staying) == alone([1])
+        whole = engine.submit([5], DRAWN)
+        engine.remove("first")
+        assert tokens_of(whole) == alone([5])
+        with pytest.raises(UsageError, match="no model in the engine"):
+            engine.submit([2], DRAWN)
+        kept = weakref.ref(first)
+        del first, staying, whole
+        eventually(lambda: gc.collect() is not None and kept() is None)
+        engine.add("first", second)
+        assert tokens_of(engine.submit([2], DRAWN)) == alone([2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import field
@@ -29,6 +30,8 @@ class Work:
     priority_key: tuple[int, float, int]
     copies: list[GeneratedText] = field(default_factory=list[GeneratedText])
     when_read: WhenRead | None = None
+    since: float = field(default_factory=time.perf_counter)
+    """When it began to wait, by `time.perf_counter`."""
     pages: TextPages = field(default_factory=lambda: TextPages((), [], []))
     room: int = 0
     """The number of positions reserved so far."""
@@ -63,6 +66,22 @@ class Read:
     def guessed(self) -> Sequence[int]:
         """The guessed tokens, each with its own logits."""
         return self.scored if self.guess is None else self.guess.tokens
+
+
+MOST_PASSED_S: Final = 5.0
+"""How long others may pass a waiting text: a client that gives all of its requests the highest
+priority would otherwise keep those of everybody else waiting forever."""
+
+
+def in_order(waiting: Sequence[Work]) -> list[Work]:
+    """Return waiting texts, sorted by their keys, in the order in which they begin.
+
+    The one that has waited longest is the first if others have passed it for too long.
+    """
+    oldest = min(waiting, key=lambda work: work.since, default=None)
+    if oldest is None or time.perf_counter() - oldest.since < MOST_PASSED_S:
+        return list(waiting)
+    return [oldest, *(work for work in waiting if work is not oldest)]
 
 
 def by_priority(work: Work) -> tuple[int, float, int]:

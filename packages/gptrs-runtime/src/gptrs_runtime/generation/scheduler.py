@@ -27,6 +27,7 @@ from gptrs_runtime.generation.scheduled_text import (
     WhenRead,
     Work,
     by_priority,
+    in_order,
     read_shares,
 )
 from gptrs_runtime.generation.text_cache import GreedyRow, Row, TextCache
@@ -120,15 +121,20 @@ class Scheduler:
         when_read: WhenRead | None = None,
         priority: int = 0,
         client: Hashable = None,
+        since: float | None = None,
     ) -> None:
         """Add a text, and `copies` that continue the same prompt, which is read once.
+
+        `since` is when it began to wait, by `time.perf_counter`; None: now.
 
         CacheBudgetError if the cache would not even hold the text alone.
         """
         self._cache.require(text.most_positions, self._chunk)
         turn = self._turns.next(client, 1 + len(copies))
         priority_key = (-priority, turn, next(self._count))
-        self._added.append(Work(text, priority_key, list(copies), when_read))
+        work = Work(text, priority_key, list(copies), when_read)
+        work.since = time.perf_counter() if since is None else since
+        self._added.append(work)
 
     def cancel(self, text: GeneratedText) -> None:
         """Remove a text, whether or not it has started; no effect if it has ended."""
@@ -273,7 +279,7 @@ class Scheduler:
         A text whose prompt shares a prefix with one being read waits for it, and lets others pass.
         """
         self._take_in()
-        for work in list(self._waiting):
+        for work in in_order(self._waiting):
             if self._is_full:
                 return
             text = work.text
@@ -478,7 +484,7 @@ class Scheduler:
 
     def _wait_again(self, work: Work) -> None:
         self._end(work)
-        work.pages, work.logits = TextPages((), [], []), None
+        work.pages, work.logits, work.since = TextPages((), [], []), None, time.perf_counter()
         insort(self._waiting, work, key=by_priority)
 
     def _end(self, work: Work) -> None:

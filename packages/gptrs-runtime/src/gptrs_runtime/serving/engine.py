@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import weakref
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Final, Unpack
 
 from msgspec.structs import replace
@@ -21,7 +22,7 @@ from gptrs_runtime.generation.model_settings import note_unsupported
 from gptrs_runtime.generation.options import PREFILL_CHUNK, GenerationOptions
 from gptrs_runtime.generation.setup import GenerationSetup
 from gptrs_runtime.loaded_model import LoadedModel
-from gptrs_runtime.serving.answers import AnswerStream, families, shared_budget
+from gptrs_runtime.serving.answers import AnswerStream, Family, families, shared_budget
 from gptrs_runtime.serving.lane import EngineLoop, Lane
 from gptrs_runtime.text_batches import Prompt
 
@@ -82,18 +83,14 @@ class Engine:
         for model in named.values():
             note_unsupported(model.name, model.generation_config)
         found = families(named)
-        budgets = shared_budget([each.models[0] for each in found], cache_budget, cache_dtype)
-        masks = MasksBeside()
+        self._shared = GenerationOptions(
+            prefill_chunk=token_budget, cache_budget=cache_budget, cache_dtype=cache_dtype
+        )
+        self._masks = MasksBeside()
+        self._most_running = most_running
+        budgets = self._budgets([each.models[0] for each in found])
         lanes = [
-            Lane(
-                family,
-                GenerationOptions(
-                    prefill_chunk=token_budget, cache_budget=budget, cache_dtype=cache_dtype
-                ),
-                most_running,
-                masks,
-            )
-            for family, budget in zip(found, budgets, strict=True)
+            self._new_lane(family, budget) for family, budget in zip(found, budgets, strict=True)
         ]
         of_name = {name: lane for lane in lanes for name in lane.family.names}
         self._lanes = {name: of_name[name] for name in named}
@@ -104,7 +101,7 @@ class Engine:
         self._requests: weakref.WeakSet[AnswerStream] = weakref.WeakSet()
         self._accepting = True
         self._process = os.getpid()
-        self._loop = EngineLoop(lanes, masks, most_wait)
+        self._loop = EngineLoop(lanes, self._masks, most_wait)
         self._loop.start()
         self._finalizer = weakref.finalize(self, self._loop.stop)
 
@@ -125,6 +122,55 @@ class Engine:
     def models(self) -> dict[str, LoadedModel]:
         """The models by name; requests without a model use the first."""
         return dict(self._models)
+
+    def add(self, name: str, model: LoadedModel) -> None:
+        """Serve a further model under a `name` that is free; it takes steps of its own.
+
+        Its cache is as large as its share of the budget would be among all that are there now.
+        UsageError for a name that is taken; errors as of the constructor.
+        """
+        self._require_open()
+        if name in self._models:
+            raise UsageError(f"the engine has a model {quoted(name)} already")
+        note_unsupported(model.name, model.generation_config)
+        others = [lane.family.models[0] for lane in dict.fromkeys(self._lanes.values())]
+        lane = self._new_lane(Family((model,), (name,)), self._budgets([*others, model])[-1])
+        self._loop.add(lane)
+        # Others read these while they change: new ones replace them.
+        self._lanes = {**self._lanes, name: lane}
+        self._models = {**self._models, name: model}
+
+    def remove(self, name: str, timeout: float | None = None) -> None:
+        """Serve a model no more: new requests are refused, current ones have `timeout` seconds.
+
+        Those that have not ended by then end with EngineClosedError; None waits for all. The memory
+        of its cache is free once the caller, too, has dropped the model. UsageError if there is
+        none of the name.
+        """
+        lane = self._lanes[self._named(name)]
+        self._lanes = {known: each for known, each in self._lanes.items() if known != name}
+        self._models = {known: each for known, each in self._models.items() if known != name}
+        self._drafts.pop(name, None)
+
+        def current() -> list[AnswerStream]:
+            return [each for each in list(self._requests) if each.model == name and not each.done]
+
+        _wait_until(lambda: not (self._loop.alive and current()), timeout)
+        gone = threading.Event()
+
+        def end() -> None:
+            for stream in current():
+                lane.end(stream, EngineClosedError(f"the model {quoted(name)} was unloaded"))
+            if lane not in self._lanes.values():
+                self._loop.drop(lane)
+            gone.set()
+
+        self._loop.call(end)
+        _wait_until(lambda: gone.is_set() or not self._loop.alive, None)
+
+    def open_requests(self, name: str) -> int:
+        """Return how many requests to a model have not ended."""
+        return sum(each.model == name and not each.done for each in list(self._requests))
 
     def submit(
         self,
@@ -188,6 +234,13 @@ class Engine:
         stream.texts[0].to_score(tokens[1:], count)
         return self._begun(lane, stream, priority, client)
 
+    def _budgets(self, models: Sequence[LoadedModel]) -> list[int | None]:
+        return shared_budget(models, self._shared.cache_budget, self._shared.cache_dtype)
+
+    def _new_lane(self, family: Family, budget: int | None) -> Lane:
+        options = replace(self._shared, cache_budget=budget)
+        return Lane(family, options, self._most_running, self._masks)
+
     def _begun(
         self, lane: Lane, stream: AnswerStream, priority: int, client: Hashable
     ) -> AnswerStream:
@@ -241,12 +294,7 @@ class Engine:
     def drain(self, timeout: float | None = None) -> bool:
         """Accept no more requests, and wait until all have ended; False after `timeout` seconds."""
         self.refuse()
-        end = None if timeout is None else time.monotonic() + timeout
-        while self._loop.alive and self._open_requests():
-            if end is not None and time.monotonic() >= end:
-                return False
-            time.sleep(0.01)
-        return True
+        return _wait_until(lambda: not (self._loop.alive and self._open_requests()), timeout)
 
     def close(self) -> None:
         """Accept no more requests, cancel all, and end the thread after the current step."""
@@ -255,12 +303,12 @@ class Engine:
 
     def _named(self, name: str | None) -> str:
         """Return the name of a model, the first one by default."""
-        if name is None:
+        if name is None and self._lanes:
             return next(iter(self._lanes))
-        if name not in self._lanes:
+        if name is None or name not in self._lanes:
             raise UsageError(
-                f"there is no model {quoted(name)} in the engine",
-                hint=f"{did_you_mean(name, list(self._lanes))}there are"
+                f"there is no model{f' {quoted(name)}' if name else ''} in the engine",
+                hint=f"{did_you_mean(name or '', list(self._lanes))}there are"
                 f" {listed(list(self._lanes), 8)}",
             )
         return name
@@ -306,6 +354,16 @@ class Engine:
         stream = AnswerStream(texts, cancel)
         stream.model = name
         return stream
+
+
+def _wait_until(met: Callable[[], bool], timeout: float | None) -> bool:
+    """Wait until a condition is met; False after `timeout` seconds."""
+    end = None if timeout is None else time.monotonic() + timeout
+    while not met():
+        if end is not None and time.monotonic() >= end:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def _begin(lane: Lane, stream: AnswerStream, priority: int, client: Hashable) -> None:

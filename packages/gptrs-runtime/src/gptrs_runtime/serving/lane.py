@@ -101,7 +101,9 @@ class Lane:
         """Add the answers of a request, which read its prompt once."""
         for text in stream.texts:
             self._streams[text] = stream
-        self._scheduler.add(stream.texts[0], stream.texts[1:], priority=priority, client=client)
+        first, *copies = stream.texts
+        since = stream.submitted
+        self._scheduler.add(first, copies, priority=priority, client=client, since=since)
 
     def end(self, stream: AnswerStream, error: Exception | None = None) -> None:
         """Remove a request in any state, and pass it the reason."""
@@ -197,7 +199,7 @@ class EngineLoop:
     def __init__(
         self, lanes: Sequence[Lane], masks: MasksBeside, most_wait: float | None = None
     ) -> None:
-        self._lanes = lanes
+        self._lanes = list(lanes)
         self._most_wait = most_wait
         self._looked = 0.0
         self._masks = masks
@@ -212,6 +214,15 @@ class EngineLoop:
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
+
+    def add(self, lane: Lane) -> None:
+        """Run a further lane."""
+        self.call(lambda: self._lanes.append(lane))
+
+    def drop(self, lane: Lane) -> None:
+        """Run a lane no more, after its requests have ended; called in the thread."""
+        self._lanes.remove(lane)
+        _tell(lane.changed())
 
     def call(self, work: Callable[[], None]) -> None:
         """Have `work` done in the thread before the next step."""
