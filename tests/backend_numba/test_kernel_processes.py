@@ -22,20 +22,26 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 PROGRAM = """
 import logging, sys
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-from gptrs_backend_numba.codegen.compiled import compiled_source
-kernel = compiled_source("def kernel(a, b):\\n    return a * b + 1\\n")
+from gptrs_backend_numba.codegen.compiled import compiled
+from gptrs_backend_numba.codegen.kernel import GeneratedKernel
+def source(body):
+    return f"def kernel(a, b):\\n    return {body}\\n", {}
+kernel = compiled(GeneratedKernel.of(source, ("a * b + 1",)))
 print(kernel(6, 7))
 """
 
 
 COLLISION = """
 import sys
-from gptrs_backend_numba.codegen.compiled import compiled_source
+from gptrs_backend_numba.codegen.compiled import compiled
+from gptrs_backend_numba.codegen.kernel import GeneratedKernel
 def source(body):
-    return f"def kernel(a, b, c, geometry, task):\\n    return {body}\\n"
-addresses = [compiled_source(source(body)).address for body in sys.argv[1:]]
-assert [compiled_source(source(body)).address for body in sys.argv[1:]] == addresses, addresses
-print(*(compiled_source(source(body))(6, 7, 8, 9, 10) for body in sys.argv[1:]))
+    return f"def kernel(a, b, c, geometry, task):\\n    return {body}\\n", {}
+def found():
+    return [compiled(GeneratedKernel.of(source, (body,))) for body in sys.argv[1:]]
+addresses = [kernel.address for kernel in found()]
+assert [kernel.address for kernel in found()] == addresses, addresses
+print(*(kernel(6, 7, 8, 9, 10) for kernel in found()))
 """
 
 
@@ -69,14 +75,15 @@ def test_a_second_process_finds_what_the_first_compiled(root: Path) -> None:
 
 SCRIPT = """
 import sys
-from gptrs_backend_numba.codegen.compiled import LISTENERS
-from gptrs_backend_numba.codegen.compiled import compiled_source
+from gptrs_backend_numba.codegen.compiled import LISTENERS, compiled
+from gptrs_backend_numba.codegen.kernel import GeneratedKernel
+def source(i):
+    return f"def kernel(a, b):\\n    return a * b + {i}\\n", {}
 print("ready", flush=True)
 sys.stdin.read()
 numbers = []
 with LISTENERS.told(lambda number, total: numbers.append(number)):
-    sources = [f"def kernel(a, b):\\n    return a * b + {i}\\n" for i in range(4)]
-    found = [compiled_source(source)(6, 7) for source in sources]
+    found = [compiled(GeneratedKernel.of(source, (i,)))(6, 7) for i in range(4)]
 print(len(numbers), *found)
 """
 

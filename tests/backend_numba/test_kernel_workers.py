@@ -13,11 +13,18 @@ import pytest
 
 from gptrs.errors import UsageError
 from gptrs.ir import dtypes
+from gptrs.ir.ops.elementwise import Neg
+from gptrs.ir.ops.quantization import Quantize
 from gptrs_backend_numba.codegen.inlining import named
+from gptrs_backend_numba.codegen.interpreter import run_schedule
 from gptrs_backend_numba.codegen.kernel import kernel
 from gptrs_backend_numba.compiling.workers import Workers, kernel_of, spec_of, worker_count
+from gptrs_backend_numba.kernels import elementwise
+from gptrs_backend_numba.kernels.elementwise import Access, Operation
 from gptrs_backend_numba.kernels.matmul import gemm
 from gptrs_backend_numba.kernels.normalization import layer_norm
+from gptrs_backend_numba.kernels.quantization import quantized_of
+from gptrs_backend_numba.parts import all_parts
 
 PROCESS = """
 import json, sys
@@ -45,7 +52,9 @@ WORKER = "from gptrs_backend_numba.compiling.worker import serve; serve()"
 
 def fill_store(specs: str, store: Path) -> None:
     """Have a worker compile kernels, after some that nobody can."""
-    unreadable = json.dumps([["def kernel(:", []], [{"kernel": ["os", "path"]}, []], 7])
+    unreadable = json.dumps(
+        [["def kernel(:", []], [{"kernel": ["os", "path"]}, []], [{"generate": ["os"]}, []], 7]
+    )
     with subprocess.Popen(
         [sys.executable, "-c", WORKER], stdin=subprocess.PIPE, text=True
     ) as worker:
@@ -84,6 +93,23 @@ def test_a_kernel_is_read_as_it_was_written_down():
         assert kernel_of(json.loads(json.dumps(spec_of(each)))).key == each.key
     nested = scaled.specialize(OFFSET=specialized, change=change, **bindings)
     assert kernel_of(spec_of(nested)).key == nested.key
+
+
+def test_all_elementwise_kernels_are_read_as_they_were_written_down():
+    """Their functions are those of `math` and `operator`, of modules, and made for types."""
+    kernels = [each.source for each in all_parts()]
+    made = quantized_of(dtypes.bf16, dtypes.f32, dtypes.f32, dtypes.si4)
+    operands = ((0, dtypes.bf16), (1, dtypes.f32), (2, dtypes.si8))
+    quantized = Operation(Quantize(dtypes.si4), operands, dtypes.si4, function=made)
+    inputs = tuple(Access(dtype, 1) for _, dtype in operands)
+    kernels.append(elementwise.task_kernel(1, inputs, Access(dtypes.si4, 1), (quantized,)))
+    several = Operation(Neg(), ((0, dtypes.bf16),), dtypes.bf16)
+    outputs = [(3, Access(dtypes.bf16, None)), (4, Access(dtypes.bf16, 1))]
+    kernels.append(elementwise.several_kernel(2, inputs, outputs, (several, several)))
+    for each in kernels:
+        read = kernel_of(json.loads(json.dumps(spec_of(each))))
+        assert read.key == each.key
+        assert read.build("one").__code__.co_code == each.build("one").__code__.co_code
 
 
 def test_functions_that_no_other_process_finds_are_refused():
@@ -128,7 +154,7 @@ def test_where_no_process_starts_this_one_goes_on_alone(monkeypatch: pytest.Monk
     monkeypatch.setenv("GPTRS_NUMBA_COMPILERS", "3")
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     workers = Workers()
-    workers.send([["def kernel(x):\n    return x\n", []]])
+    workers.send([[spec_of(run_schedule.specialize()), []]])
     assert not workers._started
 
 

@@ -107,19 +107,18 @@ def stand_in(
 
 
 def part_of(operation: Operation) -> WantedKernel | None:
-    """Return the kernel of an op on dense blocks; None for one that has a text of its own."""
-    if operation.text is not None or len(operation.operands) > _MOST_OPERANDS:
+    """Return the kernel of an op on dense blocks; None for one with a function of its own."""
+    if operation.function is not None or len(operation.operands) > _MOST_OPERANDS:
         return None
     operands = tuple(dtype for _, dtype in operation.operands)
-    return _part(operation.op, operands, operation.result[1], operation.power)
+    return _part(operation.op, operands, operation.result, operation.power)
 
 
 @lru_cache(maxsize=1024)
-def _part(op: Op, operands: tuple[DType, ...], result: DType, power: str | None) -> WantedKernel:
-    inputs = tuple(Access(f"x{index}", dtype, 1) for index, dtype in enumerate(operands))
-    named = tuple((each.name, each.dtype) for each in inputs)
-    alone = Operation(op, named, ("y0", result), power)
-    return WantedKernel(elementwise.source(1, inputs, Access("out", result, 1), (alone,)))
+def _part(op: Op, operands: tuple[DType, ...], result: DType, power: int | None) -> WantedKernel:
+    inputs = tuple(Access(dtype, 1) for dtype in operands)
+    alone = Operation(op, tuple(enumerate(operands)), result, power)
+    return WantedKernel(elementwise.whole_kernel(1, inputs, Access(result, 1), (alone,)))
 
 
 def all_parts() -> Iterator[WantedKernel]:
@@ -149,8 +148,8 @@ def _parts(op_class: type[Op], dtype: DType) -> Iterator[WantedKernel]:
             continue
         powers = elementwise.SMALL_POWERS if isinstance(op, ops.Pow) else ()
         for power in (None, *powers):
-            named = tuple((f"x{at}", each.dtype) for at, each in enumerate(operands))
-            part = part_of(Operation(op, named, ("y0", result.dtype), power))
+            given = tuple((at, each.dtype) for at, each in enumerate(operands))
+            part = part_of(Operation(op, given, result.dtype, power))
             assert part is not None
             yield part
 
@@ -159,7 +158,7 @@ def _settings(op_class: type[Op]) -> Iterator[Op]:
     if issubclass(op_class, ops.Cast):
         yield from map(op_class, dtypes.ALL)
     elif issubclass(op_class, ops.Compare):
-        yield from map(op_class, elementwise.COMPARISONS)
+        yield from map(op_class, elementwise.DIRECTIONS)
     else:
         yield op_class()
 
@@ -187,7 +186,7 @@ class _Chain:
         moves = _is_copy(operations) and not (self._is_dense(0) and self._is_dense(1))
         self._operations = () if moves else tuple(operations)
         widths = [access.dtype.itemsize for access in accesses]
-        widths += [operation.result[1].itemsize for operation in operations]
+        widths += [operation.result.itemsize for operation in operations]
         self._piece = kernels.BLOCK * max(widths)
         self._pieces = 0
         """Pieces of memory, a block each."""
@@ -243,39 +242,35 @@ class _Chain:
 
     def _steps(self) -> list[int]:
         """Return the words of all ops; pieces are used again when their values were read last."""
-        numbers = {access.name: place for place, access in enumerate(self._inputs)}
+        inputs, last = len(self._inputs), len(self._operations) - 1
         last_use = {
-            name: at
+            number: at
             for at, operation in enumerate(self._operations)
-            for name, _ in operation.operands
+            for number, _ in operation.operands
         }
-        pieces: dict[str, int] = {}
+        pieces: dict[int, int] = {}
         words: list[int] = []
-        last = len(self._operations) - 1
         for at, operation in enumerate(self._operations):
             part = part_of(operation)
-            literal = any(operand not in numbers for operand, _ in operation.operands)
-            if part is None or literal:
+            if part is None:
                 raise _NoPartError
-            name, _ = operation.result
-            registers = [numbers[operand] for operand, _ in operation.operands]
-            registers += [0] * (_MOST_OPERANDS - len(registers))
-            numbers[name] = len(self._inputs) + at
+            registers = [number for number, _ in operation.operands]
+            count = len(registers)
+            registers += [0] * (_MOST_OPERANDS - count)
             piece = -1
             if at < last:
                 # Not that of an operand: loops over memory that overlaps are not vectorized.
-                piece = pieces[name] = self._new_piece()
-            count = len(operation.operands)
+                piece = pieces[inputs + at] = self._new_piece()
             offset = max(0, piece) * self._piece
-            words += [self.found(part).address, count, *registers, numbers[name], offset]
-            for operand, _ in operation.operands:
-                if last_use[operand] == at and operand in pieces:
-                    self._free.append(pieces.pop(operand))
+            words += [self.found(part).address, count, *registers, inputs + at, offset]
+            for number, _ in operation.operands:
+                if last_use[number] == at and number in pieces:
+                    self._free.append(pieces.pop(number))
         return words
 
 
 def _is_copy(operations: Sequence[Operation]) -> bool:
     if len(operations) != 1 or not isinstance(operations[0].op, ops.Cast):
         return False
-    ((_, source),), (_, target) = operations[0].operands, operations[0].result
-    return source is target and operations[0].text is None
+    ((_, source),) = operations[0].operands
+    return source is operations[0].result and operations[0].function is None

@@ -19,17 +19,17 @@ from gptrs_backend_numba.codegen.compiled import (
     NOT_THERE,
     WantedKernel,
     compiled,
-    compiled_source,
+    compiled_task,
     known,
     stored,
 )
 from gptrs_backend_numba.codegen.machine_code import Kernel
 from gptrs_backend_numba.cost_model import Control
-from gptrs_backend_numba.kernels import elementwise, elementwise_results, elementwise_tasks
+from gptrs_backend_numba.kernels import elementwise, elementwise_tasks
 from gptrs_backend_numba.kernels.elementwise import Access, Operation
 from gptrs_backend_numba.memory import POOL, run_tasks
 from gptrs_backend_numba.packing import Packing
-from gptrs_backend_numba.parts import StandIn, stand_in, use_of_parts
+from gptrs_backend_numba.parts import Axes, StandIn, stand_in, use_of_parts
 from gptrs_backend_numba.views import MemorySpace, Part, Storage, View, dense_strides, merged_axes
 
 # The division of an elementwise kernel into blocks, one a task.
@@ -256,6 +256,20 @@ class ScheduleBuilder:
         )
         self.steps.append(call)
 
+    def add_job_of_many(
+        self,
+        job: tuple[int, int, int],
+        reads: Sequence[View],
+        write: View,
+        geometry: Sequence[int],
+        instead: StandIn | None = None,
+    ) -> None:
+        """Add a job of up to six inputs, whose geometry begins with room for the last four."""
+        spare = [(*reads, write)[0]] * (elementwise_tasks.MOST_INPUTS - len(reads))
+        run = compiled(elementwise_tasks.run_with_others)
+        numbers = [*[0] * elementwise_tasks.OTHERS, *geometry]
+        self.add_job(run, job, [*reads, *spare], write, numbers, instead)
+
     def threads_from(self, least: int, work: int) -> int:
         """Return all threads for `work` of at least `least`, else one."""
         return select(work - least, self.context.threads, 1)
@@ -308,26 +322,18 @@ class ScheduleBuilder:
         """Add a call that computes `output` from `inputs` of its shape, registers x0, x1, ..."""
         if output.size == 0:
             return
-        strides = [view.strides for view in (*inputs, output)]
-        axes = merged_axes(output.shape, strides) or [(1, (1,) * len(strides))]
-        accesses = _accesses(inputs, output, axes)
-        done = operations or [_move(accesses[0])]
+        axes, accesses, strides = _accesses(inputs, [output])
+        done = operations or [elementwise.cast_operation(0, output.dtype, output.dtype)]
         kernel = len(axes), tuple(accesses[:-1]), accesses[-1], tuple(done)
         sizes = [size for size, _ in axes]
-        strides = [
-            steps[place]
-            for place, access in enumerate(accesses)
-            if not access.fixed
-            for _, steps in axes
-        ]
         is_known = not symbols_of([output.size])
         small = is_known and output.size < PARALLEL_FROM
         threads = 1 if small else self.threads_from(PARALLEL_FROM, output.size)
         is_shared = not (
             small or explain is not None or len(inputs) > elementwise_tasks.MOST_INPUTS
         )
-        source = elementwise.task_source if is_shared else elementwise.source
-        wanted = WantedKernel(source(*kernel))
+        make = elementwise.task_kernel if is_shared else elementwise.whole_kernel
+        wanted = WantedKernel(make(*kernel))
         function = stored(wanted) if use_of_parts() != "only" else None
         instead = None
         if function is None:
@@ -340,49 +346,32 @@ class ScheduleBuilder:
             return
         parts, count = blocks(sizes)
         job = function.address, count, threads
-        geometry = [*[0] * elementwise_tasks.EXTRA, *sizes, *parts, *strides]
-        spare = elementwise_tasks.MOST_INPUTS - len(inputs)
-        reads = [*inputs, *[(*inputs, output)[0]] * spare]
-        run = compiled(elementwise_tasks.run_elementwise)
-        self.add_job(run, job, reads, output, geometry, instead)
+        self.add_job_of_many(job, inputs, output, [*sizes, *parts, *strides], instead)
 
     def elementwise_results(
-        self, inputs: Sequence[View], outputs: Mapping[str, View], operations: Sequence[Operation]
+        self, inputs: Sequence[View], outputs: Mapping[int, View], operations: Sequence[Operation]
     ) -> None:
-        """Add a call that computes several results, the views of registers, of one shape."""
-        results = [*outputs.values()]
-        strides = [view.strides for view in (*inputs, *results)]
-        axes = merged_axes(results[0].shape, strides) or [(1, (1,) * len(strides))]
-        accesses = [
-            Access(
-                f"x{at}" if at < len(inputs) else f"out{at - len(inputs)}",
-                view.dtype,
-                stride if (stride := axes[-1][1][at]) in (0, 1) else None,
-                fixed=at < len(inputs) and all(steps[at] == 0 for _, steps in axes),
+        """Add a call that computes several results of one shape, by the numbers of values."""
+        *others, last = outputs.values()
+        axes, accesses, strides = _accesses(inputs, [*outputs.values()])
+        written = list(zip(outputs, accesses[len(inputs) :], strict=True))
+        task = compiled_task(
+            elementwise.several_kernel(
+                len(axes), tuple(accesses[: len(inputs)]), written, tuple(operations)
             )
-            for at, view in enumerate((*inputs, *results))
-        ]
-        named = dict(zip(outputs, accesses[len(inputs) :], strict=True))
-        source = elementwise_results.results_source(
-            len(axes), accesses[: len(inputs)], named, operations
         )
         sizes = [size for size, _ in axes]
         parts, count = blocks(sizes)
-        threads = self.threads_from(PARALLEL_FROM, results[0].size)
-        numbers = [0] * elementwise_results.MOST_TENSORS + sizes + parts
-        numbers += [
-            steps[at] for at, access in enumerate(accesses) if not access.fixed for _, steps in axes
-        ]
-        spare = [results[-1]] * (elementwise_results.MOST_TENSORS - len(accesses))
-        task = compiled_source(source).address
+        threads = self.threads_from(PARALLEL_FROM, last.size)
+        spare = [last] * (elementwise_tasks.MOST_TENSORS - len(accesses))
         self.steps.append(
             KernelCall(
-                compiled(elementwise_results.run_results),
-                (*inputs, *spare, *results[:-1]),
-                results[-1],
-                tuple(numbers),
+                compiled(elementwise_tasks.run_several),
+                (*inputs, *spare, *others),
+                last,
+                (*[0] * elementwise_tasks.OTHERS_OF_SEVERAL, *sizes, *parts, *strides),
                 leading=(POOL.address, task, count, threads),
-                also_written=len(results) - 1,
+                also_written=len(others),
             )
         )
 
@@ -404,8 +393,7 @@ class ScheduleBuilder:
         if view.dtype is dtype:
             return self.contiguous(view)
         target = self.fresh(dtype, view.shape)
-        cast = elementwise.cast_operation("x0", view.dtype, "y0", dtype)
-        self.elementwise([view], target, [cast])
+        self.elementwise([view], target, [elementwise.cast_operation(0, view.dtype, dtype)])
         return target
 
 
@@ -421,21 +409,24 @@ def with_dtype(view: View, dtype: DType) -> View:
 
 
 def _accesses(
-    inputs: Sequence[View], output: View, axes: Sequence[tuple[int, Sequence[int]]]
-) -> list[Access]:
-    return [
+    inputs: Sequence[View], outputs: Sequence[View]
+) -> tuple[Axes, list[Access], list[int]]:
+    """Return the axes of a loop, the access to each tensor, and the strides that a kernel reads."""
+    views = [*inputs, *outputs]
+    axes = merged_axes(outputs[0].shape, [view.strides for view in views])
+    axes = axes or [(1, (1,) * len(views))]
+    accesses = [
         Access(
-            "out" if place == len(inputs) else f"x{place}",
             view.dtype,
-            stride if (stride := axes[-1][1][place]) in (0, 1) else None,
-            fixed=place < len(inputs) and all(steps[place] == 0 for _, steps in axes),
+            stride if (stride := axes[-1][1][at]) in (0, 1) else None,
+            fixed=at < len(inputs) and all(steps[at] == 0 for _, steps in axes),
         )
-        for place, view in enumerate((*inputs, output))
+        for at, view in enumerate(views)
     ]
-
-
-def _move(access: Access) -> Operation:
-    return elementwise.cast_operation(access.name, access.dtype, "y0", access.dtype)
+    strides = [
+        steps[at] for at, access in enumerate(accesses) if not access.fixed for _, steps in axes
+    ]
+    return axes, accesses, strides
 
 
 # The targets of calls of convolutions, and what they mean.

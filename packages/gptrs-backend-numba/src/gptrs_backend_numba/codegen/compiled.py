@@ -6,9 +6,8 @@ import hashlib
 import importlib.metadata
 import logging
 import platform
-import re
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -19,14 +18,13 @@ import llvmlite
 from gptrs.backend.contract import Compiling
 from gptrs.quick_dataclass import dataclass
 from gptrs.spans import span
-from gptrs_backend_numba.codegen import (
-    complex_numbers,
-    conversion,
-    machine,
-    scalar,
-    separate_memory,
+from gptrs_backend_numba.codegen import machine
+from gptrs_backend_numba.codegen.kernel import (
+    GeneratedKernel,
+    KernelFunction,
+    SpecializedKernel,
+    unique_name,
 )
-from gptrs_backend_numba.codegen.kernel import KernelFunction, SpecializedKernel, unique_name
 from gptrs_backend_numba.codegen.kernel_pack import kernel_pack
 from gptrs_backend_numba.codegen.kernel_store import SOURCES_DIGEST, KernelStore, open_store
 from gptrs_backend_numba.codegen.machine_code import Kernel, Linker, MachineCode, decode
@@ -70,34 +68,22 @@ LISTENERS = CompileListeners()
 # A kernel before it is looked for: its key, and how its function is made if no store has it.
 
 
-_NAMESPACE = {
-    name: value
-    for module in (machine, conversion, scalar, complex_numbers, separate_memory)
-    for name, value in module.EXPORTS.items()
-}
-
-
 @dataclass(frozen=True, slots=True)
 class WantedKernel:
-    """A specialized kernel, or the text of a function `kernel`, with flags of LLVM.
+    """A kernel with flags of LLVM."""
 
-    The text must differ wherever `constants`, its additional global names, differ.
-    """
-
-    source: SpecializedKernel | str
+    source: SpecializedKernel | GeneratedKernel
     fastmath: tuple[str, ...] = ()
-    constants: Mapping[str, object] | None = None
 
     @property
     def name(self) -> str:
         """Return the name of the kernel, which others may have, too."""
-        return "kernel" if isinstance(self.source, str) else self.source.name
+        return self.source.name
 
     @property
     def key(self) -> str:
         """Return what tells the kernel from all others, in all processes."""
-        source = self.source if isinstance(self.source, str) else self.source.key
-        return f"{self.fastmath}\n{source}"
+        return f"{self.fastmath}\n{self.source.key}"
 
     @property
     def function_name(self) -> str:
@@ -106,26 +92,7 @@ class WantedKernel:
 
     def function(self) -> FunctionType:
         """Return the function to compile."""
-        if isinstance(self.source, str):
-            return _from_text(self.function_name, self.source, self.constants or {})
         return self.source.build(self.function_name)
-
-
-def _from_text(name: str, source: str, constants: Mapping[str, object]) -> FunctionType:
-    _require_kept(source)
-    namespace = {"__name__": __name__, **_NAMESPACE, **constants}
-    exec(compile(source, "<gptrs kernel>", "exec"), namespace)
-    function = namespace["kernel"]
-    assert isinstance(function, FunctionType)
-    function.__name__ = function.__qualname__ = name
-    return function
-
-
-def _require_kept(source: str) -> None:
-    """Raise AssertionError if an array is mentioned last for its address: numba frees it then."""
-    for name in set(re.findall(r"\b(\w+)\.ctypes\b", source)):
-        rest = re.split(rf"\b{name}\b", source)[-1]
-        assert not rest.startswith(".ctypes"), f"`{name}` is mentioned last to take its address"
 
 
 _KERNELS: dict[str, Kernel] = {}
@@ -135,7 +102,7 @@ COMPILING = threading.Lock()
 
 
 def compiled(
-    kernel: KernelFunction | SpecializedKernel, *, fastmath: tuple[str, ...] = ()
+    kernel: KernelFunction | SpecializedKernel | GeneratedKernel, *, fastmath: tuple[str, ...] = ()
 ) -> Kernel:
     """Return the machine code of a kernel; one without bindings needs no `specialize`.
 
@@ -147,22 +114,9 @@ def compiled(
     return _found(WantedKernel(specialized, fastmath))
 
 
-def compiled_task(kernel: KernelFunction | SpecializedKernel) -> int:
+def compiled_task(kernel: KernelFunction | SpecializedKernel | GeneratedKernel) -> int:
     """Return the address of a compiled kernel, for `call_task` and the like in other kernels."""
     return compiled(kernel).address
-
-
-def compiled_source(
-    source: str,
-    *,
-    fastmath: tuple[str, ...] = (),
-    constants: Mapping[str, object] | None = None,
-) -> Kernel:
-    """Return the machine code of the function `kernel` that generated source text defines.
-
-    `source` must differ wherever `constants`, its additional global names, differ.
-    """
-    return _found(WantedKernel(source, fastmath, constants))
 
 
 def address_of_kernel(kernel: Kernel) -> int:

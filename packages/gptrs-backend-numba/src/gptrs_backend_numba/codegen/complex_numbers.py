@@ -76,16 +76,3 @@ def complex_log1p(x):
 def complex_is_finite(x):
     """Return whether both parts are finite."""
     return math.isfinite(x.real) and math.isfinite(x.imag)
-
-
-EXPORTS = {
-    function.__name__: function
-    for function in (
-        complex_divide, complex_reciprocal, complex_rsqrt, complex_power, complex_expm1,
-        complex_log1p, complex_is_finite,
-    )
-} | {
-    "complex_exp": cmath.exp, "complex_log": cmath.log, "complex_sqrt": cmath.sqrt,
-    "complex_sin": cmath.sin, "complex_cos": cmath.cos, "complex_tanh": cmath.tanh,
-}  # fmt: skip
-"""The names that kernel sources use."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from gptrs_backend_numba.codegen.inlining import intrinsic, types
+from gptrs_backend_numba.codegen.inlining import intrinsic, made, named_intrinsic, types
 from gptrs_backend_numba.codegen.machine import call_llvm, unary
 
 
@@ -64,6 +64,24 @@ def convert(typing_context, x, element):
     return target(source, element), generate
 
 
+@made
+def conversion_to(type_):
+    """Return `convert` to a NumPy type as a function of one number."""
+
+    @named_intrinsic(f"conversion_to_{type_.__name__}")
+    def convert_to(typing_context, x):
+        source = types.unliteral(x)
+        target = typing_context.resolve_value_type(type_).instance_type
+
+        def generate(context, builder, signature, arguments):
+            value_type = context.get_value_type(target)
+            return _converted(builder, source, target, value_type, arguments[0])
+
+        return target(source), generate
+
+    return convert_to
+
+
 def _converted(builder, source, target, target_type, value):
     if source == target:
         return value
@@ -120,6 +138,3 @@ def _to_53_bits_odd(builder, type_, x):
 
 
 to_53_bits_odd = unary("to_53_bits_odd", _to_53_bits_odd)
-
-EXPORTS = {"convert": convert, "wrapped": wrapped, "to_53_bits_odd": to_53_bits_odd}
-"""The names that kernel sources use."""

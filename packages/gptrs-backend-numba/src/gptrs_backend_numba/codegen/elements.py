@@ -8,18 +8,19 @@ compiled code that makes a register value of `X[i]`, and `X[i] = store(value)` n
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 
 import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.codegen import scalar
-from gptrs_backend_numba.codegen.conversion import convert, to_53_bits_odd, wrapped
-from gptrs_backend_numba.codegen.inlining import named, register_jitable
+from gptrs_backend_numba.codegen.conversion import conversion_to, convert, to_53_bits_odd, wrapped
+from gptrs_backend_numba.codegen.inlining import Intrinsic, made, named, register_jitable
 from gptrs_backend_numba.codegen.machine import is_narrow
 from gptrs_backend_numba.codegen.scalar import f64_to_f32_odd
 
+Function = Callable[..., object] | Intrinsic
+"""A function in compiled code."""
 Unary = Callable[..., object]
 """A function of one value in compiled code."""
 Binary = Callable[..., object]
@@ -53,35 +54,23 @@ def unchanged(value):
     return value
 
 
-@register_jitable
-def to_truth(element):
-    """Load an `i1`."""
-    return convert(element, np.bool_)
-
-
-@register_jitable
-def from_truth(value):
-    """Store an `i1`."""
-    return convert(value, np.uint8)
-
-
 def load_of(dtype: DType) -> Unary:
     """Return the function from an element in memory to a register value."""
     if is_narrow(dtype):
         return getattr(scalar, f"{dtype}_to_f32")
     if dtype.bits == 4:
         return rounded_of(dtype)
-    return to_truth if dtype.is_bool else unchanged
+    return conversion_to(np.bool_) if dtype.is_bool else unchanged
 
 
 def store_of(dtype: DType) -> Unary:
     """Return the function from a register value to an element in memory; it rounds."""
     if is_narrow(dtype):
         return getattr(scalar, f"f32_to_{dtype}")
-    return from_truth if dtype.is_bool else unchanged
+    return conversion_to(np.uint8) if dtype.is_bool else unchanged
 
 
-@cache
+@made
 def rounded_of(dtype: DType) -> Unary:
     """Return the function that brings a computed value to the precision of its type."""
     if dtype.bits == 4:
@@ -98,9 +87,17 @@ def rounded_of(dtype: DType) -> Unary:
     return rounded
 
 
-@cache
+@made
 def cast_of(source: DType, target: DType) -> Unary:
     """Return the function that converts register values as `cast` does; none is complex to real."""
+    if source is target or not is_narrow(target):
+        return unrounded_cast_of(source, target)
+    return _composed(f"{source}_to_{target}", rounded_of(target), _to_f32_of(source))
+
+
+@made
+def unrounded_cast_of(source: DType, target: DType) -> Unary:
+    """Return `cast_of` without the rounding to a narrow type, which storing does, too."""
     if source is target:
         return unchanged
     if target.is_complex:
@@ -108,14 +105,14 @@ def cast_of(source: DType, target: DType) -> Unary:
     if source.is_complex:
         return _is_not_zero_of(source)
     if is_narrow(target):
-        return _composed(f"{source}_to_{target}", rounded_of(target), _to_f32_of(source))
+        return _to_f32_of(source)
     if target.bits == 4:
         clamped = getattr(scalar, f"clamped_{target}")
-        return _composed(f"{source}_to_{target}", clamped, _converted_to(register_of(target)))
-    return _converted_to(register_of(target))
+        return _composed(f"{source}_to_{target}", clamped, conversion_to(register_of(target)))
+    return conversion_to(register_of(target))
 
 
-@cache
+@made
 def cast_element_of(source: DType, target: DType) -> Unary:
     """Return the function from a register value of one type to an element of another."""
     store = store_of(target)
@@ -128,7 +125,7 @@ def cast_element_of(source: DType, target: DType) -> Unary:
     return _composed(f"{source}_to_{target}_element", store, cast_of(source, target))
 
 
-@cache
+@made
 def load_as(dtype: DType, accumulator: DType) -> Unary:
     """Return the function from an element in memory to a register value of the accumulator."""
     load, accumulated = load_of(dtype), accumulated_of(dtype, accumulator)
@@ -139,7 +136,7 @@ def load_as(dtype: DType, accumulator: DType) -> Unary:
     return _composed(f"{dtype}_element_as_{accumulator}", accumulated, load)
 
 
-@cache
+@made
 def accumulated_of(source: DType, accumulator: DType) -> Unary:
     """Return the function for values on their way into a sum: integers wrap, as the sum does."""
     if not source.is_integer:
@@ -150,7 +147,7 @@ def accumulated_of(source: DType, accumulator: DType) -> Unary:
     return _composed(f"wrapped_to_{accumulator}", rounded_of(accumulator), widened)
 
 
-@cache
+@made
 def _wrapped_to(type_: type[np.generic]) -> Unary:
     @register_jitable
     @named(f"wrapped_to_{type_.__name__}")
@@ -167,16 +164,6 @@ def _composed(name: str, outer: Unary, inner: Unary) -> Unary:
         return outer(inner(value))
 
     return composed
-
-
-@cache
-def _converted_to(type_: type[np.generic]) -> Unary:
-    @register_jitable
-    @named(f"converted_to_{type_.__name__}")
-    def converted(value):
-        return convert(value, type_)
-
-    return converted
 
 
 def _to_complex_of(source: DType, target: DType) -> Unary:
@@ -203,11 +190,11 @@ def _is_not_zero_of(source: DType) -> Unary:
     return is_not_zero
 
 
-@cache
+@made
 def _to_f32_of(source: DType) -> Unary:
     """Return the conversion to f32 before a narrow type: to odd, so that no tie arises there."""
     if source.bits < 32 or source is dtypes.f32:
-        return _converted_to(np.float32)
+        return conversion_to(np.float32)
     exact = to_53_bits_odd if source.is_integer and source.bits == 64 else unchanged
 
     @register_jitable

@@ -13,9 +13,10 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial, update_wrapper
 from importlib import import_module
-from typing import TypeVar, overload
+from types import FunctionType
+from typing import TypeVar, cast, overload
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,6 +373,34 @@ def named(name: str) -> Callable[[Function], Function]:
         return function
 
     return decorate
+
+
+Made = TypeVar("Made", bound=Callable[..., Callable[..., object]])
+
+
+def made(factory: Made) -> Made:
+    """Decorator of a factory of functions of compiled code: one function for given arguments.
+
+    It keeps how it was made, so that another process can make it to compile a kernel that uses it.
+    """
+
+    @cache
+    def make(*arguments: object) -> Callable[..., object]:
+        function = factory(*arguments)
+        if isinstance(function, FunctionType | Intrinsic) and "<" not in function.__qualname__:
+            vars(function).setdefault(_RECIPE, (wrapped, arguments))
+        return function
+
+    wrapped = cast("Made", update_wrapper(make, factory))
+    return wrapped
+
+
+_RECIPE = "recipe"
+
+
+def recipe_of(function: object) -> tuple[object, tuple[object, ...]] | None:
+    """Return the factory that `made` a function, and its arguments; None if none did."""
+    return getattr(function, _RECIPE, None)
 
 
 @overload

@@ -121,6 +121,39 @@ class SpecializedKernel:
         return {**self.template.function.__globals__, **bound}
 
 
+Generate = Callable[..., tuple[str, dict[str, object]]]
+"""Returns the source of a function `kernel`, and its global names."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GeneratedKernel:
+    """A kernel whose source a function writes, from arguments that may be values of bindings."""
+
+    generate: Generate
+    arguments: tuple[object, ...]
+    key: str
+
+    @classmethod
+    def of(cls, generate: Generate, arguments: tuple[object, ...]) -> GeneratedKernel:
+        """Return the kernel that a function writes; both tell it from others in all processes."""
+        return cls(generate, arguments, f"{qualified_name(generate)}{_key_of(arguments)}")
+
+    @property
+    def name(self) -> str:
+        """Return the name of the kernel without its arguments."""
+        return self.generate.__name__
+
+    def build(self, name: str) -> FunctionType:
+        """Return the function, called `name`."""
+        source, names = self.generate(*self.arguments)
+        namespace: dict[str, object] = {"__name__": self.generate.__module__, **names}
+        exec(compile(source, f"<{self.name}>", "exec", dont_inherit=True), namespace)
+        built = namespace["kernel"]
+        assert isinstance(built, FunctionType)
+        built.__name__ = built.__qualname__ = name
+        return built
+
+
 def unique_name(name: str, key: str) -> str:
     """Return a name for the function with this key.
 

@@ -170,6 +170,26 @@ def offset(geometry, at, rank, index):
     return total
 
 
+def _reciprocal_root(builder, type_, x):
+    root = _math("sqrt")(builder, type_, x)
+    return builder.fdiv(ir.Constant(x.type, 1.0), root)
+
+
+def _integer_sign(builder, type_, x):
+    if type_.signed:
+        x = _integer_extreme(">")(builder, type_, x, ir.Constant(x.type, -1))
+    return _integer_extreme("<")(builder, type_, x, ir.Constant(x.type, 1))
+
+
+def _integer_absolute(builder, type_, x):
+    return _integer_extreme(">")(builder, type_, x, builder.neg(x)) if type_.signed else x
+
+
+def _shift_right_low_half(builder, type_, x, y):
+    low = builder.and_(x, ir.Constant(x.type, 15))
+    return _shift(lambda builder, _: builder.lshr, _zero)(builder, type_, low, y)
+
+
 absolute = unary("absolute", _math("fabs"))
 floor = unary("floor", _math("floor"))
 ceil = unary("ceil", _math("ceil"))
@@ -181,8 +201,12 @@ float_minimum = binary("float_minimum", _math("minimum"))
 power = binary("power", _math("pow"))
 divide = binary("divide", lambda builder, type_, x, y: builder.fdiv(x, y))
 float_remainder = binary("float_remainder", lambda builder, type_, x, y: builder.frem(x, y))
+reciprocal = unary("reciprocal", lambda builder, _, x: builder.fdiv(ir.Constant(x.type, 1.0), x))
+reciprocal_root = unary("reciprocal_root", _reciprocal_root)
 negated = unary("negated", lambda builder, type_, x: builder.neg(x))
 complement = unary("complement", lambda builder, type_, x: builder.not_(x))
+integer_sign = unary("integer_sign", _integer_sign)
+integer_absolute = unary("integer_absolute", _integer_absolute)
 wrap_add = binary("wrap_add", lambda builder, type_, x, y: builder.add(x, y))
 wrap_sub = binary("wrap_sub", lambda builder, type_, x, y: builder.sub(x, y))
 wrap_mul = binary("wrap_mul", lambda builder, type_, x, y: builder.mul(x, y))
@@ -195,6 +219,7 @@ quotient = binary("quotient", _quotient)
 remainder = binary("remainder", _remainder)
 shift_left = binary("shift_left", _shift(lambda builder, _: builder.shl, _zero))
 shift_right_logical = binary("shift_right_logical", _shift(lambda builder, _: builder.lshr, _zero))
+shift_right_low_half = binary("shift_right_low_half", _shift_right_low_half)
 shift_right_arithmetic = binary(
     "shift_right_arithmetic",
     _shift(lambda builder, type_: builder.ashr if type_.signed else builder.lshr, _sign_bits),
@@ -215,42 +240,6 @@ def keep_alive(typing_context, array):
     return types.void(array), generate
 
 
-EXPORTS = {
-    "np": np,
-    "pointer": pointer,
-    "offset": offset,
-    "choose": choose,
-    "fma": fma,
-    "absolute": absolute,
-    "floor": floor,
-    "ceil": ceil,
-    "rint": rint,
-    "square_root": square_root,
-    "copysign": copysign,
-    "float_maximum": float_maximum,
-    "float_minimum": float_minimum,
-    "power": power,
-    "divide": divide,
-    "float_remainder": float_remainder,
-    "negated": negated,
-    "complement": complement,
-    "wrap_add": wrap_add,
-    "wrap_sub": wrap_sub,
-    "wrap_mul": wrap_mul,
-    "bit_and": bit_and,
-    "bit_or": bit_or,
-    "bit_xor": bit_xor,
-    "integer_maximum": integer_maximum,
-    "integer_minimum": integer_minimum,
-    "quotient": quotient,
-    "remainder": remainder,
-    "shift_left": shift_left,
-    "shift_right_logical": shift_right_logical,
-    "shift_right_arithmetic": shift_right_arithmetic,
-}
-"""The names that kernel sources use."""
-
-
 # Element types in kernels: the types they are loaded, computed on, rounded and stored as.
 #
 # `i1` is a byte in memory and a truth value in a register. Floats of 8 and 16 bits are unsigned
@@ -267,86 +256,6 @@ NUMBERS: tuple[DType, ...] = (*INTEGERS, *FLOATS, dtypes.cf32, dtypes.cf64)
 def is_narrow(dtype: DType) -> bool:
     """Return whether the type is computed on as float32 and rounded."""
     return dtype.is_float and dtype.bits <= 16
-
-
-def register(dtype: DType) -> str:
-    """Return the NumPy type, as source, of a value of this type in a register."""
-    if is_narrow(dtype):
-        return "np.float32"
-    if dtype.bits == 4:
-        return "np.int8" if dtype.kind == "signed" else "np.uint8"
-    return f"np.{dtype.numpy.name}" if not dtype.is_bool else "np.bool_"
-
-
-def memory(dtype: DType) -> str:
-    """Return the NumPy type, as source, of an element of this type in memory."""
-    if is_narrow(dtype):
-        return f"np.uint{dtype.bits}"
-    return "np.uint8" if dtype.is_bool else register(dtype)
-
-
-def typed_pointer(address: str, dtype: DType) -> str:
-    """Return the source of a pointer to elements of this type."""
-    return f"pointer({address}, {memory(dtype)})"
-
-
-def load(dtype: DType, element: str) -> str:
-    """Return the source of the register value of `element`, an indexed pointer."""
-    if is_narrow(dtype):
-        return f"{dtype}_to_f32({element})"
-    if dtype.bits == 4:
-        return rounded(dtype, element)
-    return f"convert({element}, np.bool_)" if dtype.is_bool else element
-
-
-def store(dtype: DType, value: str) -> str:
-    """Return the source of the value to assign to an element for a register value."""
-    if is_narrow(dtype):
-        return f"f32_to_{dtype}({value})"
-    return f"convert({value}, np.uint8)" if dtype.is_bool else value
-
-
-def rounded(dtype: DType, value: str) -> str:
-    """Return the source of a computed value rounded to the precision of its type."""
-    if dtype.bits == 4:
-        return f"wrapped_{dtype}({value})"
-    return f"{dtype}_to_f32(f32_to_{dtype}({value}))" if is_narrow(dtype) else value
-
-
-def cast(value: str, source: DType, target: DType) -> str:
-    """Return the source of a register value converted as by `cast`, never from complex to real."""
-    if source is target:
-        return value
-    if target.is_complex:
-        return _to_complex(value, source, target)
-    if source.is_complex:
-        return f"({value} != {register(source)}(0))"
-    if is_narrow(target):
-        return rounded(target, _to_f32(value, source))
-    converted = f"convert({value}, {register(target)})"
-    return f"clamped_{target}({converted})" if target.bits == 4 else converted
-
-
-def cast_element(value: str, source: DType, target: DType) -> str:
-    """Return the source of the value to assign to an element for one converted as by `cast`."""
-    if is_narrow(target) and source is not target:
-        return store(target, _to_f32(value, source))  # which rounds it
-    return store(target, cast(value, source, target))
-
-
-def _to_complex(value: str, source: DType, target: DType) -> str:
-    if not source.is_complex:
-        value = cast(value, source, dtypes.f32 if target is dtypes.cf32 else dtypes.f64)
-    return f"{register(target)}({value})"
-
-
-def _to_f32(value: str, source: DType) -> str:
-    """Return the source of an f32 before a narrow type: to odd, so that no tie arises there."""
-    if source.is_integer and source.bits == 64:
-        value = f"to_53_bits_odd({value})"
-    if source.bits >= 32 and source is not dtypes.f32:
-        value = f"f64_to_f32_odd(convert({value}, np.float64))"
-    return f"convert({value}, np.float32)"
 
 
 def constant(value: complex, dtype: DType) -> np.generic:

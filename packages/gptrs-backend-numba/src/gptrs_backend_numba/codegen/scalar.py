@@ -231,18 +231,3 @@ def clamped_si4(x):
 def clamped_ui4(x):
     """Return the nearest number of 4 bits."""
     return integer_minimum(x, np.uint8(15))
-
-
-EXPORTS = {
-    function.__name__: function
-    for function in (
-        exp_f32, tanh_f32, erf_f32, logistic_f32, logistic_f64, sign_f32, sign_f64,
-        f16_to_f32, f32_to_f16, bf16_to_f32, f32_to_bf16, f64_to_f32_odd,
-        f8e5m2_to_f32, f32_to_f8e5m2, f8e4m3_to_f32, f32_to_f8e4m3,
-        wrapped_si4, wrapped_ui4, clamped_si4, clamped_ui4,
-    )
-} | {
-    "exp_f64": math.exp, "tanh_f64": math.tanh, "erf_f64": math.erf,
-    "expm1": math.expm1, "log": math.log, "log1p": math.log1p, "sin": math.sin, "cos": math.cos,
-}  # fmt: skip
-"""The names that kernel sources use."""

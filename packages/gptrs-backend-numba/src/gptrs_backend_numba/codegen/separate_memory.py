@@ -8,7 +8,7 @@ element is read before it is written.
 
 from __future__ import annotations
 
-from gptrs_backend_numba.codegen.inlining import intrinsic, named_intrinsic, types
+from gptrs_backend_numba.codegen.inlining import intrinsic, made, named_intrinsic, types
 
 MOST_RESULTS = 4
 """The most results of a loop."""
@@ -35,9 +35,12 @@ def read_apart(typing_context, memory, index):
     return memory.dtype(memory, index), generate
 
 
-def _write_apart(number):
+@made
+def write_apart(number):
+    """Return the function that writes an element of the result with this number."""
+
     @named_intrinsic(f"write_apart_{number}")
-    def write_apart(typing_context, memory, index, value):
+    def write(typing_context, memory, index, value):
         def generate(context, builder, signature, arguments):
             value = context.cast(builder, arguments[2], signature.args[2], signature.args[0].dtype)
             stored = builder.store(value, _place(context, builder, signature, arguments))
@@ -48,16 +51,9 @@ def _write_apart(number):
 
         return types.void(memory, index, value), generate
 
-    return write_apart
+    return write
 
 
 def _place(context, builder, signature, arguments):
     element = context.get_data_type(signature.args[0].dtype)
     return builder.gep(arguments[0], [arguments[1]], source_etype=element)
-
-
-EXPORTS = {
-    "read_apart": read_apart,
-    **{f"write_apart_{number}": _write_apart(number) for number in range(MOST_RESULTS)},
-}
-"""The names that generated kernels use."""

@@ -35,8 +35,7 @@ def _compile(spec: object) -> None:
     # The process that asked compiles what fails here, and has the error for its own.
     with suppress(Exception):
         source, fastmath = cast("tuple[object, list[str]]", spec)
-        kernel = source if isinstance(source, str) else kernel_of(source)
-        compile_if_free(WantedKernel(kernel, tuple(fastmath)))
+        compile_if_free(WantedKernel(kernel_of(source), tuple(fastmath)))
 
 
 class _Lines:

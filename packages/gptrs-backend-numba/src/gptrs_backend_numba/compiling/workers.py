@@ -21,6 +21,7 @@ import numpy as np
 from gptrs.backend.memory import memory_bytes
 from gptrs.backend.process_limits import granted_cpus
 from gptrs.errors import UsageError
+from gptrs.ir.dtypes import DType, by_name
 from gptrs_backend_numba.codegen.compiled import (
     LISTENERS,
     WantedKernel,
@@ -28,8 +29,14 @@ from gptrs_backend_numba.codegen.compiled import (
     is_stored,
     kernel_store,
 )
+from gptrs_backend_numba.codegen.inlining import recipe_of
 from gptrs_backend_numba.codegen.interpreter import run_schedule
-from gptrs_backend_numba.codegen.kernel import KernelFunction, SpecializedKernel, qualified_name
+from gptrs_backend_numba.codegen.kernel import (
+    GeneratedKernel,
+    KernelFunction,
+    SpecializedKernel,
+    qualified_name,
+)
 from gptrs_backend_numba.codegen.tasks import compute_sizes, place_sizes, stop_kernel, worker_kernel
 
 VARIABLE: Final = "GPTRS_NUMBA_COMPILERS"
@@ -147,13 +154,18 @@ BESIDE = Workers(lambda: 1, _CODE_BESIDE)
 
 
 def spec_of(value: object) -> object:
-    """Return JSON for a specialized kernel, or for one of its bindings.
+    """Return JSON for a kernel, or for one of its bindings or arguments.
 
     TypeError for what another process cannot find by its name.
     """
     if isinstance(value, SpecializedKernel):
         bindings = {name: spec_of(bound) for name, bound in value.bindings.items()}
         return {"kernel": _named(value.template, value.template.function), "bindings": bindings}
+    if isinstance(value, GeneratedKernel):
+        arguments = [spec_of(each) for each in value.arguments]
+        return {"generate": _named(value.generate, value.generate), "with": arguments}
+    if isinstance(value, DType):
+        return {"dtype": value.name}
     if isinstance(value, np.generic):
         scalar = np.asarray(cast("np.generic[Any]", value))
         return {"scalar": [scalar.dtype.str, scalar.tobytes().hex()]}
@@ -163,13 +175,17 @@ def spec_of(value: object) -> object:
         return value
     if isinstance(value, tuple):
         return [spec_of(each) for each in cast("tuple[object, ...]", value)]
+    recipe = recipe_of(value)
+    if recipe is not None:
+        factory, arguments = recipe
+        return {"made": _named(factory, factory), "with": [spec_of(each) for each in arguments]}
     return {"object": _named(value, value)}
 
 
-def kernel_of(spec: object) -> SpecializedKernel:
+def kernel_of(spec: object) -> SpecializedKernel | GeneratedKernel:
     """Return the kernel that `spec_of` wrote down; the errors of what it names are passed on."""
     kernel = _value_of(spec)
-    if not isinstance(kernel, SpecializedKernel):
+    if not isinstance(kernel, SpecializedKernel | GeneratedKernel):
         raise TypeError(f"a `{type(kernel).__name__}` is no kernel")
     return kernel
 
@@ -186,6 +202,12 @@ def _value_of(spec: object) -> object:
             raise TypeError(f"`{fields['kernel']}` is no kernel")
         bindings = fields["bindings"].items()
         return template.specialize(**{name: _value_of(bound) for name, bound in bindings})
+    if "generate" in fields:
+        return GeneratedKernel.of(_found(fields["generate"]), tuple(map(_value_of, fields["with"])))
+    if "made" in fields:
+        return _found(fields["made"])(*map(_value_of, fields["with"]))
+    if "dtype" in fields:
+        return by_name(fields["dtype"])
     if "scalar" in fields:
         dtype, content = fields["scalar"]
         return np.frombuffer(bytes.fromhex(content), np.dtype(dtype))[0]
@@ -208,7 +230,7 @@ def _named(value: object, function: object) -> list[str]:
     return place
 
 
-def _found(place: list[str]) -> object:
+def _found(place: list[str]) -> Any:
     module, names = place
     get: Callable[[object, str], object] = getattr
     return reduce(get, names.split("."), cast("object", import_module(module)))
@@ -262,22 +284,20 @@ def compile_beside(kernels: Iterable[WantedKernel]) -> None:
 
 def _spec(kernel: WantedKernel) -> object:
     """Return JSON that another process makes the kernel from, None if none can."""
-    if kernel.constants is not None:
-        return None
-    source = kernel.source
     try:
-        return [source if isinstance(source, str) else spec_of(source), list(kernel.fastmath)]
+        return [spec_of(kernel.source), list(kernel.fastmath)]
     except TypeError:  # a function that was made for it is among its bindings
         return None
 
 
 def _size(kernel: WantedKernel) -> int:
     """Return how long the kernel is, a measure of how long its compilation takes."""
-    source = kernel.source
-    return len(source) if isinstance(source, str) else _bytecode(source)
+    return _bytecode(kernel.source)
 
 
 def _bytecode(value: object) -> int:
+    if isinstance(value, GeneratedKernel):
+        return len(value.generate(*value.arguments)[0])
     if isinstance(value, SpecializedKernel):
         bound = sum(map(_bytecode, value.bindings.values()))
         return _bytecode(value.template) + bound

@@ -1,145 +1,241 @@
-"""Sources of elementwise kernels: a group of ops becomes one loop over strided operands."""
+"""Elementwise kernels: a group of ops becomes one loop over strided operands.
+
+Ops are functions of compiled code; `fused_loops` writes the loop that calls them.
+"""
 
 from __future__ import annotations
 
+import cmath
+import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
 from gptrs.ir.dtypes import DType, Kind
 from gptrs.ir.op import Op
 from gptrs.ir.ops import elementwise as ops
-from gptrs_backend_numba.codegen.machine import (
-    cast,
-    cast_element,
-    is_narrow,
-    load,
-    register,
-    rounded,
-    store,
-    typed_pointer,
+from gptrs_backend_numba.codegen import complex_numbers, machine, scalar
+from gptrs_backend_numba.codegen.conversion import convert
+from gptrs_backend_numba.codegen.elements import (
+    Unary,
+    load_of,
+    memory_of,
+    register_of,
+    rounded_of,
+    store_of,
+    unchanged,
+    unrounded_cast_of,
 )
-from gptrs_backend_numba.kernels import elementwise_tasks as sharing
+from gptrs_backend_numba.codegen.inlining import made, named, register_jitable
+from gptrs_backend_numba.codegen.kernel import GeneratedKernel
+from gptrs_backend_numba.codegen.machine import is_narrow
+from gptrs_backend_numba.kernels.elementwise_tasks import OTHERS, OTHERS_OF_SEVERAL
+from gptrs_backend_numba.kernels.fused_loops import Step, fused
 
-_FLOAT = {
-    "neg": "-{0}",
-    "abs": "absolute({0})",
-    "sign": "sign_{t}({0})",
-    "exp": "exp_{t}({0})",
-    "expm1": "expm1({0})",
-    "log": "log({0})",
-    "log1p": "log1p({0})",
-    "sqrt": "square_root({0})",
-    "rsqrt": "divide(convert(1.0, {r}), square_root({0}))",
-    "reciprocal": "divide(convert(1.0, {r}), {0})",
-    "sin": "sin({0})",
-    "cos": "cos({0})",
-    "tanh": "tanh_{t}({0})",
-    "logistic": "logistic_{t}({0})",
-    "erf": "erf_{t}({0})",
-    "floor": "floor({0})",
-    "ceil": "ceil({0})",
-    "round_nearest_even": "rint({0})",
-    "is_finite": "({0} - {0} == {0} - {0})",
-    "add": "{0} + {1}",
-    "sub": "{0} - {1}",
-    "mul": "{0} * {1}",
-    "div": "divide({0}, {1})",
-    "rem": "float_remainder({0}, {1})",
-    "pow": "power({0}, {1})",
-    "maximum": "float_maximum({0}, {1})",
-    "minimum": "float_minimum({0}, {1})",
-    "select": "choose({0}, {1}, {2})",
-    "clamp": "float_minimum(float_maximum({0}, {1}), {2})",
+
+@register_jitable
+def is_finite(x):
+    """Return whether a float is neither infinite nor NaN."""
+    return x - x == x - x
+
+
+@register_jitable
+def clamped_float(x, low, high):
+    """Return the float within bounds that is nearest to `x`; NaN if any of the three is."""
+    return machine.float_minimum(machine.float_maximum(x, low), high)
+
+
+@register_jitable
+def clamped_integer(x, low, high):
+    """Return the integer within bounds that is nearest to `x`."""
+    return machine.integer_minimum(machine.integer_maximum(x, low), high)
+
+
+@register_jitable
+def first(x, exponent):
+    """Return `x`."""
+    return x
+
+
+@register_jitable
+def squared(x, exponent):
+    """Return `x` squared."""
+    return x * x
+
+
+@register_jitable
+def cubed(x, exponent):
+    """Return `x` cubed, by two products."""
+    return x * x * x
+
+
+SMALL_POWERS: dict[int, Unary] = {1: first, 2: squared, 3: cubed}
+"""Functions of a base and a constant exponent."""
+
+
+@made
+def _complex_of(name: str, dtype: DType) -> Unary:
+    """Return a function of complex128 for operands of a complex type, its result rounded to it."""
+    compute, type_ = _OF_COMPLEX[name], register_of(dtype)
+
+    @register_jitable
+    @named(f"{name}_of_{dtype}")
+    def of_one(x):
+        return type_(compute(np.complex128(x)))
+
+    @register_jitable
+    @named(f"{name}_of_two_{dtype}")
+    def of_two(x, y):
+        return type_(compute(np.complex128(x), np.complex128(y)))
+
+    return of_two if name in ("div", "pow") else of_one
+
+
+@made
+def _of_truths(direction: ops.Direction) -> Unary:
+    """Return the comparison of truth values, as numbers."""
+    compare = _COMPARISONS[direction]
+
+    @register_jitable
+    @named(f"truths_{direction}")
+    def compared(x, y):
+        return compare(convert(x, np.uint8), convert(y, np.uint8))
+
+    return compared
+
+
+_FLOAT: dict[str, object] = {
+    "neg": operator.neg,
+    "abs": machine.absolute,
+    "expm1": math.expm1,
+    "log": math.log,
+    "log1p": math.log1p,
+    "sqrt": machine.square_root,
+    "rsqrt": machine.reciprocal_root,
+    "reciprocal": machine.reciprocal,
+    "sin": math.sin,
+    "cos": math.cos,
+    "floor": machine.floor,
+    "ceil": machine.ceil,
+    "round_nearest_even": machine.rint,
+    "is_finite": is_finite,
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": machine.divide,
+    "rem": machine.float_remainder,
+    "pow": machine.power,
+    "maximum": machine.float_maximum,
+    "minimum": machine.float_minimum,
+    "select": machine.choose,
+    "clamp": clamped_float,
 }
-_INTEGER = {
-    "neg": "negated({0})",
-    "not": "complement({0})",
-    "add": "wrap_add({0}, {1})",
-    "sub": "wrap_sub({0}, {1})",
-    "mul": "wrap_mul({0}, {1})",
-    "div": "quotient({0}, {1})",
-    "rem": "remainder({0}, {1})",
-    "maximum": "integer_maximum({0}, {1})",
-    "minimum": "integer_minimum({0}, {1})",
-    "and": "bit_and({0}, {1})",
-    "or": "bit_or({0}, {1})",
-    "xor": "bit_xor({0}, {1})",
-    "shift_left": "shift_left({0}, {1})",
-    "shift_right_arithmetic": "shift_right_arithmetic({0}, {1})",
-    "shift_right_logical": "shift_right_logical({0}, {1})",
-    "select": "choose({0}, {1}, {2})",
-    "clamp": "integer_minimum(integer_maximum({0}, {1}), {2})",
+_F64: dict[str, object] = {
+    **_FLOAT,
+    "exp": math.exp,
+    "tanh": math.tanh,
+    "erf": math.erf,
+    "sign": scalar.sign_f64,
+    "logistic": scalar.logistic_f64,
 }
-_COMPLEX = {
-    "neg": "-{0}",
-    "add": "{0} + {1}",
-    "sub": "{0} - {1}",
-    "mul": "{0} * {1}",
-    "is_finite": "complex_is_finite({0})",
-    "select": "choose({0}, {1}, {2})",
-    **{
-        name: f"{{r}}(complex_{name}(np.complex128({{0}})))"
-        for name in ("exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "sin", "cos")
-    },
-    "tanh": "{r}(complex_tanh(np.complex128({0})))",
-    "div": "{r}(complex_divide(np.complex128({0}), np.complex128({1})))",
-    "pow": "{r}(complex_power(np.complex128({0}), np.complex128({1})))",
+_F32: dict[str, object] = {
+    **_FLOAT,
+    "exp": scalar.exp_f32,
+    "tanh": scalar.tanh_f32,
+    "erf": scalar.erf_f32,
+    "sign": scalar.sign_f32,
+    "logistic": scalar.logistic_f32,
 }
-_FOUR_BITS = {"shift_right_logical": "shift_right_logical(bit_and({0}, {r}(15)), {1})"}
-_TEMPLATES: dict[Kind, dict[str, str]] = {
-    "float": _FLOAT,
-    "complex": _COMPLEX,
-    "signed": {
-        **_INTEGER,
-        "abs": "integer_maximum({0}, negated({0}))",
-        "sign": "integer_minimum(integer_maximum({0}, {r}(-1)), {r}(1))",
-    },
-    "unsigned": {**_INTEGER, "abs": "{0}", "sign": "integer_minimum({0}, {r}(1))"},
-    "bool": {
-        "not": "complement({0})",
-        "and": "bit_and({0}, {1})",
-        "or": "bit_or({0}, {1})",
-        "xor": "bit_xor({0}, {1})",
-        "maximum": "bit_or({0}, {1})",
-        "minimum": "bit_and({0}, {1})",
-        "select": "choose({0}, {1}, {2})",
-    },
+"""For narrow floats, too."""
+_LOGIC: dict[str, object] = {
+    "not": machine.complement,
+    "and": machine.bit_and,
+    "or": machine.bit_or,
+    "xor": machine.bit_xor,
+    "select": machine.choose,
 }
-COMPARISONS: dict[ops.Direction, str] = {
-    "lt": "<",
-    "le": "<=",
-    "eq": "==",
-    "ge": ">=",
-    "gt": ">",
-    "ne": "!=",
+_BOOL: dict[str, object] = {**_LOGIC, "maximum": machine.bit_or, "minimum": machine.bit_and}
+_INTEGER: dict[str, object] = {
+    **_LOGIC,
+    "neg": machine.negated,
+    "abs": machine.integer_absolute,
+    "sign": machine.integer_sign,
+    "add": machine.wrap_add,
+    "sub": machine.wrap_sub,
+    "mul": machine.wrap_mul,
+    "div": machine.quotient,
+    "rem": machine.remainder,
+    "maximum": machine.integer_maximum,
+    "minimum": machine.integer_minimum,
+    "shift_left": machine.shift_left,
+    "shift_right_arithmetic": machine.shift_right_arithmetic,
+    "shift_right_logical": machine.shift_right_logical,
+    "clamp": clamped_integer,
 }
-SMALL_POWERS = {"1": "{0}", "2": "{0} * {0}", "3": "{0} * {0} * {0}"}
+_FOUR_BITS = {**_INTEGER, "shift_right_logical": machine.shift_right_low_half}
+_COMPLEX: dict[str, object] = {
+    "neg": operator.neg,
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "is_finite": complex_numbers.complex_is_finite,
+    "select": machine.choose,
+}
+_OF_COMPLEX: dict[str, object] = {
+    "exp": cmath.exp,
+    "expm1": complex_numbers.complex_expm1,
+    "log": cmath.log,
+    "log1p": complex_numbers.complex_log1p,
+    "sqrt": cmath.sqrt,
+    "rsqrt": complex_numbers.complex_rsqrt,
+    "reciprocal": complex_numbers.complex_reciprocal,
+    "sin": cmath.sin,
+    "cos": cmath.cos,
+    "tanh": cmath.tanh,
+    "div": complex_numbers.complex_divide,
+    "pow": complex_numbers.complex_power,
+}
+"""Functions of complex128."""
+_BY_KIND: dict[Kind, dict[str, object]] = {
+    "complex": _COMPLEX, "signed": _INTEGER, "unsigned": _INTEGER, "bool": _BOOL,
+}  # fmt: skip
+_COMPARISONS: dict[ops.Direction, object] = {
+    "lt": operator.lt,
+    "le": operator.le,
+    "eq": operator.eq,
+    "ge": operator.ge,
+    "gt": operator.gt,
+    "ne": operator.ne,
+}
+DIRECTIONS = tuple(_COMPARISONS)
+"""Of comparisons."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One op of a group: operands and result are register names, with their element types.
+    """One op of a group, on values by their numbers: those of the tensors read, then results.
 
-    `power` is the exponent of a `pow` whose exponent is a constant 1, 2 or 3, as text. `text` is
-    source that computes the result, for an op that has no template here.
+    `power` is the exponent of a `pow` whose exponent is a constant 1, 2 or 3. `function` computes
+    the result where the op has none in the tables here.
     """
 
     op: Op
-    operands: tuple[tuple[str, DType], ...]
-    result: tuple[str, DType]
-    power: str | None = None
-    text: str | None = None
+    operands: tuple[tuple[int, DType], ...]
+    result: DType
+    power: int | None = None
+    function: Unary | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The access of a kernel to one tensor: its register, element type, and innermost stride class.
+    """The access of a kernel to one tensor: its element type, and innermost stride class.
 
     `inner` is 0 or 1 where the innermost stride has that value, None for any other.
     """
 
-    name: str
     dtype: DType
     inner: int | None
     fixed: bool = False
@@ -147,51 +243,36 @@ class Access:
 
 
 def computes(op: type[Op], dtype: DType) -> bool:
-    """Return whether `expression` knows the op on operands of type `dtype`."""
-    return op in (ops.Cast, ops.Compare) or op.name in _TEMPLATES.get(dtype.kind, {})
+    """Return whether there is a function that computes the op on operands of type `dtype`."""
+    return op in (ops.Cast, ops.Compare) or _function_of(op.name, dtype) is not None
 
 
-def expression(operation: Operation) -> str:
-    """Return the source that computes the result of one op from register names."""
-    if operation.text is not None:
-        return operation.text
-    op = operation.op
+def _function_of(name: str, dtype: DType) -> object | None:
+    if dtype.is_complex and name in _OF_COMPLEX:
+        return _complex_of(name, dtype)
+    if dtype.is_float:
+        return (_F64 if dtype.bits == 64 else _F32).get(name)
+    return (_FOUR_BITS if dtype.bits == 4 else _BY_KIND[dtype.kind]).get(name)
+
+
+def _step(operation: Operation) -> Step:
+    op, result = operation.op, operation.result
+    numbers = tuple(number for number, _ in operation.operands)
+    if operation.function is not None:
+        return operation.function, numbers, unchanged, None
     dtype = operation.operands[op.data_operand][1]
+    rounded = rounded_of(result) if result is dtype and op.name != "select" else unchanged
     if isinstance(op, ops.Cast):
-        return cast(operation.operands[0][0], dtype, operation.result[1])
-    value = _unrounded(operation)
-    exact = op.name == "select" or operation.result[1] is not dtype
-    return value if exact else rounded(dtype, value)
-
-
-def element(operation: Operation) -> str:
-    """Return the source of the value to assign to an element for the result of one op."""
-    op, (_, target) = operation.op, operation.result
-    if isinstance(op, ops.Cast) and operation.text is None:
-        return cast_element(*operation.operands[0], target)
-    if is_narrow(target) and operation.text is None:
-        return store(target, _unrounded(operation))  # which rounds it
-    return store(target, expression(operation))
-
-
-def _unrounded(operation: Operation) -> str:
-    op = operation.op
-    names = [name for name, _ in operation.operands]
-    dtype = operation.operands[op.data_operand][1]
-    if isinstance(op, ops.Compare):
-        sides = [f"convert({name}, np.uint8)" if dtype.is_bool else name for name in names]
-        return f"{sides[0]} {COMPARISONS[op.direction]} {sides[1]}"
-    template = _template(operation, dtype)
-    return template.format(*names, t="f32" if is_narrow(dtype) else dtype, r=register(dtype))
-
-
-def _template(operation: Operation, dtype: DType) -> str:
-    if operation.power is not None:
-        return SMALL_POWERS[operation.power]
-    name = operation.op.name
-    if dtype.bits == 4 and name in _FOUR_BITS:
-        return _FOUR_BITS[name]
-    return _TEMPLATES[dtype.kind][name]
+        function = unrounded_cast_of(dtype, result)
+        rounded = rounded_of(result) if is_narrow(result) and result is not dtype else unchanged
+    elif isinstance(op, ops.Compare):
+        function = _of_truths(op.direction) if dtype.is_bool else _COMPARISONS[op.direction]
+    elif operation.power is not None:
+        function = SMALL_POWERS[operation.power]
+    else:
+        function = _function_of(op.name, dtype)
+    zero = register_of(dtype)(0) if can_fail(op, dtype) else None
+    return function, numbers, rounded, zero
 
 
 def can_fail(op: Op, dtype: DType) -> bool:
@@ -199,123 +280,82 @@ def can_fail(op: Op, dtype: DType) -> bool:
     return isinstance(op, (ops.Div, ops.Rem)) and dtype.is_integer
 
 
-@lru_cache(maxsize=1024)
-def source(
-    rank: int, inputs: tuple[Access, ...], output: Access, operations: tuple[Operation, ...]
-) -> str:
-    """A kernel of the addresses of the inputs, of the output, and of a geometry, `rank` >= 1 loops.
+def copy_operation(number: int, dtype: DType) -> Operation:
+    """Return the operation that gives a value as it is."""
+    return cast_operation(number, dtype, dtype)
 
-    The geometry has the sizes of the axes, then the strides of each input that is not fixed, then
-    those of the output. Returns 1 when an integer was divided by zero.
-    """
-    fails = any(map(_divides, operations))
-    lines = [f"def kernel({''.join(f'a_{x.name}, ' for x in inputs)}a_out, geometry):"]
-    lines += ["    G = pointer(geometry, np.int64)"] + ["    failed = False"] * fails
-    lines += [f"    n{axis} = G[{axis}]" for axis in range(rank)]
-    lines += _loops(rank, inputs, output, operations, rank)
-    lines.append("    return 1 if failed else 0" if fails else "    return 0")
-    return "\n".join(lines) + "\n"
+
+def cast_operation(number: int, dtype: DType, target: DType) -> Operation:
+    """Return the conversion of a value; to its own type it is a plain copy."""
+    return Operation(ops.Cast(target), ((number, dtype),), target)
+
+
+# Kernels of groups.
 
 
 @lru_cache(maxsize=1024)
-def task_source(
+def whole_kernel(
     rank: int, inputs: tuple[Access, ...], output: Access, operations: tuple[Operation, ...]
-) -> str:
-    """Return the kernel of `source` as a task of `run_elementwise`, which computes one block.
+) -> GeneratedKernel:
+    """Return a kernel of the addresses of the inputs, of the output, and of a geometry.
 
-    Before the strides, the geometry has room for the addresses of the inputs after the second, the
-    sizes of the axes, and those of a block.
+    The geometry has the sizes of the axes, at least one, then the strides of each input that is not
+    fixed, then those of the output. The kernel returns 1 when an integer was divided by zero.
     """
-    first = min(2, len(inputs))
-    names = [f"a_{x.name}" for x in inputs[:first]] + ["unused"] * (2 - first)
-    lines = [f"def kernel({', '.join(names)}, a_out, geometry, task):"]
-    lines.append("    G = pointer(geometry, np.int64)")
-    lines += [f"    a_{x.name} = G[{place}]" for place, x in enumerate(inputs[first:])]
-    for axis in reversed(range(rank)):
-        at = sharing.EXTRA + axis
-        lines += [
-            f"    count = (G[{at}] + G[{at + rank}] - 1) // G[{at + rank}]",
-            f"    b{axis} = task % count * G[{at + rank}]",
-            f"    n{axis} = min(G[{at}], b{axis} + G[{at + rank}])",
-            "    task = task // count",
-        ]
-    at = sharing.EXTRA + 2 * rank
-    lines += _loops(rank, inputs, output, operations, at, begin="b{}, ")
-    return "\n".join([*lines, "    return 0"]) + "\n"
+    return _kernel(rank, inputs, (_result(inputs, operations, output),), operations, None)
 
 
-def _loops(
+@lru_cache(maxsize=1024)
+def task_kernel(
+    rank: int, inputs: tuple[Access, ...], output: Access, operations: tuple[Operation, ...]
+) -> GeneratedKernel:
+    """Return the kernel of `whole_kernel` as a task that computes one block.
+
+    Its arguments are the addresses of the first two inputs, of the output and of the geometry, and
+    the number of the task. Before the strides, the geometry has room for `OTHERS` addresses, of the
+    inputs after the second, the sizes of the axes, and those of a block.
+    """
+    return _kernel(rank, inputs, (_result(inputs, operations, output),), operations, OTHERS)
+
+
+def several_kernel(
+    rank: int,
+    inputs: tuple[Access, ...],
+    outputs: Sequence[tuple[int, Access]],
+    operations: tuple[Operation, ...],
+) -> GeneratedKernel:
+    """Return the task that computes a block of several results, given by the numbers of values.
+
+    Its geometry has room for `OTHERS_OF_SEVERAL` addresses: those of the results before the last
+    one are at the end. A result overlaps nothing, or lies exactly where an operand of it does.
+    """
+    return _kernel(rank, inputs, tuple(outputs), operations, OTHERS_OF_SEVERAL, apart=True)
+
+
+def _result(
+    inputs: Sequence[Access], operations: Sequence[Operation], access: Access
+) -> tuple[int, Access]:
+    return len(inputs) + len(operations) - 1, access
+
+
+def _kernel(
     rank: int,
     inputs: Sequence[Access],
-    output: Access,
+    outputs: Sequence[tuple[int, Access]],
     operations: Sequence[Operation],
-    at: int,
-    begin: str = "",
-) -> list[str]:
-    """The loops, with what they need of the geometry from `at` on; `begin` formats with an axis."""
-    lines: list[str] = []
-    for access in (*inputs, output):
-        lines.append(f"    p_{access.name} = {typed_pointer(f'a_{access.name}', access.dtype)}")
-        if access.fixed:
-            lines.append(f"    {access.name} = {load(access.dtype, f'p_{access.name}[0]')}")
-            continue
-        # numba spends time on what is not read, too.
-        read = rank if access.inner is None else rank - 1
-        lines += [f"    s_{access.name}{axis} = G[{at + axis}]" for axis in range(read)]
-        at += rank
-    for axis in range(rank - 1):
-        walk = f"for i{axis} in range({begin.format(axis)}n{axis}):"
-        lines.append("    " * (axis + 1) + walk)
-    walk = f"for i in range({begin.format(rank - 1)}n{rank - 1}):"
-    lines += ["    " * rank + line for line in _row(rank, inputs, output, operations, walk)]
-    return lines
+    others: int | None,
+    *,
+    apart: bool = False,
+) -> GeneratedKernel:
+    reads = tuple((memory_of(x.dtype), x.inner, x.fixed, load_of(x.dtype)) for x in inputs)
+    writes = tuple(
+        (memory_of(x.dtype), x.inner, number, *_stored(x.dtype)) for number, x in outputs
+    )
+    return GeneratedKernel.of(
+        fused, (rank, reads, writes, tuple(map(_step, operations)), others, apart)
+    )
 
 
-def _row(
-    rank: int,
-    inputs: Sequence[Access],
-    output: Access,
-    operations: Sequence[Operation],
-    walk: str,
-) -> list[str]:
-    """The innermost loop, which begins with `walk`, and what is computed before it for each row."""
-    walked = [access for access in (*inputs, output) if not access.fixed]
-    lines: list[str] = []
-    for access in walked:
-        terms = [f"i{axis} * s_{access.name}{axis}" for axis in range(rank - 1)]
-        lines += [f"o_{access.name} = {' + '.join(terms)}"] if terms else []
-    for access in walked:
-        if access.inner == 0 and access is not output:
-            lines.append(f"{access.name} = {load(access.dtype, _element(access, rank))}")
-    lines.append(walk)
-    for access in inputs:
-        if not access.fixed and access.inner != 0:
-            lines.append(f"    {access.name} = {load(access.dtype, _element(access, rank))}")
-    for operation in operations[:-1]:
-        lines.append(f"    {operation.result[0]} = {expression(operation)}")
-    lines += [f"    {_failure(operation)}" for operation in filter(_divides, operations)]
-    lines.append(f"    {_element(output, rank)} = {element(operations[-1])}")
-    return lines
-
-
-def _divides(operation: Operation) -> bool:
-    return can_fail(operation.op, operation.operands[-1][1])
-
-
-def _failure(operation: Operation) -> str:
-    name, dtype = operation.operands[-1]
-    return f"failed |= {name} == {register(dtype)}(0)"
-
-
-def _element(access: Access, rank: int) -> str:
-    terms = [f"o_{access.name}"] * (rank > 1)
-    if access.inner is None:
-        terms.append(f"i * s_{access.name}{rank - 1}")
-    elif access.inner == 1:
-        terms.append("i")
-    return f"p_{access.name}[{' + '.join(terms) or '0'}]"
-
-
-def cast_operation(name: str, dtype: DType, result: str, target: DType) -> Operation:
-    """Return the conversion of register `name`; to its own type it is a plain copy."""
-    return Operation(ops.Cast(target), ((name, dtype),), (result, target))
+def _stored(dtype: DType) -> tuple[object, bool]:
+    """Return what stores a value, and whether that rounds it."""
+    return store_of(dtype), is_narrow(dtype)

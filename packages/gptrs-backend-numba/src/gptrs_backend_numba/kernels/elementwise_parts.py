@@ -3,7 +3,7 @@
 A chain of ops has a kernel of its own, which takes LLVM a tenth of a second and more to compile.
 Until that is there, one compiled task runs any chain: it brings a block of each operand into a
 dense piece of memory, has the kernel of each op compute a dense block from others, and takes the
-last one to where the result lies. Kernels of ops are those of `elementwise.source` for dense
+last one to where the result lies. Kernels of ops are those of `elementwise.whole_kernel` for dense
 operands of one axis. Each op is rounded as in the fused kernel, so results have the same bits.
 """
 
@@ -16,15 +16,15 @@ from gptrs_backend_numba.codegen.interpreter import invoke
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel_part
 from gptrs_backend_numba.codegen.machine import keep_alive, offset, pointer
 from gptrs_backend_numba.codegen.tasks import share_tasks
-from gptrs_backend_numba.kernels.elementwise_tasks import EXTRA
+from gptrs_backend_numba.kernels.elementwise_tasks import OTHERS
 
 BLOCK = 1024
 """Elements of a block. To call a kernel takes about 10 ns, as 200 sums do; 8 blocks of f32 fill the
 L1 cache."""
-FAILED, SIZE, TASK, RANK, INPUTS, STEPS, REGISTERS, ROOM = range(EXTRA, EXTRA + 8)
+FAILED, SIZE, TASK, RANK, INPUTS, STEPS, REGISTERS, ROOM = range(OTHERS, OTHERS + 8)
 """Words of a geometry, after room for addresses: whether an op failed, elements in all and a task,
 axes, operands, ops, registers, bytes of all pieces of memory."""
-HEAD = EXTRA + 8
+HEAD = OTHERS + 8
 """Words before the tensors: operands, then the result."""
 TENSOR = 4
 """Words of a tensor before (size, stride) of each axis: how it is read, bytes of an element, its

@@ -1,4 +1,6 @@
-"""The call that shares an elementwise kernel between threads, block by block."""
+"""Calls that share tasks of more tensors than a task has arguments: their addresses precede the
+rest of the geometry.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,31 @@ from gptrs_backend_numba.codegen.machine import pointer
 from gptrs_backend_numba.codegen.tasks import share_tasks
 
 MOST_INPUTS = 6
-"""The most tensors that a shared kernel reads."""
-EXTRA = MOST_INPUTS - 2
-"""Addresses that precede the sizes in a geometry: of the inputs after the second."""
+"""The most tensors that a task with one result reads."""
+OTHERS = MOST_INPUTS - 2
+"""Addresses in its geometry: of the inputs after the second."""
+MOST_TENSORS = 16
+"""The most operands and results of a task with several results together."""
+OTHERS_OF_SEVERAL = MOST_TENSORS - 3
+"""Addresses in its geometry: all that are not arguments of its own."""
 
 
 @kernel
-def run_elementwise(state, function, count, threads, a, b, x, y, z, w, out, geometry):
-    """Run the tasks of a kernel; inputs that it does not have may be any address."""
+def run_with_others(state, function, count, threads, a, b, x, y, z, w, out, geometry):
+    """Run tasks on up to `threads` threads; inputs that they do not have may be any address."""
     G = pointer(geometry, np.int64)
     G[0], G[1], G[2], G[3] = x, y, z, w
+    share_tasks(state, function, count, threads, a, b, out, geometry)
+    return 0
+
+
+@kernel
+def run_several(
+    state, function, count, threads, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, out, geometry
+):
+    """Run tasks with several results, as `run_with_others`."""
+    G = pointer(geometry, np.int64)
+    G[0], G[1], G[2], G[3], G[4], G[5], G[6] = c, d, e, f, g, h, i
+    G[7], G[8], G[9], G[10], G[11], G[12] = j, k, l, m, n, o
     share_tasks(state, function, count, threads, a, b, out, geometry)
     return 0

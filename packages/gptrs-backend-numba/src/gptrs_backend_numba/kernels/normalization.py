@@ -20,6 +20,7 @@ from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel
 from gptrs_backend_numba.codegen.machine import divide, keep_alive, offset, pointer, square_root
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.kernels.attention.attention_ir import softmax_row
+from gptrs_backend_numba.kernels.elementwise_tasks import OTHERS
 
 BLOCK = 256
 """Elements that are summed in their own type, in f64 beyond: so few that the error is a unit."""
@@ -261,11 +262,13 @@ FLOATS: tuple[DType, ...] = (dtypes.f32, dtypes.bf16, dtypes.f16)
 """The element types of rows."""
 POWER = np.float32(1.0 / BLOCK)
 """Factor of the elements in sums, so that none of a block overflows."""
-FIRST = 8
+EPSILON = OTHERS + 4
+"""Position in a geometry of the bits of epsilon as f64."""
+FIRST = EPSILON + 1
 """Position in a geometry of the number of axes of the rows and (size, stride) of each.
 
-Before it: the addresses of weight, bias and nothing; number of rows, rows a task, length and stride
-of a row; the bits of epsilon as f64.
+Before it: the addresses of weight and bias, and of nothing; number of rows, rows a task, length and
+stride of a row; epsilon.
 """
 
 
@@ -290,8 +293,8 @@ def norm_task(
     X, O, W, B = (
         pointer(x, ELEMENT), pointer(out, ELEMENT), pointer(G[0], ELEMENT), pointer(G[1], ELEMENT)
     )  # fmt: skip
-    rows, block, n, step = G[3], G[4], G[5], G[6]
-    epsilon = np.float32(pointer(geometry + 56, np.float64)[0])
+    rows, block, n, step = G[OTHERS], G[OTHERS + 1], G[OTHERS + 2], G[OTHERS + 3]
+    epsilon = np.float32(pointer(geometry + 8 * EPSILON, np.float64)[0])
     held = np.empty(n + WIDTH, np.float32)
     H = pointer(held.ctypes.data, np.float32)
     count = convert(n, np.float64)
@@ -320,7 +323,7 @@ def softmax_task(x, unused, out, geometry, task, *, ELEMENT, SAFE, load_row, sto
     """Write the exponentials of each row of a block over their sum, which is not 0 if `SAFE`."""
     G = pointer(geometry, np.int64)
     X, O = pointer(x, ELEMENT), pointer(out, ELEMENT)
-    rows, block, n, step = G[3], G[4], G[5], G[6]
+    rows, block, n, step = G[OTHERS], G[OTHERS + 1], G[OTHERS + 2], G[OTHERS + 3]
     held = np.empty(n + WIDTH, np.float32)
     H = pointer(held.ctypes.data, np.float32)
     for row in range(task * block, min(rows, (task + 1) * block)):

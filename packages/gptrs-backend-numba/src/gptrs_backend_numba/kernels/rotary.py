@@ -28,15 +28,15 @@ FLOATS: tuple[DType, ...] = (dtypes.f32, dtypes.bf16, dtypes.f16, dtypes.f64)
 def rotary_task(x, cosines, out, geometry, task, *, ELEMENT, TABLE, apply_rotary):
     """Rotate a block of rows, each product and sum rounded to the type of the tables.
 
-    Geometry: the address of the sines, and of nothing twice; the sizes of the three axes of rows;
-    the steps of x along them in elements, of the cosines, of the sines; rows a task, pairs,
+    Geometry: the address of the sines, and of nothing three times; the sizes of the three axes of
+    rows; the steps of x along them in elements, of the cosines, of the sines; rows a task, pairs,
     components that are kept. The result is contiguous.
     """
     G = pointer(geometry, np.int64)
     X, C = pointer(x, ELEMENT), pointer(cosines, TABLE)
     S, O = pointer(G[0], TABLE), pointer(out, ELEMENT)
-    height, width = G[4], G[5]
-    block, half, kept = G[15], G[16], G[17]
+    height, width = G[5], G[6]
+    block, half, kept = G[16], G[17], G[18]
     n = 2 * half + kept
     first = task * block
     i = quotient(first, height * width)
@@ -44,10 +44,10 @@ def rotary_task(x, cosines, out, geometry, task, *, ELEMENT, TABLE, apply_rotary
     k = first - (i * height + j) * width
     # The position along the axes is counted up: to divide for each row would take as long as the
     # row itself.
-    for row in range(first, min(G[3] * height * width, first + block)):
-        x0 = i * G[6] + j * G[7] + k * G[8]
-        c0 = i * G[9] + j * G[10] + k * G[11]
-        s0 = i * G[12] + j * G[13] + k * G[14]
+    for row in range(first, min(G[4] * height * width, first + block)):
+        x0 = i * G[7] + j * G[8] + k * G[9]
+        c0 = i * G[10] + j * G[11] + k * G[12]
+        s0 = i * G[13] + j * G[14] + k * G[15]
         o0 = row * n
         apply_rotary(X, C, S, O, x0, c0, s0, o0, half)
         for r in range(2 * half, n):

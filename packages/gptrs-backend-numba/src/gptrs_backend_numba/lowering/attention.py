@@ -21,7 +21,7 @@ from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.size_guards import broadcastable_to, greatest, least, select
 from gptrs.ir.tensor_type import TensorType
-from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
+from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.cost_model import either
 from gptrs_backend_numba.kernels.amx import attention as kernels
 from gptrs_backend_numba.kernels.amx.attention_operands import KEYS
@@ -30,7 +30,7 @@ from gptrs_backend_numba.kernels.attention import geometry
 from gptrs_backend_numba.kernels.attention.geometry import GUARDS
 from gptrs_backend_numba.kernels.attention.many_queries import attention_panels
 from gptrs_backend_numba.kernels.attention.single_query import attention_row
-from gptrs_backend_numba.kernels.five_operand_tasks import run_with_extra
+from gptrs_backend_numba.kernels.elementwise_tasks import OTHERS
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.lowering.amx_matmul import is_wanted
 from gptrs_backend_numba.lowering.matmul import FLOATS
@@ -180,9 +180,9 @@ def attention(builder: ScheduleBuilder, unit: Unit) -> None:
         fields |= division(fields, threads, batch * n_kv_heads, columns)
         fields[geometry.VECTOR_TASK] = task
         task, count = amx_task(query.dtype, head_dim), fields[geometry.TASKS]
-    numbers = [fields.get(field, 0) for field in geometry.FIELDS]
+    numbers = [fields.get(field, 0) for field in geometry.FIELDS[OTHERS:]]
     reads = (query, key, value, mask, offset)
-    builder.add_job(compiled(run_with_extra), (task, count, threads), reads, out, numbers)
+    builder.add_job_of_many((task, count, threads), reads, out, numbers)
 
 
 def with_dense_rows(builder: ScheduleBuilder, view: View) -> View:
@@ -284,9 +284,9 @@ def biased_attention(builder: ScheduleBuilder, unit: Unit) -> None:
     threads = builder.threads_from(PARALLEL_FROM, work)
     task = compiled_task(attention_panels(dtypes.f32, biased=True))
     count = batch * heads * -(-length // PANEL)
-    numbers = [fields.get(field, 0) for field in geometry.FIELDS]
-    reads = (query, key, value, bias, query)
-    builder.add_job(compiled(run_with_extra), (task, count, threads), reads, out, numbers)
+    numbers = [fields.get(field, 0) for field in geometry.FIELDS[OTHERS:]]
+    reads = (query, key, value, bias)
+    builder.add_job_of_many((task, count, threads), reads, out, numbers)
 
 
 custom_call(TARGET, when=_when_biased)(biased_attention)

@@ -15,11 +15,10 @@ from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Value
 from gptrs.ir.size_guards import greatest
 from gptrs.ir.tensor_type import TensorType
-from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
-from gptrs_backend_numba.codegen.machine import register, rounded
+from gptrs_backend_numba.codegen.compiled import compiled_task
+from gptrs_backend_numba.codegen.elements import accumulated_of
 from gptrs_backend_numba.kernels import elementwise as elementwise_kernels
 from gptrs_backend_numba.kernels import rotary as rotary_kernels
-from gptrs_backend_numba.kernels.five_operand_tasks import EXTRA, run_with_extra
 from gptrs_backend_numba.lowering.table import MOVABLE, TABLE, custom_call
 from gptrs_backend_numba.passes.elementwise_groups import ELEMENTWISE, Unit, is_joinable
 from gptrs_backend_numba.schedule import Explain, Read, ScheduleBuilder, operand_types, with_dtype
@@ -40,10 +39,10 @@ def reinterpreted(builder: ScheduleBuilder, unit: Unit) -> None:
 def _other_sign(builder: ScheduleBuilder, operand: View, target: DType) -> View:
     """Return the 4-bit numbers copied to bytes whose other half follows the sign of `target`."""
     out = builder.fresh(target, operand.shape)
-    text = rounded(target, f"wrapped(x0, {register(target)})")
     step = elementwise_kernels.Operation(
-        ops.Bitcast(target), (("x0", operand.dtype),), ("y0", target), text=text
-    )
+        ops.Bitcast(target), ((0, operand.dtype),), target,
+        function=accumulated_of(operand.dtype, target),
+    )  # fmt: skip
     builder.elementwise([operand], out, [step])
     return out
 
@@ -51,23 +50,23 @@ def _other_sign(builder: ScheduleBuilder, operand: View, target: DType) -> View:
 def computed(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add the call of one kernel for all instructions of the unit."""
     inputs = unit.inputs
-    registers = {value: f"x{place}" for place, value in enumerate(inputs)}
+    numbers = {value: number for number, value in enumerate(inputs)}
     operations: list[elementwise_kernels.Operation] = []
-    for place, instruction in enumerate(unit.instructions):
-        registers[instruction.result] = f"y{place}"
-        operands = tuple((registers[x], x.type.dtype) for x in instruction.operands)
-        result = (registers[instruction.result], instruction.result.type.dtype)
+    for instruction in unit.instructions:
+        operands = tuple((numbers[x], x.type.dtype) for x in instruction.operands)
+        numbers[instruction.result] = len(numbers)
+        result = instruction.result.type.dtype
         power = _small_power(builder, instruction.op, instruction.operands, inputs)
         operations.append(elementwise_kernels.Operation(instruction.op, operands, result, power))
     views = [builder.view(value) for value in inputs]
     # The kernel walks over memory, not over the axes.
     order = memory_order(unit.last.result.type.shape, views)
     taken = _taken(builder, unit) if order == tuple(range(len(order))) else {}
-    outs: dict[str, View] = {}
+    outs: dict[int, View] = {}
     for value in unit.results:
         if value in taken:
             builder.bind(value, taken[value])
-        outs[registers[value]] = taken.get(value) or builder.define(value, order)
+        outs[numbers[value]] = taken.get(value) or builder.define(value, order)
     views = [view.transposed(order) for view in views]
     if len(outs) > 1 or taken:
         builder.elementwise_results(views, outs, operations)
@@ -123,12 +122,12 @@ def _explain(unit: Unit) -> Explain | None:
 
 def _small_power(
     builder: ScheduleBuilder, op: Op, operands: Sequence[Value], inputs: Sequence[Value]
-) -> str | None:
+) -> int | None:
     """Return the exponent if it is one small constant, which products compute; None otherwise."""
     if not isinstance(op, ops.Pow) or operands[1] not in inputs:
         return None
     value = _single_constant(builder, builder.view(operands[1]))
-    return str(int(value)) if value in (1.0, 2.0, 3.0) else None
+    return int(value) if value in (1.0, 2.0, 3.0) else None
 
 
 def _single_constant(builder: ScheduleBuilder, view: View) -> float | None:
@@ -199,8 +198,7 @@ def rotary(builder: ScheduleBuilder, unit: Unit) -> None:
     sizes = [*x.shape[:3], *steps, block, half, x.shape[3] - 2 * half]
     threads = builder.threads_from(_PARALLEL_FROM, x.size)
     job = (compiled_task(kernel), -(-rows // block), threads)
-    geometry = [*[0] * EXTRA, *sizes]
-    builder.add_job(compiled(run_with_extra), job, (x, cos, sin, x, x), out, geometry)
+    builder.add_job_of_many(job, (x, cos, sin), out, sizes)
 
 
 def _with_dense_rows(builder: ScheduleBuilder, view: View) -> View:

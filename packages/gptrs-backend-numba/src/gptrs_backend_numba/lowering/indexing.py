@@ -14,19 +14,17 @@ from gptrs.ir.dtypes import DType
 from gptrs.ir.ops import indexing as indexing_ops
 from gptrs.ir.ops import random as ops
 from gptrs.ir.ops import sorting as sorting_ops
-from gptrs.ir.ops.elementwise import ShiftLeft, ShiftRightArithmetic
 from gptrs.ir.program import Instruction
 from gptrs.ir.size_guards import Shape, greatest, least
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
-from gptrs_backend_numba.codegen.machine import NUMBERS, register
+from gptrs_backend_numba.codegen.machine import NUMBERS
 from gptrs_backend_numba.kernels import indexing as indexing_kernels
 from gptrs_backend_numba.kernels import random as kernels
 from gptrs_backend_numba.kernels import reduction as reduction_kernels
-from gptrs_backend_numba.kernels.elementwise import Operation, cast_operation
 from gptrs_backend_numba.lowering.reduction import identity
 from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import Explain, Read, ScheduleBuilder, operand_types, with_dtype
+from gptrs_backend_numba.schedule import Explain, Read, ScheduleBuilder, operand_types
 from gptrs_backend_numba.views import View, dense_strides, lines, merged_axes
 
 
@@ -110,17 +108,7 @@ def _move(
 
 def positions(builder: ScheduleBuilder, indices: View) -> View:
     """Return indices of any integer type as contiguous si64; those beyond it stay out of range."""
-    if indices.dtype.bits >= 8:
-        return builder.converted(indices, dtypes.si64)
-    # Only the low half of the byte counts: moved up and down again it takes its sign along.
-    byte = dtypes.si8 if indices.dtype.kind == "signed" else dtypes.ui8
-    half = (f"{register(byte)}(4)", byte)
-    up = Operation(ShiftLeft(), (("x0", byte), half), ("y0", byte))
-    down = Operation(ShiftRightArithmetic(), (("y0", byte), half), ("y1", byte))
-    target = builder.fresh(dtypes.si64, indices.shape)
-    cast = cast_operation("y1", byte, "y2", dtypes.si64)
-    builder.elementwise([with_dtype(indices, byte)], target, [up, down, cast])
-    return target
+    return builder.converted(indices, dtypes.si64)
 
 
 def _axes(shape: Shape, strides: Shape) -> list[tuple[int, tuple[int, ...]]]:

@@ -11,9 +11,9 @@ from gptrs.ir import dtypes
 from gptrs.ir.ops import quantization as ops
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.tensor_type import TensorType
-from gptrs_backend_numba.codegen import machine
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
-from gptrs_backend_numba.kernels import random as random_kernels
+from gptrs_backend_numba.codegen.elements import Unary
+from gptrs_backend_numba.kernels import quantization as functions
 from gptrs_backend_numba.kernels.elementwise import Operation
 from gptrs_backend_numba.kernels.matmul import quantized as quantized_kernels
 from gptrs_backend_numba.kernels.matmul.gemm import PANELS_A_TASK, K, M, N, numbers
@@ -33,9 +33,7 @@ def quantize(builder: ScheduleBuilder, unit: Unit) -> None:
     op = cast("ops.Quantize", unit.last.op)
     x, scale, _ = (value.type.dtype for value in unit.last.operands)
     compute = ops.computing_dtype(x, scale)
-    _emit(
-        builder, unit, random_kernels.quantized(("x0", x), ("x1", scale), "x2", compute, op.dtype)
-    )
+    _emit(builder, unit, functions.quantized_of(x, scale, compute, op.dtype))
 
 
 @TABLE.register(ops.Dequantize, dtypes=ops.QUANTIZED)
@@ -44,8 +42,7 @@ def dequantize(builder: ScheduleBuilder, unit: Unit) -> None:
     op = cast("ops.Dequantize", unit.last.op)
     scale = unit.last.operands[1].type.dtype
     compute = ops.computing_dtype(scale, op.dtype)
-    product = random_kernels.dequantized("x0", ("x1", scale), "x2", compute)
-    _emit(builder, unit, machine.cast(f"({product})", compute, op.dtype))
+    _emit(builder, unit, functions.dequantized_of(scale, compute, op.dtype))
 
 
 @TABLE.register(ops.DequantizeAffine, dtypes=ops.QUANTIZED)
@@ -54,9 +51,7 @@ def dequantize_affine(builder: ScheduleBuilder, unit: Unit) -> None:
     op = cast("ops.DequantizeAffine", unit.last.op)
     scale, bias = (value.type.dtype for value in unit.last.operands[1:])
     compute = ops.computing_dtype(scale, bias, op.dtype)
-    product = random_kernels.scaled("x0", ("x1", scale), compute)
-    total = f"({product}) + {machine.cast('x2', bias, compute)}"
-    _emit(builder, unit, machine.cast(f"({total})", compute, op.dtype))
+    _emit(builder, unit, functions.dequantized_affine_of(scale, bias, compute, op.dtype))
 
 
 @TABLE.register(ops.UnpackBits, dtypes=(dtypes.ui8,))
@@ -70,10 +65,8 @@ def unpack_bits(builder: ScheduleBuilder, unit: Unit) -> None:
         byte, shift = divmod(position * op.bits, 8)
         spans = (byte, byte + 1) if shift + op.bits > 8 else (byte,)
         bytes_ = [_every(packed, op.axis, at, period * op.bits // 8, count) for at in spans]
-        names = [f"x{number}" for number in range(len(bytes_))]
-        text = random_kernels.unpacked(names[0], names[1] if names[1:] else None, shift, op.bits)
-        operands = tuple((name, dtypes.ui8) for name in names)
-        step = Operation(op, operands, ("y0", dtypes.ui8), text=text)
+        operands = tuple((number, dtypes.ui8) for number in range(len(bytes_)))
+        step = Operation(op, operands, dtypes.ui8, function=functions.unpacked_of(shift, op.bits))
         builder.elementwise(bytes_, _every(out, op.axis, position, period, count), [step])
 
 
@@ -83,20 +76,18 @@ def requantize(builder: ScheduleBuilder, unit: Unit) -> None:
     op = cast("ops.Requantize", unit.last.op)
     _, scale_in, _, scale_out, _ = (value.type.dtype for value in unit.last.operands)
     compute = ops.computing_dtype(scale_in, scale_out)
-    value = f"({random_kernels.dequantized('x0', ('x1', scale_in), 'x2', compute)})"
-    text = random_kernels.quantized((value, compute), ("x3", scale_out), "x4", compute, op.dtype)
-    _emit(builder, unit, text)
+    _emit(builder, unit, functions.requantized_of(scale_in, scale_out, compute, op.dtype))
 
 
-def _emit(builder: ScheduleBuilder, unit: Unit, text: str) -> None:
-    """Add the kernel that computes `text` from the operands x0, x1, ..."""
+def _emit(builder: ScheduleBuilder, unit: Unit, function: Unary) -> None:
+    """Add the kernel that computes a function of the operands."""
     op = cast("ops.Quantization", unit.last.op)
     first, *others = (builder.view(value) for value in unit.last.operands)
     x = _in_groups(first, op)
     views = [x, *(_spread(view, x.shape, op) for view in others)]
     out = builder.define(unit.last.result)
-    operands = tuple((f"x{number}", view.dtype) for number, view in enumerate(views))
-    step = Operation(op, operands, ("y0", out.dtype), text=text)
+    operands = tuple((number, view.dtype) for number, view in enumerate(views))
+    step = Operation(op, operands, out.dtype, function=function)
     builder.elementwise(views, _in_groups(out, op), [step])
 
 

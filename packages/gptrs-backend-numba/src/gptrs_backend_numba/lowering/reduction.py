@@ -25,7 +25,6 @@ from gptrs_backend_numba.cost_model import is_equal, is_one
 from gptrs_backend_numba.kernels import normalization as groups_kernels
 from gptrs_backend_numba.kernels import normalization as normalization_kernels
 from gptrs_backend_numba.kernels import reduction as reduction_kernels
-from gptrs_backend_numba.kernels.five_operand_tasks import EXTRA, run_with_extra
 from gptrs_backend_numba.lowering.table import TABLE, custom_call
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import ScheduleBuilder
@@ -322,10 +321,10 @@ def _add_rows(
     x, weight, bias = operands
     along = lines(x, len(x.shape) - 1)
     sizes = [along.count, along.block, along.length, along.step]
-    geometry = [*[0] * EXTRA, *sizes, _bits(epsilon), *along.geometry()]
+    geometry = [*sizes, _bits(epsilon), *along.geometry()]
     threads = builder.threads_from(_PARALLEL_FROM, along.work)
     job = (compiled_task(kernel), along.tasks, threads)
-    builder.add_job(compiled(run_with_extra), job, (x, x, weight, bias, x), out, geometry)
+    builder.add_job_of_many(job, (x, x, weight, bias), out, geometry)
 
 
 def _bits(epsilon: float) -> int:

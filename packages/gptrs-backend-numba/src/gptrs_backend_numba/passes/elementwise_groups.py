@@ -8,14 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from gptrs.ir.ops import elementwise as ops
 from gptrs.ir.program import Instruction, Region, Value
 from gptrs.quick_dataclass import dataclass
-from gptrs_backend_numba.kernels.elementwise_results import MOST_RESULTS, MOST_TENSORS
+from gptrs_backend_numba.codegen.separate_memory import MOST_RESULTS
+from gptrs_backend_numba.kernels.elementwise_tasks import MOST_INPUTS, MOST_TENSORS
 
 ELEMENTWISE = (
     ops.Unary, ops.Binary, ops.IsFinite, ops.Compare, ops.Select, ops.Clamp, ops.Cast
 )  # fmt: skip
 """Classes of the ops that compute each element from those at the same position."""
 
-_MOST_INPUTS = 6
+_MOST_INPUTS = MOST_INPUTS
 """Beyond these, LLVM gives up proving that the result overlaps no input and stops vectorizing."""
 _MOST_INSTRUCTIONS = 24
 _LARGE = 1 << 16

@@ -1,0 +1,127 @@
+"""Functions that compute the quantization ops in elementwise kernels.
+
+A scale `compute` type is the one that products and quotients have; zero points and codes are
+integers of any width.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
+from gptrs_backend_numba.codegen.conversion import conversion_to, convert
+from gptrs_backend_numba.codegen.elements import Unary, cast_of, register_of
+from gptrs_backend_numba.codegen.inlining import made, named, register_jitable
+from gptrs_backend_numba.codegen.machine import (
+    bit_and,
+    bit_or,
+    divide,
+    float_maximum,
+    float_minimum,
+    rint,
+    shift_left,
+    shift_right_logical,
+    wrap_add,
+    wrap_sub,
+)
+
+_FAR_OUTSIDE = 2.0**40
+"""Beyond every integer of 32 bits, whatever zero point is added to it."""
+
+
+@made
+def quantized_of(x: DType, scale: DType, compute: DType, dtype: DType) -> Unary:
+    """Return `clamp(rint(x / scale) + zero_point)` as `dtype`, divided in `compute`."""
+    as_x, as_scale, as_result = (
+        cast_of(x, compute),
+        cast_of(scale, compute),
+        cast_of(dtypes.si64, dtype),
+    )
+    bound = register_of(compute)(_FAR_OUTSIDE)
+
+    @register_jitable
+    @named(f"{x}_over_{scale}_in_{compute}_to_{dtype}")
+    def quantized(value, scale, zero_point):
+        whole = rint(divide(as_x(value), as_scale(scale)))
+        inside = float_minimum(float_maximum(whole, -bound), bound)
+        return as_result(wrap_add(convert(inside, np.int64), convert(zero_point, np.int64)))
+
+    return quantized
+
+
+@made
+def _product_of(scale: DType, compute: DType) -> Unary:
+    """Return `code * scale` in `compute`, of a code as int64."""
+    as_scale, as_float = cast_of(scale, compute), conversion_to(register_of(compute))
+
+    @register_jitable
+    @named(f"code_times_{scale}_in_{compute}")
+    def product(code, scale):
+        return as_float(code) * as_scale(scale)
+
+    return product
+
+
+@made
+def dequantized_of(scale: DType, compute: DType, dtype: DType) -> Unary:
+    """Return `(code - zero_point) * scale` as `dtype`, computed in `compute`."""
+    product, as_result = _product_of(scale, compute), cast_of(compute, dtype)
+
+    @register_jitable
+    @named(f"times_{scale}_in_{compute}_to_{dtype}")
+    def dequantized(code, scale, zero_point):
+        difference = wrap_sub(convert(code, np.int64), convert(zero_point, np.int64))
+        return as_result(product(difference, scale))
+
+    return dequantized
+
+
+@made
+def dequantized_affine_of(scale: DType, bias: DType, compute: DType, dtype: DType) -> Unary:
+    """Return `code * scale + bias` as `dtype`, computed in `compute`."""
+    product, as_bias, as_result = (
+        _product_of(scale, compute), cast_of(bias, compute), cast_of(compute, dtype)
+    )  # fmt: skip
+
+    @register_jitable
+    @named(f"times_{scale}_plus_{bias}_in_{compute}_to_{dtype}")
+    def dequantized(code, scale, bias):
+        return as_result(product(convert(code, np.int64), scale) + as_bias(bias))
+
+    return dequantized
+
+
+@made
+def requantized_of(scale_in: DType, scale_out: DType, compute: DType, dtype: DType) -> Unary:
+    """Return `quantized_of` of what `dequantized_of` gives, without rounding between."""
+    dequantized = dequantized_of(scale_in, compute, compute)
+    quantized = quantized_of(compute, scale_out, compute, dtype)
+
+    @register_jitable
+    @named(f"{scale_in}_to_{scale_out}_in_{compute}_to_{dtype}")
+    def requantized(code, scale_in, zero_in, scale_out, zero_out):
+        return quantized(dequantized(code, scale_in, zero_in), scale_out, zero_out)
+
+    return requantized
+
+
+@made
+def unpacked_of(shift: int, bits: int) -> Unary:
+    """Return the `bits` bits from bit `shift` of a byte, and of the next one if they reach it."""
+    start, above = np.int64(shift), np.int64(8)
+    mask = np.int64((1 << bits) - 1)
+    as_byte = cast_of(dtypes.si64, dtypes.ui8)
+
+    @register_jitable
+    @named(f"bits_{bits}_at_{shift}")
+    def of_one(low):
+        return as_byte(bit_and(shift_right_logical(convert(low, np.int64), start), mask))
+
+    @register_jitable
+    @named(f"bits_{bits}_at_{shift}_of_two")
+    def of_two(low, high):
+        stream = bit_or(convert(low, np.int64), shift_left(convert(high, np.int64), above))
+        return as_byte(bit_and(shift_right_logical(stream, start), mask))
+
+    return of_two if shift + bits > 8 else of_one
