@@ -19,13 +19,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from gpt2_checkpoint import SIZES, save_gpt2
 from llama_checkpoint import save_llama
+from msgspec.structs import replace
 from peers import load_peers
 from processes import process_rows
 from replay_overhead import demo_row

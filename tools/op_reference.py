@@ -5,12 +5,10 @@ python tools/op_reference.py
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
 
 import gptrs_conformance.cases  # noqa: F401 - registers the legal element types of every op
 from gptrs.ir import OPS, DType, Op, dtypes
@@ -61,7 +59,7 @@ def family(module: str) -> str:
 def entry(op: type[Op]) -> str:
     """One op: how it is written, its definition, its attributes and element types."""
     lines = [f"#### `{op.name}`\n", f"`{signature(op)}`\n", inspect.cleandoc(op.__doc__ or ""), ""]
-    rows = [attribute_row(op, field) for field in dataclasses.fields(cast("Any", op))]
+    rows = [attribute_row(op, name) for name in op.attribute_types]
     if rows:
         lines += ["| attribute | value | default |", "|---|---|---|", *rows, ""]
     lines.append(f"Element types: {element_types(op)}.{allowance(op)}\n")
@@ -76,16 +74,15 @@ def signature(op: type[Op]) -> str:
     return " ".join(filter(None, [op.name, ", ".join(operands), *regions]))
 
 
-def attribute_row(op: type[Op], field: dataclasses.Field[Any]) -> str:
+def attribute_row(op: type[Op], name: str) -> str:
     """A line of the table of attributes."""
-    kind = op.attribute_kinds[field.name]
-    required = field.default is dataclasses.MISSING
-    default = "required" if required else f"`{kind.print(field.default)}`"
+    kind, defaults = op.attribute_kinds[name], op.attribute_defaults
+    default = f"`{kind.print(defaults[name])}`" if name in defaults else "required"
     written = kind.written
     if written.startswith("one of the dtypes"):
         written = "a dtype, or `none`" if written.endswith("`none`") else "a dtype"
     value = written.replace("|", "\\|")
-    return f"| `{field.name}` | {value} | {default} |"
+    return f"| `{name}` | {value} | {default} |"
 
 
 def element_types(op: type[Op]) -> str:

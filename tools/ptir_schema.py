@@ -5,10 +5,9 @@ python tools/ptir_schema.py
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from gptrs.ir import OPS, VERSION, Op, dtypes
 from gptrs.ir.json_form import MAX_NAME
@@ -86,9 +85,8 @@ def instruction(op: type[Op]) -> Schema:
         "results": {**array("value"), "minItems": 1},
     }
     optional: Schema = {}
-    fields = dataclasses.fields(cast(Any, op))
-    needed = [field.name for field in fields if field.default is dataclasses.MISSING]
-    attributes = record({field.name: attribute(op, field) for field in fields}, needed)
+    needed = [name for name in op.attribute_types if name not in op.attribute_defaults]
+    attributes = record({name: attribute(op, name) for name in op.attribute_types}, needed)
     (properties if needed else optional)["attributes"] = attributes
     if op.region_names:
         properties["regions"] = record({name: ref("region") for name in op.region_names})
@@ -96,12 +94,12 @@ def instruction(op: type[Op]) -> Schema:
     return record({**properties, **optional}, required)
 
 
-def attribute(op: type[Op], field: dataclasses.Field[Any]) -> Schema:
+def attribute(op: type[Op], name: str) -> Schema:
     """An attribute with its default, if it has one."""
-    kind = op.attribute_kinds[field.name]
-    if field.default is dataclasses.MISSING:
+    kind, defaults = op.attribute_kinds[name], op.attribute_defaults
+    if name not in defaults:
         return kind.schema
-    return {**kind.schema, "default": kind.to_json(field.default)}
+    return {**kind.schema, "default": kind.to_json(defaults[name])}
 
 
 def record(properties: Schema, required: list[str] | None = None) -> Schema:

@@ -8,10 +8,10 @@ been released stay as they are; a later version reads them and must find the sam
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 import golden_files
 import gptrs_conformance.cases  # noqa: F401 - registers the rows
@@ -149,7 +149,7 @@ def renamed_op(op: Op, names: Mapping[str, str]) -> Op:
         for attribute in op.function_attributes
         if getattr(op, attribute) is not None
     }
-    return dataclasses.replace(op, **changes) if changes else op  # pyright: ignore
+    return replace(op, **changes) if changes else op  # pyright: ignore
 
 
 if __name__ == "__main__":

@@ -5,13 +5,13 @@ The op cases and checks of the kit run on filled memory, too: see `tests/conform
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import gptrs
 from fuzzing.tiny_models import save_tiny_model
@@ -194,7 +194,7 @@ def test_a_result_that_no_kernel_writes_shows_the_byte(monkeypatch: pytest.Monke
     for pattern in PATTERNS:
         monkeypatch.setenv(VARIABLE, pattern)
         whole = numba().compile(program, [InputRole.ARGUMENT])
-        without = dataclasses.replace(whole.schedule, steps=whole.schedule.steps[1:])
+        without = replace(whole.schedule, steps=whole.schedule.steps[1:])
         executable = NumbaExecutable(without, program.main.body.params, [InputRole.ARGUMENT], 1)
         for _ in range(2):
             large, small = executable.run(inputs)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gptrs_backend_numba.codegen import compiled, kernel_pack
 from gptrs_backend_numba.codegen.kernel import kernel

@@ -6,11 +6,11 @@ import errno
 import logging
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gptrs.backend.weight_identity import WeightFile, WeightIdentity, file_digest
 from gptrs.capture.caching.optimized_programs import optimized_programs

@@ -6,16 +6,15 @@ import json
 
 import numpy as np
 import pytest
+from msgspec import Struct
 from safetensors.numpy import save_file
 
 from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
-from gptrs.quick_dataclass import dataclass
 
 WIDTH, INNER, VOCAB = 32, 64, 40
 
 
-@dataclass(frozen=True)
-class _Shape:
+class _Shape(Struct, frozen=True):
     rows: int
     columns: int
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import itertools
 import math
 import operator
@@ -188,7 +187,7 @@ def test_other_types_are_no_dims(other):
 
 
 def test_a_dim_cannot_be_changed():
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         N.terms = ()  # pyright: ignore[reportAttributeAccessIssue]
     assert pickle.loads(pickle.dumps(2 * N + 1)) == copy.deepcopy(2 * N + 1) == 2 * N + 1
 

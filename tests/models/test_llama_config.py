@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import inspect
 import shutil
 
@@ -46,9 +45,9 @@ def test_defaults_are_those_of_transformers(kind):
         if hasattr(theirs, own(name)) and getattr(theirs, own(name)) is not None:
             assert getattr(ours, name) == getattr(theirs, own(name)), name
     saved = read_config(theirs.to_dict())
-    for field in dataclasses.fields(LlamaConfig):
-        if field.name not in ("sliding_layers", "unrotated_layers"):
-            assert getattr(saved, field.name) == getattr(ours, field.name), field.name
+    for name in LlamaConfig.__struct_fields__:
+        if name not in ("sliding_layers", "unrotated_layers"):
+            assert getattr(saved, name) == getattr(ours, name), name
     layers = range(ours.num_hidden_layers)
     assert [saved.window(layer) for layer in layers] == [ours.window(layer) for layer in layers]
     unrotated = [[layer in each.unrotated_layers for layer in layers] for each in (saved, ours)]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import astuple
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import astuple
 
 import gptrs
 from gptrs.errors import ModelError, UsageError

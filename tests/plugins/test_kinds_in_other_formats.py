@@ -181,7 +181,7 @@ def install_two(install: Install, own: str, second: str, marker: str = "") -> No
     """Install a second kind that names the same architecture, with a marker or without."""
     install_kind(install, own)
     source = f"""
-from dataclasses import replace
+from msgspec.structs import replace
 from gptrs import api
 from attention_only_gguf import ARCHITECTURE
 

@@ -11,7 +11,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 LIST = """
-from dataclasses import asdict
+from msgspec.structs import asdict
 from gptrs.plugins.manager import manager
 answer = {record.name: asdict(record) for record in manager().records()}
 """

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import numpy as np
 import pytest
+from msgspec.structs import asdict
 
 import gptrs
 from gptrs.errors import CacheBudgetError, ContextLengthError, UsageError

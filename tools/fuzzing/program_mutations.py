@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import typing
 from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from gptrs.errors import ProgramError
 from gptrs.ir import dtypes
@@ -65,7 +66,7 @@ class _Rebuilt:
     def _inferred(
         self, op: Op, operands: Sequence[Value], old: Instruction
     ) -> tuple[TensorType, ...] | None:
-        bodies = self.program.bodies(dataclasses.replace(old, op=op))
+        bodies = self.program.bodies(replace(old, op=op))
         try:
             types = op.result_types([operand.type for operand in operands], bodies)
         except ProgramError:
@@ -100,7 +101,7 @@ def _op(dice: Dice, op: Op) -> Op:
         return op
     name = dice.pick(names)
     value = _other(dice, getattr(op, name), op.attribute_types[name])
-    return dataclasses.replace(typing.cast("typing.Any", op), **{name: value})
+    return replace(typing.cast("typing.Any", op), **{name: value})
 
 
 def _other(dice: Dice, value: object, hint: object) -> object:

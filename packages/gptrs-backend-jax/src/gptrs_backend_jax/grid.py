@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 import jax
 import numpy as np
 from jax import Array
+from msgspec import Struct, field
 
 from gptrs.api import UsageError
 from gptrs.api.backends import Mesh, Sharding, ShardSource
@@ -83,8 +83,7 @@ def _same(array: Array) -> Array:
     return array
 
 
-@dataclass
-class GridCall:
+class GridCall(Struct):
     """A traced function, compiled for each combination of input shardings on a grid.
 
     A result that replaces a donated input has its sharding; XLA chooses that of others, and results

@@ -9,12 +9,12 @@ import platform
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
 import jax
+from msgspec import Struct
 
 from gptrs.api.backends import CachePart, CacheReport, Entries, InputRole, private_folder
 from gptrs.api.programs import Program, print_program
@@ -137,8 +137,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 _LENGTH_BYTES = 4
 
 
-@dataclass(frozen=True)
-class SerializedProgram:
+class SerializedProgram(Struct, frozen=True):
     """The executable of XLA as JAX writes it, and the errors that the program may fail with."""
 
     code: bytes

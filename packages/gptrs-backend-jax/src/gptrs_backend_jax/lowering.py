@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from msgspec import Struct
 
 from gptrs.api.backends import OpTable
 from gptrs.api.programs import DType, Instruction, Region, TensorType, Value
@@ -61,8 +61,7 @@ class Walk(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class LoweringContext:
+class LoweringContext(Struct, frozen=True):
     """One instruction: its types, where it stands, and the walk that it belongs to."""
 
     instruction: Instruction

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gptrs.api.programs import Instruction, Op, Program, Region, TensorType, Value, ops
 from gptrs_backend_jax import lowering
@@ -33,8 +33,7 @@ _ELEMENTWISE = tuple(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Squeezed:
+class Squeezed(Struct, frozen=True):
     """An instruction on arrays without axes of size 1; `restored` adds those of results again."""
 
     op: Op
@@ -58,7 +57,7 @@ def squeezed(instruction: Instruction, given: Arrays) -> Squeezed | None:
         source = (1,) * (len(op.shape) - operands[0].rank) + tuple(operands[0].shape)
         shape = tuple(dim for dim, of in zip(source, op.shape, strict=True) if of != 1)
         target = _kept(op.shape)
-        changed = dataclasses.replace(op, shape=target)
+        changed = replace(op, shape=target)
         return _made(changed, operands, [shape], [_typed(results[0], target)], given)
     if isinstance(op, Reduce) and 1 in operands[0].shape:
         return _reduced(op, operands, results[0], given)
@@ -80,7 +79,7 @@ def _reduced(
     kept = [axis for axis, dim in enumerate(shape) if dim != 1]
     axes = tuple(kept.index(axis) for axis in op.axes if shape[axis] != 1)
     left = tuple(shape[axis] for axis in kept if axis not in op.axes)
-    changed = dataclasses.replace(op, axes=axes, keepdims=False)
+    changed = replace(op, axes=axes, keepdims=False)
     return _made(changed, operands, [_kept(shape)], [_typed(result, left)], given)
 
 
@@ -115,8 +114,7 @@ _MAKERS = (
 )
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(Struct, frozen=True):
     """The text of an error, with `{}` for the value that it names."""
 
     text: str
@@ -127,8 +125,7 @@ class Message:
         return self.text.format(value % 2**64 if self.is_unsigned else value)
 
 
-@dataclass
-class ProgramWalk:
+class ProgramWalk(Struct):
     """One recording of a program. `messages` has the texts of its errors, by number from 1 on."""
 
     program: Program

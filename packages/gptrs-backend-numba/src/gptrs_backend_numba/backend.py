@@ -6,11 +6,11 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
+from msgspec.structs import replace
 
 from gptrs.backend.contract import Backend, Buffer, Compiling, Executable, InputRole, Precision
 from gptrs.backend.op_table import require_supported

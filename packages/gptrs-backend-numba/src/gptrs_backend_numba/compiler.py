@@ -5,8 +5,10 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from importlib import import_module
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.backend.contract import InputRole
 from gptrs.ir.ops.custom_call import CustomCall
@@ -14,7 +16,6 @@ from gptrs.ir.program import Program, Value
 from gptrs.ir.size_guards import SizeGuards, active_guards, greatest
 from gptrs.ir.specialize import specialize
 from gptrs.ir.symbolic_dim import symbol, symbols_of
-from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba import lowering
 from gptrs_backend_numba.codegen.compiled import missing_kernels
 from gptrs_backend_numba.compiling.workers import compile_together
@@ -73,8 +74,7 @@ def place_scratch(steps: Sequence[ScheduleStep], shared: bool = True) -> int:
     return needed
 
 
-@dataclass(slots=True)
-class _Slot:
+class _Slot(Struct):
     """Memory for storages that are never needed at the same time."""
 
     nbytes: int

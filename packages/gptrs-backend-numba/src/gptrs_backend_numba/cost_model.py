@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 
+from msgspec import Struct
+
 from gptrs.errors import UsageError
 from gptrs.ir.size_guards import active_guards, select
 from gptrs.ir.symbolic_dim import SymbolicDim, symbols_of
-from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.views import Counter, View
 
 VARIABLE = "GPTRS_NUMBA_CONV"
@@ -52,8 +53,7 @@ _AMX_NS_PER_LAYER = 5000.0
 """Two calls more than the direct kernel makes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Convolution:
+class Convolution(Struct, frozen=True):
     """The sizes that decide a cost: the result's, and the number of `taps` of the window."""
 
     images: int
@@ -71,8 +71,7 @@ class Convolution:
         return 2 if self.rounded else 1
 
 
-@dataclass(frozen=True, slots=True)
-class AmxWork:
+class AmxWork(Struct, frozen=True):
     """The work of a convolution on AMX.
 
     Tiles of positions, steps of a sum, columns of outputs, numbers in planes, numbers of weights.
@@ -214,15 +213,13 @@ def _of_program(symbols: frozenset[int]) -> frozenset[int]:
 # Jumps and counted loops of a schedule, beside its kernel calls.
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Label:
+class Label(Struct, frozen=True, eq=False):
     """A step of a schedule that jumps lead to."""
 
     views: tuple[View, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Jump:
+class Jump(Struct, frozen=True):
     """Go on at `target`; with a predicate, an `i1`, only where that is false."""
 
     target: Label
@@ -234,16 +231,14 @@ class Jump:
         return () if self.unless is None else (self.unless,)
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(Struct, frozen=True):
     """Set a counter to its first number."""
 
     counter: Counter
     views: tuple[View, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Next:
+class Next(Struct, frozen=True):
     """Go back to `target` with the next number of the counter; go on if this was the last."""
 
     counter: Counter

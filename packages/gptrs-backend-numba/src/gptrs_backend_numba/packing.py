@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs.backend.mapped_files import release_pages
 from gptrs.ir import dtypes
-from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.kept_weights.weight_store import identity_of, weight_store
 from gptrs_backend_numba.kernels.matmul import gemm
@@ -87,8 +87,7 @@ class Panels:
         return target
 
 
-@dataclass(frozen=True, slots=True)
-class Layout(Panels):
+class Layout(Panels, Struct, frozen=True):
     """A matrix (n, k) within a buffer: offset and strides count elements of `size` bytes.
 
     Elements are moved as they are, or rounded to bf16 and put together in pairs, if the type that
@@ -129,8 +128,7 @@ class Layout(Panels):
         return bytes_, bytes_
 
 
-@dataclass(frozen=True, slots=True)
-class CodePanels(Panels):
+class CodePanels(Panels, Struct, frozen=True):
     """The codes of a quantized weight (n, k), `bits` each in a stream of bytes for each row.
 
     They become those of a `table`, as bits of 4 or 8 bits each: see
@@ -168,8 +166,7 @@ class CodePanels(Panels):
         return array, self.codes
 
 
-@dataclass(frozen=True, slots=True)
-class ValuePanels(Panels):
+class ValuePanels(Panels, Struct, frozen=True):
     """Scales or offsets (n, groups) of a quantized weight, of `size` bytes each."""
 
     n: int
@@ -192,8 +189,7 @@ class ValuePanels(Panels):
         return (self.n, self.groups)
 
 
-@dataclass(frozen=True, slots=True)
-class Packing:
+class Packing(Struct, frozen=True):
     """A parameter of the program, by its index, and the form in which calls read it."""
 
     input: int

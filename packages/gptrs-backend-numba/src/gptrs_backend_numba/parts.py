@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Literal
 
+from msgspec import Struct
+
 from gptrs.disk_cache import CachePart, Entries
 from gptrs.errors import ProgramError, UsageError
 from gptrs.ir import dtypes
@@ -20,7 +22,6 @@ from gptrs.ir.dtypes import DType
 from gptrs.ir.op import OPS, Op
 from gptrs.ir.ops import elementwise as ops
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs_backend_numba.codegen.compiled import WantedKernel, known, stored
 from gptrs_backend_numba.codegen.kernel import KernelFunction, SpecializedKernel
@@ -68,8 +69,7 @@ def parts_report() -> list[CachePart]:
     return [CachePart("chains until their own kernel is compiled", True, Entries(count))]
 
 
-@dataclass(frozen=True, slots=True)
-class StandIn:
+class StandIn(Struct, frozen=True):
     """A call that computes what a fused kernel does, on the same tensors, until that is there."""
 
     kernel: Kernel

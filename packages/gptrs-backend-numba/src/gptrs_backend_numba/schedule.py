@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.program import Instruction, Region, Value
 from gptrs.ir.size_guards import DerivedSize, Shape, greatest, least, select
 from gptrs.ir.symbolic_dim import symbols_of
-from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.compiled import (
     NOT_THERE,
     WantedKernel,
@@ -82,8 +82,7 @@ Explain = Callable[[Read], str]
 _BYTES = {1: dtypes.ui8, 2: dtypes.ui16, 4: dtypes.ui32, 8: dtypes.ui64, 16: dtypes.cf64}
 
 
-@dataclass(frozen=True, slots=True)
-class KernelCall:
+class KernelCall(Struct, frozen=True):
     """One kernel call: the tensors whose addresses it takes, then the address of its geometry."""
 
     kernel: Kernel
@@ -115,8 +114,7 @@ class KernelCall:
 ScheduleStep = KernelCall | Control
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """A result of the program after the last call."""
 
     view: View
@@ -124,8 +122,7 @@ class Result:
     """The index of the donated input that holds it, None for a fresh buffer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(Struct, frozen=True):
     """A lowered program: steps in order, constants by index, results, bytes of scratch memory."""
 
     steps: tuple[ScheduleStep, ...]
@@ -143,8 +140,7 @@ class Schedule:
         return tuple(step for step in self.steps if isinstance(step, KernelCall))
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(Struct, frozen=True):
     """State that the builders of all regions of a program share."""
 
     threads: int

@@ -5,13 +5,14 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.ir.dtypes import DType
 from gptrs.ir.size_guards import Shape, greatest
 from gptrs.ir.symbolic_dim import exact_quotient
-from gptrs.quick_dataclass import dataclass
 
 
 class MemorySpace(enum.Enum):
@@ -35,8 +36,7 @@ class MemorySpace(enum.Enum):
     __hash__ = object.__hash__
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Counter:
+class Counter(Struct, frozen=True, eq=False):
     """The number of the current step of a loop, from `first` to `last` by 1 or -1."""
 
     first: int
@@ -44,8 +44,7 @@ class Counter:
     by: int = 1
 
 
-@dataclass(eq=False, slots=True)
-class Storage:
+class Storage(Struct, eq=False):
     """A contiguous piece of memory; its space may still change while a schedule is being built."""
 
     space: MemorySpace
@@ -67,8 +66,7 @@ class Storage:
         self.space, self.part = MemorySpace.PART, part
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """Where in `whole` a part begins, in bytes; in a loop it moves by `stride` with a counter."""
 
     whole: Storage
@@ -77,8 +75,7 @@ class Part:
     stride: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """Elements of one storage: offset and strides count elements, strides are never negative."""
 
     storage: Storage
@@ -220,8 +217,7 @@ def _dense_order(view: View, moving: Sequence[int]) -> tuple[int, ...] | None:
 # A batch of matrix products as kernels see it: two strided operands.
 
 
-@dataclass(frozen=True, slots=True)
-class Matrix:
+class Matrix(Struct, frozen=True):
     """A batch of matrices by strides in elements: rows are free, columns contracted."""
 
     view: View
@@ -231,8 +227,7 @@ class Matrix:
     batch: Shape
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
+class Product(Struct, frozen=True):
     """lhs (m, k) times the transpose of rhs (n, k), for each of a batch."""
 
     lhs: Matrix
@@ -264,8 +259,7 @@ _ELEMENTS_A_TASK = 16_384
 """Fewer would not be worth the microsecond that handing out a task may take."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
+class Lines(Struct, frozen=True):
     """`count` lines of `length` elements, `step` apart, in row-major order of the other axes."""
 
     count: int

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.backend.contract import Backend, Buffer, Executable, InputRole, Precision
 from gptrs.backend.memory import dying_values
@@ -16,13 +17,11 @@ from gptrs.ir.program import Instruction, Program, Region, Value
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.pass_base import Pass
 from gptrs.optimizer.passes.arithmetic_folding import PRODUCT_ROUNDING
-from gptrs.quick_dataclass import dataclass
 from gptrs_backend_ref.kernels import TABLE
 from gptrs_backend_ref.table import Kernel
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class PreparedInstruction:
+class PreparedInstruction(Struct, frozen=True, eq=False):
     """An instruction with its kernel, its regions and callees, and the values that die after it."""
 
     instruction: Instruction

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
-from gptrs.quick_dataclass import dataclass
 from gptrs_cli.loading import loaded_model
 from gptrs_cli.options.settings import Settings, model_shown
 from gptrs_cli.terminal.failures import Waiting
@@ -20,8 +20,7 @@ from gptrs_runtime.model_inputs import Batch, InputChoice, batch_of
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True)
-class SingleRun(Generic[Result]):
+class SingleRun(Struct, Generic[Result], frozen=True):
     """A model, its input, and the result."""
 
     model: LoadedModel

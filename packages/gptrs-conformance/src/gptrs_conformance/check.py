@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from gptrs.backend.contract import Backend
 
@@ -16,8 +17,7 @@ class CheckFailure(Exception):  # noqa: N818 - what fails is the backend, not th
     """A backend violated PTIR or its contract; the text describes the actual behavior."""
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(Struct, frozen=True):
     """One property of a backend, above the level of single ops.
 
     `run` raises CheckFailure if the backend lacks the property, and lets UnsupportedError pass

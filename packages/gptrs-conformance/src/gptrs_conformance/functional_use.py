@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.backend.contract import Backend
 from gptrs.capture.execute import use_backend
@@ -28,8 +28,7 @@ TOLERANCES = {
 """A functional is several ops, and each rounds to the element type."""
 
 
-@dataclass(frozen=True)
-class Use:
+class Use(Struct, frozen=True):
     """A call of a functional on arrays, and what NumPy gives for them in f64 (or exactly)."""
 
     functional: str

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.backend.contract import Backend
 from gptrs.ir import dtypes
@@ -17,8 +17,7 @@ CLOSE = Tolerance.close(1e-5, 5e-6)
 """For f32 results after some dozens of operations on values of magnitude 1."""
 
 
-@dataclass(frozen=True)
-class Graph:
+class Graph(Struct, frozen=True):
     """A program in text, its inputs by name, and a function that gives its results.
 
     The function takes the inputs as keywords, f32 ones widened to f64, and must share nothing with

@@ -13,10 +13,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, cast
+
+from msgspec import Struct, field
 
 from gptrs.backend.contract import Backend
 from gptrs.errors import BackendError, GptrsError
@@ -73,8 +74,7 @@ def run_isolated(
     return run.report
 
 
-@dataclass
-class _Run:
+class _Run(Struct):
     """The report of a run, from the messages of all workers."""
 
     report: Report

@@ -10,9 +10,10 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+
+from msgspec import Struct
 
 from gptrs.backend.contract import Backend
 from gptrs.errors import GptrsError, UnsupportedError, UsageError
@@ -41,8 +42,7 @@ LARGEST_NEED = 1 << 25
 NamedCase = tuple[CaseName, Callable[[Backend], Outcome]]
 
 
-@dataclass(frozen=True)
-class CaseGroup:
+class CaseGroup(Struct, frozen=True):
     """Cases that belong together: those of an op on an element type, or one check.
 
     `subject` is the name of the op or the check.
@@ -52,8 +52,7 @@ class CaseGroup:
     cases: Callable[[], Iterable[NamedCase]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """A part of the kit to run, the same in every process.
 
     `ops` limits it to these ops, without checks; `model` selects the ops of this model's programs,

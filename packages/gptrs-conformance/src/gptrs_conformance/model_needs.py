@@ -7,9 +7,10 @@ and their results are zeros. So the needs of a model of any size are known in a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.backend.contract import Backend, Buffer, Executable, InputRole
 from gptrs.capture.execute import use_backend
@@ -40,8 +41,7 @@ _RELATIVE = {"f64": 1e-12, "f32": 1e-5, "f16": 2.0**-8}
 _COARSE = 2.0**-5
 
 
-@dataclass(frozen=True)
-class Need:
+class Need(Struct, frozen=True):
     """An op with the types of its operands and results, as some program of a model has it."""
 
     instruction: Instruction
@@ -164,12 +164,12 @@ def _use(model: LoadedModel) -> None:
         )
 
 
-@dataclass(eq=False)  # hashable, as backends are
 class _Recorder(Backend):
     """A backend that takes every op, keeps each program, and gives zeros."""
 
-    name: str = "recorder"
-    programs: list[Program] = field(default_factory=list[Program])
+    def __init__(self) -> None:
+        self.name = "recorder"
+        self.programs: list[Program] = []
 
     def refusal(
         self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]
@@ -188,9 +188,9 @@ class _Recorder(Backend):
         return np.asarray(buffer)
 
 
-@dataclass
 class _Zeros(Executable):
-    types: list[TensorType]
+    def __init__(self, types: list[TensorType]) -> None:
+        self.types = types
 
     def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:
         return [np.zeros(type_.shape, type_.dtype.numpy) for type_ in self.types]

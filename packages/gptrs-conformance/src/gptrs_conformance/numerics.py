@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
@@ -137,8 +137,7 @@ def assert_close(found: np.ndarray, expected: np.ndarray, dtype: DType) -> None:
 # Allowed distances of results from expected ones, and where a result exceeds them.
 
 
-@dataclass(frozen=True, eq=False)
-class Tolerance:
+class Tolerance(Struct, frozen=True, eq=False):
     """The largest of three allowances, each 0 by default; all 0 requires equality.
 
     Equality is bit for bit, but that any NaN equals any other. Floats within an allowance must

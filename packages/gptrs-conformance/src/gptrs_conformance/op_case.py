@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.ir.dtypes import ALL, DType
 from gptrs.ir.op import Op
@@ -16,8 +16,7 @@ from gptrs_conformance.check import Level
 from gptrs_conformance.numerics import EXACT, Tolerance
 
 
-@dataclass(frozen=True, eq=False)
-class OpCase:
+class OpCase(Struct, frozen=True, eq=False):
     """An op on given operands, and what must come out, or the error that must be raised.
 
     `expected` holds one array a result, wide: f64 or complex128 for floats, an integer type that

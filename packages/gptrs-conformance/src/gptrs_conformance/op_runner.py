@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.backend.contract import Backend, InputRole
 from gptrs.errors import ExecutionError, GptrsError, UnsupportedError
@@ -21,8 +22,7 @@ from gptrs_conformance.op_case import OpCase
 Status = Literal["pass", "fail", "refused"]
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """The verdict on a case or check, with the reason where it did not pass."""
 
     status: Status

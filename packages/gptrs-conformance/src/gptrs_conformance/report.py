@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from typing import Literal, NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from gptrs.ir.dtypes import ALL
 from gptrs_conformance.check import Level
@@ -24,8 +26,7 @@ class CaseName(NamedTuple):
     case: str = ""
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """A case or check that failed; `dtype` is empty for a check."""
 
     name: str
@@ -38,8 +39,7 @@ class Failure:
         return f"{where} ({self.case}): {self.reason}" if self.case else f"{where}: {self.reason}"
 
 
-@dataclass
-class Report:
+class Report(Struct):
     """The results of a run of the kit; counts are of cases and checks.
 
     `model`, `claimed`, `sample`, `seed`, `shard` and `derivatives` come from its `Plan`. It is

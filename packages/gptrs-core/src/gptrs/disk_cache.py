@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from msgspec import Struct
+
 from gptrs.errors import ExecutionError, UsageError
 from gptrs.private_files import (
     ELSEWHERE,
@@ -24,7 +26,6 @@ from gptrs.private_files import (
     whole_file,
     write_all,
 )
-from gptrs.quick_dataclass import dataclass
 
 VARIABLE = "GPTRS_CACHE_BYTES"
 """The environment variable that limits the bytes of compiled code on disk; 0 keeps nothing."""
@@ -35,8 +36,7 @@ _LONGEST_VERSION = 512
 _UNKNOWN = "another version of gptrs, or damaged"
 
 
-@dataclass(frozen=True, slots=True)
-class Entries:
+class Entries(Struct, frozen=True):
     """A count of entries and their total size on disk in bytes."""
 
     count: int = 0
@@ -46,8 +46,7 @@ class Entries:
         return Entries(self.count + other.count, self.nbytes + other.nbytes)
 
 
-@dataclass(frozen=True, slots=True)
-class CachePart:
+class CachePart(Struct, frozen=True):
     """The entries of one origin."""
 
     name: str
@@ -59,8 +58,7 @@ class CachePart:
     entries: Entries
 
 
-@dataclass(frozen=True, slots=True)
-class CacheReport:
+class CacheReport(Struct, frozen=True):
     """The contents of a cache, as `gptrs cache` reports them."""
 
     folder: Path | None
@@ -87,8 +85,7 @@ class DamagedEntryError(Exception):
     """Raised for a file that is not a complete entry; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class EntryFormat:
+class EntryFormat(Struct, frozen=True):
     """The file format of a cache's entries, and the words that messages use for them."""
 
     noun: str
@@ -286,8 +283,7 @@ class DiskCache:
             _LOG.log(self.format.level, "%s", text)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """A file named like an entry, its size in bytes, and the time of its last use."""
 
     path: Path

@@ -10,18 +10,17 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, cast
 
+from msgspec import Struct
 from typing_extensions import TypeVar
 
 from gptrs.fork_safe_lock import ForkSafeLock
-from gptrs.quick_dataclass import dataclass
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 R = TypeVar("R", default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Lookup(Generic[V, R]):
+class Lookup(Struct, Generic[V, R], frozen=True):
     """The result of a lookup."""
 
     value: V
@@ -31,8 +30,7 @@ class Lookup(Generic[V, R]):
     """The reason for a miss, see `MemoryCache.reason_of`; None on a hit."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry(Generic[V, R]):
+class _Entry(Struct, Generic[V, R], frozen=True):
     answer: Lookup[V, R]
     """The shared `Lookup` of every hit."""
     nbytes: int

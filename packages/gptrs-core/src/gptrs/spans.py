@@ -1,4 +1,4 @@
-"""Timed pieces of work for profiles: `with span("load model"):`."""
+"""Pieces of work with their times, for profiles: `with span("load model"):`."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import NamedTuple
 
-from gptrs.quick_dataclass import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A finished piece of work. Spans of a thread nest; an inner one ends first."""
+class Span(NamedTuple):  # not a Struct: `import gptrs` needs no msgspec
+    """A piece of work that ended. Spans of a thread nest; an inner one ends first."""
 
     name: str
     """The kind of work: "optimize", "compile kernel"."""
     detail: str
-    """The name of the object of the work; may be empty."""
+    """Name the object of the work; may be empty."""
     started: float
     """In seconds of `time.perf_counter`."""
     seconds: float
@@ -30,7 +28,7 @@ _listeners: tuple[Callable[[Span], None], ...] = ()
 
 @contextmanager
 def spans_told(tell: Callable[[Span], None]) -> Generator[None]:
-    """Open a scope in which `tell`, which must not fail, receives each span of every thread."""
+    """Open a scope in which `tell` receives each span of every thread; it must not fail."""
     global _listeners
     _listeners = (*_listeners, tell)
     try:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs import functionals as F
@@ -34,8 +34,7 @@ from gptrs_models.encoder_heads import architectures, labels_of, require_no_head
 from gptrs_models.sines import Sines, counted_positions
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """The differences of a kind from BART, and the defaults of its config.
 
     Positions are "learned" (after two unused rows, if `two_more`), "halves" (sines, then cosines)
@@ -67,8 +66,7 @@ KINDS: dict[str, Kind] = {
 """The kinds by their `model_type`."""
 
 
-@dataclass(frozen=True)
-class BartConfig:
+class BartConfig(Struct, frozen=True):
     """The settings that shape the computation."""
 
     kind: Kind

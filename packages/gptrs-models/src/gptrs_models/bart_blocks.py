@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs import functionals as F
@@ -25,8 +25,7 @@ EPSILON = 1e-5
 """Epsilon of all layer normalizations of these models."""
 
 
-@dataclass(frozen=True)
-class BlockConfig:
+class BlockConfig(Struct, frozen=True):
     """The sizes of a block; `norm_first` puts norms before its parts instead of after them."""
 
     width: int

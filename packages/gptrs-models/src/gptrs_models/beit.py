@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from typing_extensions import override
 
 from gptrs import functionals as F
@@ -26,8 +27,7 @@ from gptrs_models.vit import (
 from gptrs_models.vit import read_config as read_vit
 
 
-@dataclass(frozen=True)
-class BeitConfig:
+class BeitConfig(Struct, frozen=True):
     """The settings of the ViT, and those that only BEiT has.
 
     Attention scores get a bias of each layer if `relative`, and one of all layers if `shared`. A

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs import functionals as F
@@ -23,8 +22,7 @@ from gptrs_models.sines import counted_positions
 # The config of an encoder of the BERT family: sizes, switches, names of weights.
 
 
-@dataclass(frozen=True)
-class Names:
+class Names(Struct, frozen=True):
     """Names of modules in a checkpoint: the body, and the parts of a layer below it."""
 
     body: str
@@ -41,8 +39,7 @@ class Names:
     """A final norm; layers of kinds that have it are pre-norm."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class BertConfig(HeadConfig):
+class BertConfig(HeadConfig, kw_only=True):
     """The settings that shape the computation, under their names in config.json where it has one.
 
     `padding` is the token that is not counted, wherever it occurs; the first token has the row of

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gptrs.api import ModelError
 from gptrs.api.models import ConfigFields, Params
@@ -12,8 +14,7 @@ from gptrs_models.bert import Bert, BertConfig, Names, Norm
 from gptrs_models.encoder_heads import Heads, Hidden, with_head
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """A kind: the names of its weights, defaults of transformers, and its differences from BERT.
 
     `own_names` maps settings to names that differ from BERT's. `segments`: its tokenizers

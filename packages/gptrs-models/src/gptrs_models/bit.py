@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs import functionals as F
@@ -16,8 +16,7 @@ from gptrs_models.image_encoder import StagedClassifier, read_stages
 _STANDARD_EPSILON, _NORM_EPSILON = 1e-8, 1e-5
 
 
-@dataclass(frozen=True)
-class BitConfig:
+class BitConfig(Struct, frozen=True):
     """The settings that shape the computation, under their names in config.json."""
 
     num_channels: int

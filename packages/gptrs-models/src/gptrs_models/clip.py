@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from typing_extensions import override
 
 from gptrs import functionals as F
@@ -42,8 +43,7 @@ from gptrs_models.vit import (
 Settings = Mapping[str, object]
 
 
-@dataclass(frozen=True)
-class TowerConfig:
+class TowerConfig(Struct, frozen=True):
     """The settings that shape a tower; `sigmoid`: SigLIP, `resizes`: takes images of any size.
 
     Text towers have `vocab_size`, `context`, the end token, and the `outputs` of their head; image
@@ -68,8 +68,7 @@ class TowerConfig:
     resizes: bool = False
 
 
-@dataclass(frozen=True)
-class ImageTextConfig:
+class ImageTextConfig(Struct, frozen=True):
     """The towers, and the width of CLIP's vectors; image-only models have no text tower."""
 
     vision: TowerConfig

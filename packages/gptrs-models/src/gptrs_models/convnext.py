@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs import functionals as F
@@ -22,8 +22,7 @@ _EPSILON = 1e-6
 """Epsilon of all norms except the last, and of response normalization."""
 
 
-@dataclass(frozen=True)
-class ConvNextConfig:
+class ConvNextConfig(Struct, frozen=True):
     """The settings that shape the computation, under their names in config.json where it has one.
 
     `scales`: a block's addition is multiplied by weights (layer scale); `responds`: blocks have

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs import functionals as F
@@ -28,8 +28,7 @@ from gptrs_models.encoder_heads import Body, Heads, Hidden, with_head
 # The config of a DeBERTa: sizes, switches, and buckets of distances.
 
 
-@dataclass(frozen=True)
-class DebertaConfig:
+class DebertaConfig(Struct, frozen=True):
     """The settings that shape the computation.
 
     `bert` has the settings shared with BERT. `span` is the number of distances of either sign, 0
@@ -182,8 +181,7 @@ def distance_buckets(config: DebertaConfig) -> np.ndarray:
     return np.clip(found + config.span, 0, 2 * config.span - 1).astype(np.int32)
 
 
-@dataclass(frozen=True)
-class Relative:
+class Relative(Struct, frozen=True):
     """Distances of tokens: their embeddings [2 S, C], and the row for each pair.
 
     `rows` [B, H, T, T] is the row of the distance between query and key.

@@ -7,7 +7,8 @@ moves its output for the token's key toward the token's value.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gptrs import functionals as F
 from gptrs.api.models import ConfigFields, Module, Params, Tensor
@@ -26,8 +27,7 @@ _EPSILON = 1e-6
 """Added to the squared norm of keys and queries."""
 
 
-@dataclass(frozen=True)
-class Delta:
+class Delta(Struct, frozen=True):
     """The layers with a delta net, and its sizes: K key heads, each for R value heads.
 
     The input projections are two matrices ordered by heads if `joined` (Qwen3-Next), else four

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs import functionals as F
@@ -20,8 +20,7 @@ from gptrs_models.image_encoder import ImageEncoder
 from gptrs_models.vit import cut_into_patches, require_a_patch
 
 
-@dataclass(frozen=True)
-class DINOv3Config:
+class DINOv3Config(Struct, frozen=True):
     """The settings that shape the computation; `biases`: of query, key, value, output."""
 
     hidden_size: int

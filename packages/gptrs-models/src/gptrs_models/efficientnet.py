@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gptrs import functionals as F
 from gptrs.api import ModelError
@@ -18,8 +19,7 @@ STEM, HEAD = 32, 1280
 """Channels of the first and of the last convolution, at a width of 1."""
 
 
-@dataclass(frozen=True)
-class BlockPlan:
+class BlockPlan(Struct, frozen=True):
     """The sizes of a block; `even` blocks of stride 2 pad one pixel less at the top and left."""
 
     inputs: int
@@ -32,8 +32,7 @@ class BlockPlan:
     adds: bool
 
 
-@dataclass(frozen=True)
-class EfficientNetConfig:
+class EfficientNetConfig(Struct, frozen=True):
     """The settings that shape the computation."""
 
     num_channels: int

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import count, takewhile
 from typing import Literal
+
+from msgspec import Struct
 
 from gptrs import functionals as F
 from gptrs.api import CheckpointError
@@ -18,8 +19,7 @@ STRIDES = (1, 2, 2, 2, 1, 2, 1)
 """Strides of the first block of each stage in all versions; V2 may lack the last stages."""
 
 
-@dataclass(frozen=True)
-class TimmConfig:
+class TimmConfig(Struct, frozen=True):
     """The settings that cannot be derived from the tensors."""
 
     num_channels: int

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Literal, TypeVar, cast
+
+from msgspec import Struct
 
 from gptrs import functionals as F
 from gptrs.api import CheckpointError, ModelError
@@ -31,8 +32,7 @@ Pooling = Literal["first", "mean", "late"]
 scores."""
 
 
-@dataclass(frozen=True)
-class Hidden:
+class Hidden(Struct, frozen=True):
     """The hidden layer of a head by the names of its weights: affine, activation, optional norm.
 
     `activation` None: the activation of the encoder. `in_body`: `dense` lies below the body.
@@ -45,8 +45,7 @@ class Hidden:
     in_body: bool = False
 
 
-@dataclass(frozen=True)
-class Heads:
+class Heads(Struct, frozen=True):
     """Names of the weights of heads, and their parts.
 
     `word_bias` is the scope of the bias of word scores if it is not beside the weight at
@@ -63,8 +62,7 @@ class Heads:
     pooling: Pooling = "first"
 
 
-@dataclass(frozen=True, kw_only=True)
-class HeadConfig:
+class HeadConfig(Struct, frozen=True, kw_only=True):
     """The part of the config of an encoder that heads read.
 
     With tied embeddings, words are scored by the token embeddings, of width `embedding_size`.

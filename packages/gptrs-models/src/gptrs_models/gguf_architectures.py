@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import cast
+
+from msgspec.structs import replace
 
 from gptrs.api.models import ConfigFields, GgufArchitecture
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
+from msgspec import Struct
+from msgspec.structs import replace
 from typing_extensions import override
 
 from gptrs import functionals as F
@@ -27,8 +28,7 @@ from gptrs.nn import (
 from gptrs_models.causal_heads import TextClassifier, TokenClassifier, head_of, with_head
 
 
-@dataclass(frozen=True)
-class GPT2Config:
+class GPT2Config(Struct, frozen=True):
     """The settings that shape the computation, under their names in config.json."""
 
     vocab_size: int

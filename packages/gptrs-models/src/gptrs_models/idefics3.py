@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from typing_extensions import override
 
 from gptrs import functionals as F
@@ -24,8 +25,7 @@ Settings = Mapping[str, object]
 _NEARLY_ONE = np.float32(1 - 1e-6)
 
 
-@dataclass(frozen=True)
-class Idefics3Config:
+class Idefics3Config(Struct, frozen=True):
     """The settings of both parts; squares of `scale` x `scale` patches become one."""
 
     text: LlamaConfig

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from gptrs import functionals as F
 from gptrs.api.models import Module, Params, Tensor
@@ -15,8 +16,7 @@ EPSILON = 1e-6
 """Epsilon of the norms of latent vectors, whatever config.json says about other norms."""
 
 
-@dataclass(frozen=True)
-class Latent:
+class Latent(Struct, frozen=True):
     """Sizes of latent attention: the latent vectors of keys and queries, and the parts of heads.
 
     `query_rank` None: queries are projected directly. `rotated` components of a head are rotated by

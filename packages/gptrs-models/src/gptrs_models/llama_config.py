@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.nn import CacheSpec, RopeSettings
 from gptrs_models.delta_net import Delta
@@ -29,8 +31,7 @@ Order = Literal["before", "parallel", "after", "in_stream"]
 normalized input (old BLOOM)."""
 
 
-@dataclass(frozen=True)
-class Names:
+class Names(Struct, frozen=True):
     """Names of modules in a checkpoint; None: the kind lacks the module.
 
     `body` is the scope of everything except the head. `qkv` and `gate_up` are fused projections.
@@ -64,8 +65,7 @@ class Names:
     head: str = "lm_head"
 
 
-@dataclass(frozen=True)
-class LlamaConfig:
+class LlamaConfig(Struct, frozen=True):
     """The settings that shape the computation, under their names in config.json where it has one.
 
     `qkv_bias` and `output_bias`: which projections of attention have a bias; `sliding_layers`:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gptrs import functionals as F
 from gptrs.api import ModelError
@@ -18,8 +19,7 @@ BIAS = "gate.e_score_correction_bias"
 """Name of the expert biases of DeepSeek-V3 and its relatives."""
 
 
-@dataclass(frozen=True)
-class Routing:
+class Routing(Struct, frozen=True):
     """How experts are chosen: only from the `chosen_groups` best of `groups` groups.
 
     Scores are a softmax over all experts, or a `sigmoid` of each. A group scores by its two best
@@ -105,16 +105,14 @@ every expert."""
 _DOWN = ("mlp", "embed")
 
 
-@dataclass(frozen=True)
-class Clamp:
+class Clamp(Struct, frozen=True):
     """The activation of gpt-oss: limit of the gate, and slope of its sigmoid."""
 
     limit: float
     slope: float
 
 
-@dataclass(frozen=True)
-class Experts:
+class Experts(Struct, frozen=True):
     """Settings of the mixtures of a model, and names of their weights.
 
     Each token goes to the `chosen` experts with the largest softmax scores; `normalized` makes

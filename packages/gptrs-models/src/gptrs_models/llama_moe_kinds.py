@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import cast
+
+from msgspec.structs import replace
 
 from gptrs import functionals as F
 from gptrs.api.models import ConfigFields

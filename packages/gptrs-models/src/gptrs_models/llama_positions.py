@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs import functionals as F
@@ -21,8 +21,7 @@ _HIGH = 256
 position 65536."""
 
 
-@dataclass(frozen=True)
-class Positions:
+class Positions(Struct, frozen=True):
     """No positions (NoPE): a layer only knows the causal order of tokens."""
 
     def apply(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -39,7 +38,6 @@ class Positions:
         return mixed
 
 
-@dataclass(frozen=True)
 class Rotary(Positions):
     """Rotary embeddings (Su et al. 2021): rotates queries and keys by their positions."""
 
@@ -57,7 +55,6 @@ class Rotary(Positions):
         return self.rope(x)
 
 
-@dataclass(frozen=True)
 class Alibi(Positions):
     """Linear biases (ALiBi, Press et al. 2022): adds `slope * key position` to each score.
 

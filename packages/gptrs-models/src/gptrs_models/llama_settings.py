@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import cast
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gptrs import functionals as F
 from gptrs.api import ModelError
@@ -17,8 +19,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 """The words of `layer_types`."""
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """A kind: its switches, and transformers' defaults for settings that config.json lacks.
 
     `key_value_heads` None: as many as query heads. `head_dim` None: `hidden_size // heads`.

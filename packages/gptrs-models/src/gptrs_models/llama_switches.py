@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TypeAlias, cast
+
+from msgspec.structs import replace
 
 from gptrs import functionals as F
 from gptrs.api.models import ConfigFields

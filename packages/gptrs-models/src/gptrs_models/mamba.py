@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs import functionals as F
@@ -34,8 +34,7 @@ CONTEXT = 2**20
 """The context length: nothing in the model limits a text."""
 
 
-@dataclass(frozen=True)
-class Sizes:
+class Sizes(Struct, frozen=True):
     """Sizes around the mixers, and of their caches.
 
     A mixer keeps the last `kernel` vectors of width `convolved` (even), and a state of `state`
@@ -58,8 +57,7 @@ class Sizes:
         return [convolution_cache(self.convolved, window), state_cache(self.state, window)]
 
 
-@dataclass(frozen=True)
-class MambaConfig:
+class MambaConfig(Struct, frozen=True):
     """The settings of a mixer; `inner` is its width, `rank` the rank of the time step dt."""
 
     sizes: Sizes

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import cast
+
+from msgspec import Struct
 
 from gptrs import functionals as F
 from gptrs.api.models import ConfigFields, Module, Params, Tensor
@@ -18,8 +19,7 @@ _NO_END: dict[str, object] = {"__float__": "Infinity"}
 """The spelling of infinity in config.json."""
 
 
-@dataclass(frozen=True)
-class Mamba2Config:
+class Mamba2Config(Struct, frozen=True):
     """The settings of a mixer: G groups of heads of width P, states of S vectors.
 
     The heads of a group share the input and output vectors (B and C). `limits` bound the time step;
@@ -152,8 +152,7 @@ class Mixer(Module):
         return self.out_proj(self.norm(F.reshape(told, gate.shape), gate))
 
 
-@dataclass(frozen=True)
-class MambaLayers:
+class MambaLayers(Struct, frozen=True):
     """The layers with a Mamba 2 mixer instead of attention, and its sizes."""
 
     layers: tuple[int, ...]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs.api.models import ConfigFields, Params, Tensor
@@ -16,8 +16,7 @@ STEM = 32
 """Channels of the first convolution, at a width of 1."""
 
 
-@dataclass(frozen=True)
-class MobileNetV1Config:
+class MobileNetV1Config(Struct, frozen=True):
     """The settings that shape the computation, under their names in config.json."""
 
     num_channels: int

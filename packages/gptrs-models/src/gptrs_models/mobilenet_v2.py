@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs import functionals as F
@@ -20,8 +20,7 @@ STEM, HEAD = 32, 1280
 """Channels of the first and of the last convolution, at a width of 1."""
 
 
-@dataclass(frozen=True)
-class Widths:
+class Widths(Struct, frozen=True):
     """Output channels of each layer.
 
     `stem` and `head` belong to the first and last convolution, `outputs` to the stem and each
@@ -34,8 +33,7 @@ class Widths:
     head: int
 
 
-@dataclass(frozen=True)
-class MobileNetV2Config:
+class MobileNetV2Config(Struct, frozen=True):
     """The settings that shape the computation, under their names in config.json."""
 
     num_channels: int
@@ -111,8 +109,7 @@ def _divisible(channels: int, divisor: int, least: int) -> int:
     return nearest + divisor if nearest < 0.9 * channels else nearest
 
 
-@dataclass(frozen=True)
-class Names:
+class Names(Struct, frozen=True):
     """The scopes of weights in a checkpoint: a convolution and a normalization for each layer."""
 
     first: tuple[str, str]

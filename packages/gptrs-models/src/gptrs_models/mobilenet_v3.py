@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import count
 from typing import Literal
+
+from msgspec import Struct
 
 from gptrs import functionals as F
 from gptrs.api import ModelError
@@ -22,8 +23,7 @@ PLAIN = {11: 3, 15: 6}
 """The number of blocks with ReLU; the others have hard-swish."""
 
 
-@dataclass(frozen=True)
-class MobileNetV3Config:
+class MobileNetV3Config(Struct, frozen=True):
     """The settings that cannot be derived from the tensors."""
 
     num_channels: int
@@ -43,8 +43,7 @@ class MobileNetV3Config:
         )
 
 
-@dataclass(frozen=True)
-class Scopes:
+class Scopes(Struct, frozen=True):
     """Scopes of a block's weights: convolutions, norms, and both of the squeeze-and-excitation."""
 
     depthwise: tuple[Params, Params]
@@ -53,8 +52,7 @@ class Scopes:
     squeeze: tuple[Params, Params] | None = None
 
 
-@dataclass(frozen=True)
-class Names:
+class Names(Struct, frozen=True):
     """The scopes of a model's weights."""
 
     stem: tuple[Params, Params]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs import functionals as F
@@ -33,8 +33,7 @@ _CONVOLUTIONS = ((127, 64), (7, 3), (3, 2))
 """Kernel and stride of each convolution."""
 
 
-@dataclass(frozen=True)
-class MoonshineConfig:
+class MoonshineConfig(Struct, frozen=True):
     """The settings that shape the computation; encoder and decoder have equally many heads."""
 
     vocab_size: int
@@ -99,8 +98,7 @@ def read_config(settings: Mapping[str, object]) -> MoonshineConfig:
     return config
 
 
-@dataclass(frozen=True)
-class Angles:
+class Angles(Struct, frozen=True):
     """Cosines and sines of positions, which rotate queries and keys."""
 
     cos: Tensor

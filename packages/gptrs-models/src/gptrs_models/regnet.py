@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs import functionals as F
@@ -16,8 +16,7 @@ REDUCTION = 4
 """Ratio of the input channels of a block to those of its squeeze-and-excitation."""
 
 
-@dataclass(frozen=True)
-class RegNetConfig:
+class RegNetConfig(Struct, frozen=True):
     """The settings that shape the computation, under their names in config.json."""
 
     num_channels: int

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import count, takewhile
 
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs import functionals as F
@@ -22,8 +22,7 @@ REDUCTION = 4
 """Ratio of the output channels of a bottleneck to those of its inner convolutions."""
 
 
-@dataclass(frozen=True)
-class ResNetConfig:
+class ResNetConfig(Struct, frozen=True):
     """The settings that shape the computation, under their names in config.json."""
 
     num_channels: int
@@ -53,8 +52,7 @@ class ResNetConfig:
         )
 
 
-@dataclass(frozen=True)
-class Names:
+class Names(Struct, frozen=True):
     """The scopes of weights in a checkpoint: a convolution and a normalization for each layer.
 
     Stages and convolutions count from `first`, blocks from 0.

@@ -6,9 +6,9 @@ Their layers are those of `llama` with bidirectional attention.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Unpack
 
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs import functionals as F
@@ -35,8 +35,7 @@ from gptrs_models.llama_positions import Positions, Rotary
 from gptrs_models.rotary_encoder_kinds import RotaryConfig, read_config
 
 
-@dataclass(frozen=True)
-class Sight:
+class Sight(Struct, frozen=True):
     """Bidirectional attention of texts, flat [B * T, H, D], under `mask`.
 
     The mask is i1 [B, 1, T, T], or [B, 1, 1, T] for all queries alike.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs import functionals as F
 from gptrs.api import ModelError
@@ -20,8 +22,7 @@ from gptrs_models.llama_settings import FULL, SLIDING, Kind, read_shared
 Settings = Mapping[str, object]
 
 
-@dataclass(frozen=True)
-class RotaryConfig:
+class RotaryConfig(Struct, frozen=True):
     """The settings that shape the computation.
 
     `layers` is read as for a decoder of the Llama family, except for the window: in

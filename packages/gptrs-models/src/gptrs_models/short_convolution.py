@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from gptrs import functionals as F
 from gptrs.api.models import Module, Params, Tensor
@@ -50,8 +51,7 @@ class ShortConvolution(Module):
         return self.out_proj(after * self.conv(before * inner, cache))
 
 
-@dataclass(frozen=True)
-class Convolution:
+class Convolution(Struct, frozen=True):
     """The layers with a short convolution instead of attention, for states of `width`."""
 
     layers: tuple[int, ...]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs import functionals as F
 from gptrs.api.models import Tensor
@@ -22,8 +22,7 @@ def counted_positions(tokens: Tensor, padding: int, before: Tensor | int = 0) ->
     return (F.cumsum(counted, 1) + before) * counted
 
 
-@dataclass(frozen=True)
-class Sines:
+class Sines(Struct, frozen=True):
     """Sinusoidal embeddings of `count` positions, starting at position `first`.
 
     The position `silent` (padding) has a zero vector.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs import functionals as F
@@ -28,8 +28,7 @@ _EPSILON = 1e-5
 """Epsilon of norms that the config does not set: of the embeddings, and of merged patches."""
 
 
-@dataclass(frozen=True)
-class SwinConfig:
+class SwinConfig(Struct, frozen=True):
     """The settings that shape the computation, under their names in config.json."""
 
     image_size: int

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs import functionals as F
@@ -28,8 +28,7 @@ _ANY_LENGTH = 2**20
 """The context length: distances of any size have a bucket, so only memory limits a text."""
 
 
-@dataclass(frozen=True)
-class T5Config:
+class T5Config(Struct, frozen=True):
     """The settings that shape the computation, under their names in config.json.
 
     `every_layer` has its own distance bias in UMT5; otherwise the first layer's serves all.

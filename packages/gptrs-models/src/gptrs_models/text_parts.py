@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import cast
+
+from msgspec.structs import replace
 
 from gptrs.api import ModelError
 from gptrs.api.models import ConfigFields, Params

@@ -6,9 +6,9 @@ DINOv2 exists with registers, too (Darcet et al. 2023).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs import functionals as F
@@ -108,8 +108,7 @@ def _cubic(distance: float, sharpness: float = _SHARPNESS) -> float:
     return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a if x < 2 else 0.0
 
 
-@dataclass(frozen=True)
-class ViTConfig:
+class ViTConfig(Struct, frozen=True):
     """The settings that shape the computation, under their names in config.json where it has one.
 
     `special` tokens precede the patches; `registers`, without positions, come between. `scales`:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import cast
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs import functionals as F
 from gptrs.api import ModelError
@@ -22,8 +22,7 @@ _STRIDES = (5, 2, 2, 2, 2, 2, 2)
 _KERNELS = (10, 3, 3, 3, 3, 2, 2)
 
 
-@dataclass(frozen=True)
-class Wav2Vec2Config:
+class Wav2Vec2Config(Struct, frozen=True):
     """The settings that shape the computation, most under their names in config.json.
 
     `conv_layers` has channels, kernel and stride of each convolution. `group_norm`: the first one

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs import functionals as F
 from gptrs.api import ModelError
@@ -28,8 +28,7 @@ from gptrs_models.bart_blocks import (
 )
 
 
-@dataclass(frozen=True)
-class WhisperConfig:
+class WhisperConfig(Struct, frozen=True):
     """The settings that shape the computation, under their names in config.json."""
 
     vocab_size: int

@@ -9,11 +9,11 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 import jinja2
+from msgspec import Struct
 
 from gptrs.api import API_VERSION, UsageError
 
@@ -41,8 +41,7 @@ class Kind(StrEnum):
         return self.replace("-", "_")
 
 
-@dataclass(frozen=True)
-class Names:
+class Names(Struct, frozen=True):
     """The names in a package; UsageError for a plugin name that cannot be used in them."""
 
     kind: Kind

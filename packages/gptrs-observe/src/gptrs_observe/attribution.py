@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol, cast
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.capture.tensor import Tensor, tensor
 from gptrs.errors import ModelError
-from gptrs.quick_dataclass import dataclass
 from gptrs_observe.hooks import Hooks
 from gptrs_observe.profile import Profile
 from gptrs_runtime.loaded_model import LoadedModel
@@ -47,8 +47,7 @@ _MEANING = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A part of the wall time, in words."""
 
     name: str
@@ -82,8 +81,7 @@ _MODULE = re.compile(r"\.(?:input|output|attention)(?:@\d+)?$")
 """The end of a name of what a module has."""
 
 
-@dataclass(frozen=True, slots=True)
-class TraceRequest:
+class TraceRequest(Struct, frozen=True):
     """Values to trace in addition to the hidden states."""
 
     modules: Sequence[str] = ()
@@ -135,8 +133,7 @@ class _Head(Protocol):
     def logits(self, x: Tensor) -> Tensor: ...
 
 
-@dataclass(frozen=True, slots=True)
-class LensToken:
+class LensToken(Struct, frozen=True):
     """A token that a state predicts, its probability, and its text, if there is a tokenizer."""
 
     token: int

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs.capture.events import (
@@ -34,7 +35,6 @@ from gptrs.capture.events import (
 from gptrs.checkpoint.formats.tensor_archive import write_archive
 from gptrs.errors import GptrsError, UsageError
 from gptrs.fork_safe_lock import ForkSafeLock
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs_observe.dump_records import (
     ProgramRecord,
@@ -213,8 +213,7 @@ def dumping(
             dump.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
+class _Running(Struct, frozen=True):
     """A run that has not ended yet."""
 
     number: int

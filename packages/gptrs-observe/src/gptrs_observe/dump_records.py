@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import field
 from datetime import UTC, datetime
 from typing import cast
+
+from msgspec import Struct, field
 
 import gptrs
 from gptrs.backend.contract import InputRole
@@ -17,14 +18,12 @@ from gptrs.ir.literal_text import MAX_LISTED
 from gptrs.ir.ops.creation import Constant
 from gptrs.ir.ops.custom_call import decompositions
 from gptrs.ir.program import VERSION, Instruction, Program
-from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.programs import MAX_PROGRAM_BYTES
 
 _MAX_MESSAGE = 10_000
 
 
-@dataclass()
-class RunTotals:
+class RunTotals(Struct):
     """Count and seconds of the runs of a program."""
 
     count: int = 0
@@ -52,8 +51,7 @@ class RunTotals:
         }
 
 
-@dataclass()
-class ProgramRecord:
+class ProgramRecord(Struct):
     """A program of a dump: its number and folder there, and what happened to it so far."""
 
     number: int

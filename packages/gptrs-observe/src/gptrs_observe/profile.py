@@ -9,10 +9,10 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
 from datetime import UTC, datetime
 from math import prod
 
+from msgspec import Struct, field
 from typing_extensions import override
 
 from gptrs.backend.contract import InputRole
@@ -30,7 +30,6 @@ from gptrs.capture.events import (
 from gptrs.fork_safe_lock import ForkSafeLock
 from gptrs.ir.program import Program
 from gptrs.ir.specialize import lone_symbol
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import clipped, counted
 from gptrs.spans import Span, spans_told
 from gptrs_observe.dump_records import choice_fields
@@ -39,8 +38,7 @@ from gptrs_observe.timeline import Interval, Kind, Timeline
 # The bytes that a program takes from its caller, by role, at the sizes of its runs.
 
 
-@dataclass(slots=True)
-class ProgramMemory:
+class ProgramMemory(Struct):
     """The inputs of a program, and the peak bytes of the inputs of each role in a run."""
 
     program: Program | None = None
@@ -111,8 +109,7 @@ _WIDEST = 110
 """Characters of a kernel and its operands in a table."""
 
 
-@dataclass(slots=True)
-class KernelTotals:
+class KernelTotals(Struct):
     """The calls of one kernel on operands of the same types."""
 
     calls: int = 0
@@ -149,8 +146,7 @@ Kernels = dict[tuple[str, str], KernelTotals]
 """Totals by name of the kernel and types of its operands."""
 
 
-@dataclass(slots=True)
-class ProgramProfile:
+class ProgramProfile(Struct):
     """One compiled program: how often it ran, for how long, and what of that its kernels took."""
 
     origin: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
+
+from msgspec.structs import asdict
 
 from gptrs import __version__
 from gptrs.backend.contract import InputRole

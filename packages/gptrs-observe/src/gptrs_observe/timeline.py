@@ -6,15 +6,14 @@ import threading
 from collections import defaultdict
 from typing import Literal
 
-from gptrs.quick_dataclass import dataclass
+from msgspec import Struct
 
 Kind = Literal["span", "compile", "run", "kernel"]
 MOST_INTERVALS = 200_000
 """Intervals that are kept one by one; later ones are only added up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(Struct, frozen=True):
     """A piece of work: `started` in seconds of `time.perf_counter`, `program` by its number."""
 
     kind: Kind

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 
-from gptrs.quick_dataclass import dataclass
+from msgspec import Struct
+
 from gptrs_observe.measure.step_work import MachineLimits
 from gptrs_observe.profile import KernelTotals, Profile, ProgramProfile, merged
 
@@ -16,8 +17,7 @@ _SHORT = 50e-6
 """Seconds: kernels that take less on average are short."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """Figures, None if unknown, and sentences that state them."""
 
     tokens: int

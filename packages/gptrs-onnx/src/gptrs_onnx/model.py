@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Final, TypeVar
 
 import numpy as np
 import onnx
+from msgspec.structs import replace
 from typing_extensions import override
 
 from gptrs.api import GptrsError, UnsupportedError

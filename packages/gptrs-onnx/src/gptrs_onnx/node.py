@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NoReturn, Protocol, TypeAlias, cast
 
 import numpy as np
 import onnx
+from msgspec import Struct
 from onnx.defs import SchemaError, get_schema
 from typing_extensions import override
 
@@ -117,8 +117,7 @@ def shown(name: object) -> str:
     return clipped(str(name), 60)
 
 
-@dataclass(frozen=True)
-class Items:
+class Items(Struct, frozen=True):
     """The tensors of a sequence, in order; how many is known while a graph is converted."""
 
     values: tuple[Value, ...]

@@ -11,8 +11,10 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import cast
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gptrs.api import GptrsError
 from gptrs.api.importers import is_number
@@ -40,8 +42,7 @@ Numbered = Mapping[int, int]
 """A dim or a size for each free size of a graph, by its number."""
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """Facts about free sizes, which have the numbers of their names in the graph."""
 
     pinned: Mapping[int, int | None] = field(default_factory=dict[int, int | None])
@@ -169,8 +170,7 @@ def _primitive(difference: int) -> int:
     return made
 
 
-@dataclass(frozen=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """A node that was refused while sizes were symbols, the first one of the graph.
 
     `dims` are those of its inputs, and what these hold where they are known sizes; `free` are the

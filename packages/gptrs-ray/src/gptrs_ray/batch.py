@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, cast
 
 import ray
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 from ray.data import ActorPoolStrategy, Dataset
 
 from gptrs.api import GptrsError, UsageError
@@ -25,8 +26,7 @@ ROWS: Final = 256
 """Rows of a slice: the work that is repeated when a worker is lost."""
 
 
-@dataclass(frozen=True)
-class BatchResult:
+class BatchResult(Struct, frozen=True):
     """The result of a run: all rows, rows done by earlier runs, and bad rows that were skipped.
 
     `lost` workers ended early, and others repeated their rows.

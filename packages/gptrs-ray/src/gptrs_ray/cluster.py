@@ -8,10 +8,10 @@ import re
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import ray
+from msgspec import Struct
 
 from gptrs.api import GptrsError, UsageError
 from gptrs.api.backends import granted_cpus
@@ -60,8 +60,7 @@ _ADDRESS: Final = re.compile(r"(ray://)?\[?(?P<host>[^\[\]/]+)\]?:(?P<port>[0-9]
 _CONNECT_S: Final = 10.0
 
 
-@dataclass(frozen=True)
-class Room:
+class Room(Struct, frozen=True):
     """The number of workers, and the CPUs of each."""
 
     workers: int

@@ -6,11 +6,11 @@ import json
 import sys
 import time
 from contextlib import redirect_stdout
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from msgspec.structs import asdict
 
 from gptrs.api import UsageError
 from gptrs_ray.batch import ROWS, BatchResult, run_batch

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
+from msgspec import Struct, field
 from ray.exceptions import RayActorError
 
 from gptrs_ray.cluster import RAY, ClusterError, RemoteError, Room
@@ -29,8 +29,7 @@ _AHEAD: Final = 2
 """Slices assigned to a worker: one waits while it runs another."""
 
 
-@dataclass(frozen=True)
-class Slice:
+class Slice(Struct, frozen=True):
     """Some rows of the input, and how many workers have ended on them."""
 
     records: Sequence[Record]
@@ -50,8 +49,7 @@ Outcome = Row | Failed | None
 """Columns that a task adds to a row, its error, or None if an error before it stopped the run."""
 
 
-@dataclass
-class _Worker:
+class _Worker(Struct):
     """An actor, whether it has loaded the model, and its slices."""
 
     actor: Any

@@ -13,10 +13,11 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, cast
+
+from msgspec import Struct
 
 from gptrs.api import UsageError
 from gptrs.checkpoint.files.atomic_write import atomic_file
@@ -32,8 +33,7 @@ LONGEST_LINE: Final = 16 << 20
 SUFFIXES: Final = (".jsonl", ".parquet")
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(Struct, frozen=True):
     """A row of the input: where it is, what identifies it in later runs, and its columns.
 
     `key` is a digest of the columns and the number of equal rows before this one, so that a later

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.api import GptrsError, UsageError
 from gptrs.checkpoint.config_fields import is_integer
@@ -27,8 +27,7 @@ ERROR: Final = "error"
 """The column with the reason why a row could not be run, if bad rows are skipped."""
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(Struct, frozen=True):
     """A task: it reads the first present column of `columns`, and adds the columns `adds`.
 
     `options` names the options it takes; None: those of a generation, which `check` knows.

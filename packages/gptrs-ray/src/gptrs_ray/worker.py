@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, get_args
 
 import numpy as np
+from msgspec import Struct, field
 
 from gptrs.api import BackendPlugin, GptrsError, UsageError
 from gptrs.api.backends import Precision
@@ -19,8 +19,7 @@ from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.quantizing.plan import LOADED_TYPES, weight_type
 
 
-@dataclass(frozen=True)
-class WorkerSettings:
+class WorkerSettings(Struct, frozen=True):
     """The model, how it runs, and the task; plain values, since they travel to other hosts.
 
     `model` is an argument of `load_model`: a path that exists on each host, or a name on the hub.
@@ -60,8 +59,7 @@ class WorkerSettings:
         )
 
 
-@dataclass(frozen=True)
-class Failed:
+class Failed(Struct, frozen=True):
     """An error of gptrs in a form that pickles; exceptions with other arguments do not."""
 
     message: str

@@ -10,12 +10,12 @@ from functools import partial
 from typing import Final, cast
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.errors import ModelError, UsageError
 from gptrs.functionals.dispatch.active_overrides import Choice, Origin, entered
 from gptrs.functionals.dispatch.override_policy import parse_choices
 from gptrs.functionals.dispatch.override_scope import resolved
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted, shown_value
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.model_inputs import Batch
@@ -27,8 +27,7 @@ WITH_CLASSES: Final = ("image_classifier", "text_classifier", "token_classifier"
 """The capabilities that score classes rather than tokens."""
 
 
-@dataclass(frozen=True)
-class Forward:
+class Forward(Struct, frozen=True):
     """The result of a run: logits f32 [B, classes] or [B, T, V], and the best scores of each row.
 
     Token scores are those of the last position.

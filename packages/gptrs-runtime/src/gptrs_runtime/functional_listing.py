@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from gptrs import functionals as functionals  # registers the functionals
 from gptrs.capture.events import ImplementationChoice
 from gptrs.errors import PluginError
@@ -19,12 +21,10 @@ from gptrs.ir.program import Function, Program
 from gptrs.plugins.descriptions import FunctionalPlugin
 from gptrs.plugins.manager import manager
 from gptrs.plugins.state import PluginRecord, PluginState
-from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.forward import model_choices
 
 
-@dataclass(frozen=True)
-class ListedImplementation:
+class ListedImplementation(Struct, frozen=True):
     """An implementation by name; `plugin` provides it, None for one in gptrs itself."""
 
     name: str
@@ -36,8 +36,7 @@ class ListedImplementation:
         return self.plugin.state if self.plugin else PluginState.LOADED
 
 
-@dataclass(frozen=True)
-class ListedFunctional:
+class ListedFunctional(Struct, frozen=True):
     """A functional, its active policy, the policy's origin, and all implementations.
 
     `because` is "portable" by default, else "config", "environment", "--override" or "scope".
@@ -112,8 +111,7 @@ def _plugins_of(functional: str) -> dict[str, PluginRecord]:
 # The functions recognized in programs, and the forms of their calls.
 
 
-@dataclass(frozen=True)
-class ListedVariant:
+class ListedVariant(Struct, frozen=True):
     """One form of calls in programs."""
 
     operands: tuple[str, ...]
@@ -127,8 +125,7 @@ class ListedVariant:
     """An example, as a program."""
 
 
-@dataclass(frozen=True)
-class ListedPattern:
+class ListedPattern(Struct, frozen=True):
     """A function by name, with the forms of its calls."""
 
     name: str

@@ -8,12 +8,12 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
+from msgspec.structs import replace
 
 from gptrs.backend.contract import (
     Backend,

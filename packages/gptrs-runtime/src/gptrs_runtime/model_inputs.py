@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import field
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
 
 from gptrs.checkpoint.formats.tensor_archive import TensorArchive, open_archive
 from gptrs.errors import UsageError
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
 from gptrs_runtime.images.decoding import read_image
 from gptrs_runtime.loaded_model import LoadedModel
@@ -22,8 +21,7 @@ ARCHIVES = (".npy", ".npz", ".safetensors", ".gptrsten")
 _RANDOM_EDGE = 224
 
 
-@dataclass(frozen=True)
-class InputChoice:
+class InputChoice(Struct, frozen=True):
     """The input that the user names: at most one of files, tokens and a text; else random input.
 
     `key` is the name of the tensor in files that have several. Random input from `seed` has `count`
@@ -54,8 +52,7 @@ class InputChoice:
         return not self.files and self.tokens is None and self.prompt is None
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """An array that `LoadedModel.forward` takes, and the origin of each of its rows.
 
     `images` are the files by the row of rows that are images.

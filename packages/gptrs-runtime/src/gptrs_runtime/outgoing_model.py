@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from gptrs.capture.backend_calls import to_host
 from gptrs.capture.execute import host_value

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.errors import UsageError
 from gptrs.progress import Progress
-from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.input_checks import require_known_tokens
 from gptrs_runtime.loaded_model import LoadedModel
 
@@ -20,8 +20,7 @@ _ROWS: Final = 64
 """Positions whose logits are made f64 at once."""
 
 
-@dataclass(frozen=True)
-class Perplexity:
+class Perplexity(Struct, frozen=True):
     """The outcome: `nll` is the mean of -log p of each of the `scored` tokens, in nats.
 
     `error` is the standard error of that mean. Of a text of `tokens`, all but the first are scored.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.backend.contract import Backend, Precision
 from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
@@ -18,7 +20,6 @@ from gptrs.errors import ModelError, UsageError
 from gptrs.plugins.exporters import exporter_of
 from gptrs.plugins.manager import manager
 from gptrs.progress import StepProgress
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
 from gptrs_runtime.content_digest import model_path
 from gptrs_runtime.converting.convert import (
@@ -109,8 +110,7 @@ Target = Literal["hf", "gguf"]
 """A folder of compressed-tensors, or a GGUF file."""
 
 
-@dataclass(frozen=True)
-class Quantized:
+class Quantized(Struct, frozen=True):
     """A report: the errors of the `quantized` tensors, and the names of those that were `kept`.
 
     `precision` is the one in which the default backend will run the copy. `nbytes` is the size of

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, cast
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.backend.contract import Backend
 from gptrs.capture.backend_calls import padded_size
 from gptrs.capture.shape_buckets import bucket
 from gptrs.checkpoint.config_fields import Fields, is_integer
 from gptrs.errors import UsageError
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
 from gptrs_runtime.chat.conversation import Conversation
 from gptrs_runtime.chat.messages import Message
@@ -30,8 +30,7 @@ _TOKENS_OF_BATCH: Final = 48
 """Cost of one more batch in tokens: 5 ms for MiniLM on two cores, at 0.1 ms per token."""
 
 
-@dataclass(frozen=True, eq=False)
-class TextBatch:
+class TextBatch(Struct, frozen=True, eq=False):
     """Some of the texts: `rows` are their numbers; tokens si64 [B, T] and mask i1 [B, T].
 
     There may be more rows of padding below the texts.

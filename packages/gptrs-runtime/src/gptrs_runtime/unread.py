@@ -7,11 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
+from msgspec import Struct
+
 from gptrs.checkpoint.config_fields import ReadSettings
 from gptrs.checkpoint.params import Params
 from gptrs.errors import GptrsError
 from gptrs.plugins.manager import manager
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
 from gptrs_runtime.running_model import model_factory
 from gptrs_runtime.sources.model_source import ModelSource
@@ -86,8 +87,7 @@ _MOST_HAVE: Final = frozenset(
 """The most common of these, checked first: compiling the expression takes 25 ms."""
 
 
-@dataclass(frozen=True)
-class Unread:
+class Unread(Struct, frozen=True):
     """Names of unread parts: `weights`, weights of multi-token prediction layers (`ahead`),
     `settings`.
     """

@@ -10,8 +10,9 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
+
 from gptrs.lazy_module import lazy_module
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import counted
 
 if TYPE_CHECKING:
@@ -57,8 +58,7 @@ _SHOWN_VALUES: Final = 4
 """Values of a vector in the table."""
 
 
-@dataclass(frozen=True)
-class Verb:
+class Verb(Struct, frozen=True):
     """A task of models, by `name`; `summary` and `more` are its help.
 
     `function` takes a model, and fields of its `request` by keyword; where it has them, `lengths`

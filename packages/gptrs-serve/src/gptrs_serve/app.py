@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+from msgspec import Struct
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -14,7 +15,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Scope
 
-from gptrs.quick_dataclass import dataclass
 from gptrs_serve.keys import KeyRing
 from gptrs_serve.metrics import Metrics
 from gptrs_serve.problems import Guard, RequestError, route_path
@@ -23,8 +23,7 @@ from gptrs_serve.routes import routes
 from gptrs_serve.served import Served
 
 
-@dataclass(frozen=True)
-class Access:
+class Access(Struct, frozen=True):
     """Who may ask: keys, hosts and origins, none for all; and how long bodies may be."""
 
     keys: KeyRing | Sequence[str] = ()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.chat.answer_reader import AnswerForm, AnswerReader
 from gptrs_runtime.generation.chat_session import answer_form, opens_thoughts, thought_tokens
 from gptrs_runtime.generation.generate import Generation
@@ -42,8 +42,7 @@ from gptrs_serve.tools.parser import AnswerDeltas
 from gptrs_serve.tools.use import told_tools, tool_use
 
 
-@dataclass(frozen=True)
-class Chat:
+class Chat(Struct, frozen=True):
     """A conversation that the engine answers: what every protocol makes its answer of.
 
     The answers of `stream` are read by `form`, and begin within thoughts where the prompt has

@@ -7,10 +7,10 @@ import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from typing import cast
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.generation.scheduled_text import Client
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.serving.answers import AnswerStream, Piece
@@ -41,8 +41,7 @@ from gptrs_serve.served import WRITING, Served
 from gptrs_serve.token_texts import TokenTexts
 
 
-@dataclass(frozen=True)
-class AskedPrompt:
+class AskedPrompt(Struct, frozen=True):
     """A prompt, its answers if any are asked for, and what is echoed of it."""
 
     tokens: list[int]

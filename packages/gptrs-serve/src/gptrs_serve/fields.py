@@ -16,7 +16,6 @@ import msgspec
 import msgspec.inspect
 from msgspec import Struct
 
-from gptrs.quick_dataclass import dataclass
 from gptrs_serve.problems import RequestError
 
 NOTHING: Final = {"asks": "nothing"}
@@ -32,8 +31,7 @@ class RequestFields(Struct, forbid_unknown_fields=True, kw_only=True):
     """Fields of the protocol that are refused, and why."""
 
 
-@dataclass(frozen=True)
-class FieldRow:
+class FieldRow(Struct, frozen=True):
     """A field of a dialect: what becomes of it, and what it does, or why it is not supported."""
 
     name: str

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from gptrs.quick_dataclass import dataclass
+from msgspec import Struct
+
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_serve.problems import RequestError
 from gptrs_serve.served import Served
 
 
-@dataclass(frozen=True)
-class GapMarks:
+class GapMarks(Struct, frozen=True):
     """The tokens before the text ahead of a gap, before the text behind it, and before the answer.
 
     Where the `suffix_first`, what stands behind the gap comes first.

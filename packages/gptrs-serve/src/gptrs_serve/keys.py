@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
+
 from gptrs.api import UsageError
-from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.generation.scheduled_text import Client
 
 KEY_VARIABLE: Final = "GPTRS_SERVE_API_KEY"
 _HINT: Final = "write one on each line: KEY [name=WORD] [weight=N] [most-requests=N]"
 
 
-@dataclass(frozen=True)
-class Key:
+class Key(Struct, frozen=True):
     """A key, what logs call it, and its share: of two that wait, weight 2 is next twice as often.
 
     At most `most_requests` of its requests are open at once, None for any number.

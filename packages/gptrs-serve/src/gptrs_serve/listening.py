@@ -21,12 +21,12 @@ from typing import Any, Final, Protocol
 
 import uvicorn
 import uvicorn.config
+from msgspec import Struct
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import override
 
 from gptrs.api import BackendError, UsageError
-from gptrs.quick_dataclass import dataclass
 from gptrs_serve.connections import http_protocol
 from gptrs_serve.problems import RequestError, route_path
 
@@ -46,8 +46,7 @@ _SWITCH_S: Final = 0.0002
 _MOST_HEADER_BYTES: Final = 65_536
 
 
-@dataclass(frozen=True)
-class Wire:
+class Wire(Struct, frozen=True):
     """How a server speaks: its TLS files, the path at which a proxy has it, its socket."""
 
     certificate: Path | None = None

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from gptrs import __version__
-from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.verbs import VERBS
 from gptrs_serve.bodies import (
     TASKS,
@@ -32,8 +32,7 @@ from gptrs_serve.dialects.responses_body import InputTokensBody, ResponsesBody
 from gptrs_serve.problems import ANTHROPIC, OLLAMA
 
 
-@dataclass(frozen=True)
-class Route:
+class Route(Struct, frozen=True):
     """A route in the description: its body, if it has one, and the type of what it answers."""
 
     method: str

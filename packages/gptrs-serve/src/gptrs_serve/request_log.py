@@ -10,15 +10,13 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import field
 from datetime import UTC, datetime
 from typing import Final, Literal
 
+from msgspec import Struct, field
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from typing_extensions import override
-
-from gptrs.quick_dataclass import dataclass
 
 LogFormat = Literal["text", "json"]
 _GIVEN_ID: Final = re.compile(r"[!-~]{1,128}")
@@ -28,8 +26,7 @@ _OTHER: Final = "other"
 _ACCESS: Final = logging.getLogger("gptrs.access")
 
 
-@dataclass()
-class RequestFacts:
+class RequestFacts(Struct):
     """A request, and facts about it for the log."""
 
     id: str

@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Callable, Generator, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
+
+from msgspec import Struct
 
 from gptrs.errors import EngineBusyError, GptrsError, UsageError
 
@@ -18,8 +19,7 @@ Result = TypeVar("Result")
 Work = Callable[[Sequence[str]], Sequence[Any]]
 
 
-@dataclass(frozen=True, eq=False)
-class _WaitingTexts:
+class _WaitingTexts(Struct, frozen=True, eq=False):
     """Texts that wait. Calls of one key may be joined: their work gives each text the same."""
 
     key: Hashable

@@ -11,13 +11,13 @@ import os
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, cast
 
 import numpy as np
 import torch
+from msgspec import Struct
 
 from gptrs.api import ModelError, UnsupportedError
 from gptrs.api.programs import DType, dtypes
@@ -94,8 +94,7 @@ _CONVERT: Final = (
 )
 
 
-@dataclass(frozen=True)
-class Archive:
+class Archive(Struct, frozen=True):
     """The parts of a file: the description of the program, weights and constants by name."""
 
     program: dict[str, Any]

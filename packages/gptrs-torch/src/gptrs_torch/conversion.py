@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, NoReturn, cast
 
@@ -63,12 +62,13 @@ WRONG: Final = (ArithmeticError, AssertionError, LookupError, TypeError, ValueEr
 """Errors that converters may raise for unexpected arguments."""
 
 
-@dataclass(frozen=True)
 class Node(importers.Node):
     """A node with the types of its result and arguments that torch inferred."""
 
-    source: fx.Node
     damage = WRONG
+
+    def __init__(self, source: fx.Node) -> None:
+        self.source = source
 
     @override
     def __str__(self) -> str:

@@ -6,12 +6,12 @@ import atexit
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
 import torch
+from msgspec import Struct
 from torch import _decomp, fx
 from torch._decomp import core_aten_decompositions
 from torch._dynamo import config
@@ -82,8 +82,7 @@ _dumped: set[Path] = set()
 atexit.register(_dumps.close)
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """Options of `torch.compile(..., options={...})`.
 
     `backend` names a backend of gptrs (None: the default one); `threads` and `precision` are passed
@@ -101,7 +100,7 @@ class Settings:
     @staticmethod
     def of(options: Mapping[str, object] | None) -> Settings:
         """Check options; UsageError for unknown ones and for wrong types."""
-        known = {field.name: field for field in fields(Settings)}
+        known = Settings.__struct_fields__
         kinds = {"threads": int}
         for name, value in (options or {}).items():
             if name not in known:

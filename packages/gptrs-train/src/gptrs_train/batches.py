@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.api import UsageError
 from gptrs.quoting import quoted
@@ -39,8 +39,7 @@ class Batches(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Told:
+class Told(Struct, frozen=True):
     """The facts of the data: `texts` in `rows` of `length` tokens, `cut` ones shortened.
 
     `learnt` tokens of `tokens` count; `left_out` texts had none.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, cast
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.api import GptrsError, UsageError
 from gptrs.progress import Progress
@@ -44,8 +44,7 @@ class Example(NamedTuple):
     learnt: np.ndarray
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(Struct, frozen=True):
     """The content of a file: a stream of tokens, an array [N], or separate texts."""
 
     path: Path

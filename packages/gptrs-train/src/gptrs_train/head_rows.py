@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.api import UsageError
 from gptrs.capture.shape_buckets import bucket
@@ -52,8 +52,7 @@ class Encoded(NamedTuple):
     cut: bool
 
 
-@dataclass(frozen=True)
-class Encoder:
+class Encoder(Struct, frozen=True):
     """Makes tokens of texts as the command that runs the head does, at most `limit`.
 
     `prompt` goes before each text; without `prompt_pooled`, its tokens do not count in vectors.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple, cast
 
 import numpy as np
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs import functionals as F
@@ -61,8 +61,7 @@ class TextBatch(NamedTuple):
     """F32 [B] or [B, T], what each target counts: 0 for rows that only fill up a batch."""
 
 
-@dataclass(frozen=True)
-class Goal:
+class Goal(Struct, frozen=True):
     """The task of a head: the names of its classes, and how their scores are compared.
 
     `texts` is how many texts a row of pairs or triplets has; with `scored`, two texts and how

@@ -6,11 +6,11 @@ import copy
 import math
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs import functionals as F
@@ -49,8 +49,7 @@ class Batch(NamedTuple):
     """Si64 [B, T], from 0 in each text; None if each row is one text."""
 
 
-@dataclass(frozen=True)
-class LowRank:
+class LowRank(Struct, frozen=True):
     """Adapters to learn (Hu et al. 2021): the `rank`, `alpha`, and the `targets` among layers.
 
     A target is the last parts of a layer's name, as in PEFT, or `all-linear`.
@@ -66,8 +65,7 @@ class LowRank:
         return self.alpha / self.rank
 
 
-@dataclass
-class _Asked:
+class _Asked(Struct):
     """The weights that a model asked for while it was made, and the sizes of linear layers."""
 
     weights: dict[str, tuple[int, ...]]

@@ -6,11 +6,11 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from gptrs.api import UsageError
 from gptrs.checkpoint.adapter_config import BASE_DIGEST

@@ -8,12 +8,13 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict
 
 import gptrs
 from gptrs.api import UsageError
@@ -58,8 +59,7 @@ _COPIES: Final = {"adamw": 4, "lion": 3, "adafactor": 2, "sgd": 3}
 """Weights, gradients and moments, in multiples of the weights."""
 
 
-@dataclass(frozen=True)
-class Data:
+class Data(Struct, frozen=True):
     """Files, and how they are read: see `gptrs_train.data` for their forms."""
 
     path: Path
@@ -73,8 +73,7 @@ class Data:
     """What rows are for; None: what the columns of the first one are for."""
 
 
-@dataclass(frozen=True)
-class Outputs:
+class Outputs(Struct, frozen=True):
     """Where a run writes, and what it does with what is there."""
 
     out: Path
@@ -82,8 +81,7 @@ class Outputs:
     force: bool = False
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """The backend of a run by name, its threads, and the precision of products."""
 
     backend: str | None = None
@@ -91,13 +89,16 @@ class Machine:
     precision: Any = None
 
 
-@dataclass(frozen=True)
-class Watch:
+class Watch(Struct, frozen=True):
     """Callbacks: `texts` as rows become tokens, `began` before the updates, `tell` after each."""
 
     texts: Progress | None = None
     began: Callable[[Facts], None] = lambda facts: None
     tell: Callable[[Status], None] = lambda status: None
+
+
+_HERE: Final = Machine()
+_UNWATCHED: Final = Watch()
 
 
 class Facts(msgspec.Struct, kw_only=True):
@@ -143,8 +144,8 @@ def finetune(
     outputs: Outputs,
     what: LowRank | Sequence[str] | None,
     settings: Callable[[int], Settings],
-    machine: Machine = Machine(),
-    watch: Watch = Watch(),
+    machine: Machine = _HERE,
+    watch: Watch = _UNWATCHED,
 ) -> Result:
     """Train a model further; `what` is an adapter, or patterns of names of weights.
 
@@ -245,8 +246,8 @@ def train(
     data: Data,
     outputs: Outputs,
     settings: Callable[[int], Settings],
-    machine: Machine = Machine(),
-    watch: Watch = Watch(),
+    machine: Machine = _HERE,
+    watch: Watch = _UNWATCHED,
 ) -> Result:
     """Train a model from scratch, by the config.json in a folder and, for texts, its tokenizer.
 

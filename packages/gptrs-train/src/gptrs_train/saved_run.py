@@ -8,12 +8,12 @@ import json
 import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
 import msgspec
 import numpy as np
+from msgspec import Struct, field
 
 from gptrs.api import GptrsError, UsageError
 from gptrs.checkpoint.files.atomic_write import atomic_file
@@ -49,8 +49,7 @@ class Progressed(msgspec.Struct, kw_only=True):
     """Evaluations since the best one."""
 
 
-@dataclass
-class SavedRun:
+class SavedRun(Struct):
     """The folder `OUT.run` of a run with settings `run`; a run that goes on must have the same."""
 
     folder: Path

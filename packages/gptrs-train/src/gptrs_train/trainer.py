@@ -10,12 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Literal, cast
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 import gptrs
 from gptrs import functionals as F
@@ -104,8 +104,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return optimizers.adamw(rate, self.betas, weight_decay=decay, decayed=matrices)
 
 
-@dataclass(frozen=True)
-class Status:
+class Status(Struct, frozen=True):
     """The state of a run after an update, for a progress line."""
 
     step: int

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.api import UsageError
 from gptrs.api.backends import Backend, BoundInputs, Buffer, Executable, InputRole
@@ -75,8 +75,7 @@ def _refuse() -> NoReturn:
     )
 
 
-@dataclass(frozen=True)
-class _Received:
+class _Received(Struct, frozen=True):
     """The parts of a tensor that this process needs, as a `ShardSource`."""
 
     type: TensorType

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs.api import GptrsError, ModelError, UnsupportedError, UsageError, importers
@@ -34,8 +34,7 @@ SMALL: Final = 64
 """Most elements of a known constant."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Known:
+class Known(Struct, frozen=True, eq=False):
     """A small constant. `array` holds numbers, or objects if some of them are symbolic sizes."""
 
     array: np.ndarray[Any, np.dtype[Any]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax import export as _export
+from msgspec.structs import force_setattr, replace
 
 from gptrs.api import ModelError, UnsupportedError
 from gptrs.api.backends import BackendSettings, require_supported
@@ -68,9 +69,8 @@ def _type(type_: TensorType, sizes: Mapping[int, Any]) -> TensorType:
     if type_.is_static:
         return type_
     # Bypasses the constructor: it compares the size of the tensor, which JAX's sizes cannot do.
-    made = object.__new__(TensorType)
-    object.__setattr__(made, "dtype", type_.dtype)
-    object.__setattr__(made, "shape", tuple(_size(dim, sizes) for dim in type_.shape))
+    made = copy.copy(type_)
+    force_setattr(made, "shape", tuple(_size(dim, sizes) for dim in type_.shape))
     return made
 
 
@@ -81,7 +81,7 @@ def _op(op: Op, sizes: Mapping[int, Any]) -> Op:
         made = _attribute(held, sizes)
         if made is not held:
             changed[name] = made
-    return dataclasses.replace(cast("Any", op), **changed) if changed else op
+    return replace(cast("Any", op), **changed) if changed else op
 
 
 def _attribute(held: object, sizes: Mapping[int, Any]) -> object:

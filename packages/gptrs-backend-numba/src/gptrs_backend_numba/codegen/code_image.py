@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from gptrs.quick_dataclass import dataclass
+from msgspec import Struct
 
 MAGIC = b"gptrs image 1\n"
 _PAGE = 4096
@@ -39,8 +39,7 @@ class _UnknownFormError(Exception):
     """An object file with something that images do not have; LLVM links it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
+class _Section(Struct, frozen=True):
     name: bytes
     type: int
     flags: int

@@ -14,9 +14,9 @@ from importlib import import_module
 from types import FunctionType
 
 import llvmlite
+from msgspec import Struct
 
 from gptrs.backend.contract import Compiling
-from gptrs.quick_dataclass import dataclass
 from gptrs.spans import span
 from gptrs_backend_numba.codegen import machine
 from gptrs_backend_numba.codegen.kernel import (
@@ -68,8 +68,7 @@ LISTENERS = CompileListeners()
 # A kernel before it is looked for: its key, and how its function is made if no store has it.
 
 
-@dataclass(frozen=True, slots=True)
-class WantedKernel:
+class WantedKernel(Struct, frozen=True):
     """A kernel with flags of LLVM."""
 
     source: SpecializedKernel | GeneratedKernel

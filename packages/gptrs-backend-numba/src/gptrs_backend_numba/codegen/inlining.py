@@ -12,15 +12,15 @@ import copy
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache, cached_property, partial, update_wrapper
 from importlib import import_module
 from types import FunctionType
 from typing import TypeVar, cast, overload
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Part:
+
+class Part(Struct, frozen=True):
     """The definition of a part, which stays as it is, and the global names that it sees."""
 
     definition: ast.FunctionDef

@@ -10,11 +10,11 @@ import ast
 import copy
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import FunctionType
 
 import numpy as np
 from llvmlite import ir
+from msgspec import Struct
 
 from gptrs_backend_numba.codegen.folding import fold_constants
 from gptrs_backend_numba.codegen.inlining import (
@@ -79,8 +79,7 @@ def kernel_part(function: Callable[..., object]) -> KernelFunction:
     return KernelFunction(function, inlined=True)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SpecializedKernel:
+class SpecializedKernel(Struct, frozen=True, eq=False):
     """A kernel with values for its bindings. `key` tells it from all others, in all processes."""
 
     template: KernelFunction
@@ -125,8 +124,7 @@ Generate = Callable[..., tuple[str, dict[str, object]]]
 """Returns the source of a function `kernel`, and its global names."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GeneratedKernel:
+class GeneratedKernel(Struct, frozen=True, eq=False):
     """A kernel whose source a function writes, from arguments that may be values of bindings."""
 
     generate: Generate

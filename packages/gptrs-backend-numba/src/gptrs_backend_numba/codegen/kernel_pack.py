@@ -19,8 +19,9 @@ from functools import cache
 from pathlib import Path
 from typing import cast
 
+from msgspec import Struct
+
 from gptrs.disk_cache import CachePart, Entries
-from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.kernel_store import SOURCES_DIGEST
 from gptrs_backend_numba.codegen.machine import features, usable_features
 from gptrs_backend_numba.codegen.processor import host_features
@@ -43,8 +44,7 @@ class DamagedPackError(Exception):
     """An error for a file that is not a whole pack; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackHead:
+class PackHead(Struct, frozen=True):
     """All that decides whether a process may use the kernels of a pack."""
 
     target: str
@@ -187,8 +187,7 @@ def head_of(text: bytes) -> PackHead:
 # The packs that are installed, and the one that this process uses.
 
 
-@dataclass(frozen=True, slots=True)
-class _Packs:
+class _Packs(Struct, frozen=True):
     used: KernelPack | None
     refused: Mapping[Path, tuple[str, int, str]]
     """By their files: the target, the number of kernels, and why they are not used."""

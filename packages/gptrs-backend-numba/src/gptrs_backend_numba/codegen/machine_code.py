@@ -7,8 +7,9 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from gptrs.lazy_module import lazy_module
-from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.code_image import MAGIC, image_of, load_image
 
 if TYPE_CHECKING:
@@ -20,8 +21,7 @@ _HEAD = re.compile(rb"([\x21-\x7e]{1,4096}) ([0-9]{1,3})\n")
 _ELF = b"\x7fELF"
 
 
-@dataclass(frozen=True, slots=True)
-class MachineCode:
+class MachineCode(Struct, frozen=True):
     """A function as machine code that needs only the C library.
 
     The function is in numba's convention: it takes where to put its result, an int64, where to put

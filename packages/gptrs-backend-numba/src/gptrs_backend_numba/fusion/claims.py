@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.errors import GptrsError
 from gptrs.functionals.pooling import Extents, Padding, windows_of
@@ -24,7 +25,6 @@ from gptrs.ir.program import Region, Value
 from gptrs.ir.size_guards import Shape, usual_size
 from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.cost_model import FEW_POSITIONS, forced_algorithm
 from gptrs_backend_numba.cost_model import VARIABLE as CONVOLUTION
 from gptrs_backend_numba.fusion import is_on
@@ -54,8 +54,7 @@ _SIDES = 4
 """The sides of an image."""
 
 
-@dataclass(frozen=True)
-class _Call:
+class _Call(Struct, frozen=True):
     """A composite that may be claimed: its operands by parameter, its attributes, its result."""
 
     op: Composite

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.ir import dtypes
 from gptrs.ir.attributes import Dictionary
@@ -25,7 +27,6 @@ from gptrs.ir.size_guards import Shape, usual_size
 from gptrs.optimizer.pass_base import RegionPass
 from gptrs.optimizer.passes.slice_folding import without_zeros
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
-from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.cost_model import FEW_POSITIONS, forced_algorithm
 from gptrs_backend_numba.fusion.convolution_chain import chained_convolutions
 from gptrs_backend_numba.schedule import (
@@ -45,8 +46,7 @@ _TARGETS = (CONV2D, DEPTHWISE, GROUPED)
 _WINDOW = ("window", "stride", "padding", "dilation")
 
 
-@dataclass(frozen=True)
-class _Fused:
+class _Fused(Struct, frozen=True):
     """A convolution with what has been taken of its users so far; `value` is the result."""
 
     target: str

@@ -8,8 +8,10 @@ after it are taken together with it: what is between them stays in the cache.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.ir.attributes import Dictionary, DictionaryValue
 from gptrs.ir.op import Op
@@ -21,15 +23,13 @@ from gptrs.ir.program import Region, Value
 from gptrs.ir.size_guards import Shape, usual_size
 from gptrs.optimizer.pass_base import RegionPass
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
-from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.schedule import CHAIN, CONV2D, DEPTHWISE
 
 _LARGE = 1 << 17
 """Bytes of an image from which it does not stay in the cache until the next layer reads it."""
 
 
-@dataclass(frozen=True)
-class _Chain:
+class _Chain(Struct, frozen=True):
     nodes: tuple[InstructionNode, ...]
 
     def attributes(self) -> Dictionary:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gptrs.capture.tensor import Tensor
 from gptrs.functionals.activation import gelu, relu, relu6, silu

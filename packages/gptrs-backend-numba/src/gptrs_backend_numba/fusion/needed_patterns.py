@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from msgspec import Struct
+
 from gptrs.capture.tensor import Tensor
 from gptrs.functionals.matching import FunctionalPattern
 from gptrs.ir.op import Op
@@ -14,7 +16,6 @@ from gptrs.ir.program import Instruction, Program, Region, Value
 from gptrs.ir.type_text import parse_type
 from gptrs.optimizer.fusion import FoundCall, FusionPass, ProgramPattern, Replacement
 from gptrs.optimizer.rewrite.template import Definer
-from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.evaluation import evaluate
 
 Users = Mapping[Value, frozenset[tuple[Value, ...]]]
@@ -23,8 +24,7 @@ Need = type[Op] | float | str
 """An op, a number that is a constant of a program, or what a `custom_call` computes: `softmax`."""
 
 
-@dataclass(frozen=True)
-class Unshared:
+class Unshared(Struct, frozen=True):
     """The calls of a pattern whose products nothing else reads, in any stage.
 
     A shared product would have to be computed twice.
@@ -53,8 +53,7 @@ class Unshared:
         return any(not self.users.get(value, frozenset()) <= own for value in inner)
 
 
-@dataclass(frozen=True)
-class GatedFusion:
+class GatedFusion(Struct, frozen=True):
     """A fusion that skips programs without one of the ops and constant numbers in `needs`.
 
     Deriving a pattern takes longer than looking for an op. So a pass has few examples, and ops that

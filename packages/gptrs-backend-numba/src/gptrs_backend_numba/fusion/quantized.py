@@ -7,7 +7,9 @@ They look for what `gptrs.checkpoint.quantized_tensor.dequantized` writes: `dequ
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.ir import dtypes
 from gptrs.ir.attributes import Dictionary, DictionaryValue
@@ -21,7 +23,6 @@ from gptrs.ir.ops.quantization import Dequantize, DequantizeAffine, UnpackBits
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
 from gptrs.optimizer.pass_base import Pass, RegionPass
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
-from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.lowering.linear import linear_target
 from gptrs_backend_numba.lowering.quantization import QUANTIZED_GROUPED, fits
 from gptrs_backend_numba.lowering.quantized_linear import TARGET, block_of
@@ -33,8 +34,7 @@ _DECODING = (Dequantize, DequantizeAffine, UnpackBits, Transpose, Take, Constant
 _Definitions = Mapping[Value, Instruction]
 
 
-@dataclass(frozen=True)
-class _Decoding:
+class _Decoding(Struct, frozen=True):
     """How a value is decoded: instructions in order, of the parts."""
 
     steps: tuple[Instruction, ...]
@@ -43,8 +43,7 @@ class _Decoding:
     """Equal for values that are decoded in the same way of parts of the same types."""
 
 
-@dataclass(frozen=True)
-class PassParts:
+class PassParts(Struct, frozen=True):
     """`f(dequantize(codes, ..))` of every call of f becomes `f(codes, ..)`, which decodes them.
 
     Otherwise a function could not be fused with what its weights are made of.
@@ -190,8 +189,7 @@ _SMALLEST = 1024
 _MATRIX = 2
 
 
-@dataclass(frozen=True)
-class Parameter:
+class Parameter(Struct, frozen=True):
     """A scale or offset of each group; `above` is the scale of several of them."""
 
     value: Value
@@ -199,8 +197,7 @@ class Parameter:
     super_group: int = 0
 
 
-@dataclass(frozen=True)
-class QuantizedWeight:
+class QuantizedWeight(Struct, frozen=True):
     """The parts of a weight [O, I] in a program."""
 
     codes: Value

@@ -9,10 +9,10 @@ import cmath
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.ir.dtypes import DType, Kind
 from gptrs.ir.op import Op
@@ -214,8 +214,7 @@ DIRECTIONS = tuple(_COMPARISONS)
 """Of comparisons."""
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Struct, frozen=True):
     """One op of a group, on values by their numbers: those of the tensors read, then results.
 
     `power` is the exponent of a `pow` whose exponent is a constant 1, 2 or 3. `function` computes
@@ -229,8 +228,7 @@ class Operation:
     function: Unary | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(Struct, frozen=True):
     """The access of a kernel to one tensor: its element type, and innermost stride class.
 
     `inner` is 0 or 1 where the innermost stride has that value, None for any other.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.ir import dtypes
 from gptrs.ir.size_guards import Shape
-from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.cost_model import AmxWork, Convolution, amx_is_better
@@ -40,8 +40,7 @@ _LINES = 16
 _ARENA = Arena()
 
 
-@dataclass(frozen=True, slots=True)
-class UnitWeight:
+class UnitWeight(Struct, frozen=True):
     """A weight (taps, inputs, outputs) in columns for AMX, see `packing.Arrangement`.
 
     Inputs are padded with zeros to whole steps. Strides and the offset count elements. Numbers are
@@ -119,8 +118,7 @@ def suits(builder: ScheduleBuilder, given: Operands, at: Windows, side: int | No
     return amx_is_better(work, conv, side) and is_wanted()
 
 
-@dataclass(frozen=True, slots=True)
-class _Planes:
+class _Planes(Struct, frozen=True):
     """The layout of an image in planes: `above` x `beside` sets of `count` planes."""
 
     above: int

@@ -6,8 +6,9 @@ import ctypes
 import math
 import os
 import platform
-from dataclasses import replace
 from functools import cache
+
+from msgspec.structs import replace
 
 from gptrs.ir import dtypes
 from gptrs_backend_numba.codegen.compiled import compiled_task

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections import Counter as Multiset
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Protocol, cast
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.ir import dtypes
 from gptrs.ir.ops import control_flow as ops
 from gptrs.ir.ops.custom_call import Composite, CustomCall
 from gptrs.ir.program import Region, Value
 from gptrs.ir.size_guards import Shape
-from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.cost_model import Begin, Jump, Label, Next
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.packing import Packing
@@ -75,8 +75,7 @@ def operands_key(
     return tuple(key)
 
 
-@dataclass(frozen=True, slots=True)
-class RepeatedSteps:
+class RepeatedSteps(Struct, frozen=True):
     """The steps of one call, on memory that stands for that of others."""
 
     operands: tuple[Storage, ...]

@@ -6,14 +6,14 @@ import math
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.ir import dtypes
 from gptrs.ir.size_guards import Shape
-from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
@@ -39,8 +39,7 @@ _BYTES_A_TASK = 192 * 1024
 """Bytes that the tiles of a task read and write: they stay in the L2 cache for all panels."""
 
 
-@dataclass(frozen=True, slots=True)
-class Windows:
+class Windows(Struct, frozen=True):
     """The geometry of a call, as in `extract_patches`."""
 
     window: Shape
@@ -54,8 +53,7 @@ class Windows:
         return math.prod(self.window)
 
 
-@dataclass(frozen=True, slots=True)
-class Operands:
+class Operands(Struct, frozen=True):
     """The views of a call; `scale`, `shift` and the two bounds are always present."""
 
     x: View
@@ -198,8 +196,7 @@ def paired_panels(matrices: np.ndarray, target: np.ndarray) -> None:
     assert outputs <= made.shape[1] * PANEL
 
 
-@dataclass(frozen=True, slots=True)
-class PairedWeight:
+class PairedWeight(Struct, frozen=True):
     """A weight (taps, inputs, outputs) as pairs of bf16 in panels, see `packing.Arrangement`.
 
     An odd number of inputs is padded with a zero. Strides and the offset count elements.
@@ -294,8 +291,7 @@ _ROUNDED_G = {
 """The same for numbers that are rounded to bf16, see `kernels.convolution.winograd`."""
 
 
-@dataclass(frozen=True, slots=True)
-class TransformedWeight:
+class TransformedWeight(Struct, frozen=True):
     """A weight [3, 3, inputs, outputs] as matrices in panels, see `packing.Arrangement`.
 
     Their numbers are f32, or pairs of bf16 if they are `rounded`.

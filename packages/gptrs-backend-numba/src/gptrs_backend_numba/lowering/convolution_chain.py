@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.ir import dtypes
 from gptrs.ir.attributes import Dictionary
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.size_guards import Shape
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.cost_model import need_numbers
 from gptrs_backend_numba.lowering import amx_convolution
 from gptrs_backend_numba.lowering.convolution import (
@@ -41,8 +42,7 @@ _BYTES_AT_ONCE = 768 * 1024
 """Bytes of the images between the stages: they stay in the L2 cache until they are read."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Stage:
+class _Stage(Struct, frozen=True):
     given: Operands
     at: Windows
     depthwise: bool

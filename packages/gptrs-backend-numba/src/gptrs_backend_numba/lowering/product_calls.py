@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+from msgspec import Struct
+
 from gptrs.ir import dtypes
 from gptrs.ir.size_guards import greatest, least, select
-from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
 from gptrs_backend_numba.cost_model import is_one
 from gptrs_backend_numba.kernels.matmul.epilogue import finish
@@ -53,8 +54,7 @@ _TASKS_A_ROW = 16
 """Tasks of a product of one row that give every thread about as much to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Epilogue:
+class Epilogue(Struct, frozen=True):
     """The last operations on each sum: `activation(sum * scale + bias) + residual`, rounded once.
 
     `bias` is contiguous, of n elements; `residual` contiguous, of the result's shape; both f32,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import cast
+
+from msgspec.structs import replace
 
 from gptrs.ir import dtypes
 from gptrs.ir.ops import quantization as ops

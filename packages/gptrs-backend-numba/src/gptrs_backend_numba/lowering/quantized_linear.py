@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
 from gptrs_backend_numba.codegen.vector_ir import FEATURES
 from gptrs_backend_numba.cost_model import is_one
@@ -98,8 +99,7 @@ def _is_power(number: int) -> bool:
     return number > 0 and number & (number - 1) == 0
 
 
-@dataclass(frozen=True)
-class _Operands:
+class _Operands(Struct, frozen=True):
     """The operands of a call by what they are: values, types or views."""
 
     found: dict[str, int]
@@ -279,8 +279,7 @@ def _multiply(
     builder.add_job(compiled(kernels.run_quantized), job, reads, out, geometry)
 
 
-@dataclass(frozen=True)
-class PanelWeight:
+class PanelWeight(Struct, frozen=True):
     """How kernels read a weight: codes, scales, their scales, offsets, their scales."""
 
     form: Form

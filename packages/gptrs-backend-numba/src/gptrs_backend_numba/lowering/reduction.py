@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.ir import dtypes
 from gptrs.ir.attributes import Dictionary
@@ -17,7 +18,6 @@ from gptrs.ir.ops import reduction as reduction_ops
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.size_guards import greatest, least
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel
 from gptrs_backend_numba.codegen.machine import FLOATS, NUMBERS, constant
@@ -347,8 +347,7 @@ def _task_kernel(op: CustomCall, x: View) -> SpecializedKernel:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Groups:
+class Groups(Struct, frozen=True):
     """A tensor as `images` of `positions` with `groups` of `each` channels.
 
     A norm takes together all positions of an image, and the channels of a group.

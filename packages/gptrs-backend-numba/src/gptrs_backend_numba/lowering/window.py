@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops import window as ops
 from gptrs.ir.size_guards import Shape, greatest, least
-from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.codegen.machine import NUMBERS, constant
 from gptrs_backend_numba.cost_model import need_numbers
@@ -28,8 +28,7 @@ _ELEMENTS_A_CHUNK = 4_096
 """Running values in a chunk: the L1 cache holds them and the elements added to them."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
+class _Plan(Struct, frozen=True):
     """The division of rows into chunks: a row is the axis `row` with `inner` elements after it."""
 
     axes: Sequence[ops.AxisWindow]

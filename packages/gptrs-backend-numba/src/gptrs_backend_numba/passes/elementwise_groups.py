@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from msgspec import Struct
+
 from gptrs.ir.ops import elementwise as ops
 from gptrs.ir.program import Instruction, Region, Value
-from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.separate_memory import MOST_RESULTS
 from gptrs_backend_numba.kernels.elementwise_tasks import MOST_INPUTS, MOST_TENSORS
 
@@ -25,8 +26,7 @@ _FAR = 64
 """Units between two that are joined, at most: what they read has left the caches beyond."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(Struct, frozen=True):
     """Instructions run by one kernel."""
 
     instructions: tuple[Instruction, ...]

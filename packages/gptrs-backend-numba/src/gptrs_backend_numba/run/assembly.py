@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
 from typing import cast
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gptrs.errors import ProgramError, UsageError
 from gptrs.ir.size_guards import DerivedSize, Shape
 from gptrs.ir.symbolic_dim import Monomial, Quotient, SymbolicDim, evaluated, symbol, symbols_of
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen import interpreter
 from gptrs_backend_numba.codegen.compiled import WantedKernel, address_of_kernel, compiled
 from gptrs_backend_numba.codegen.tasks import (
@@ -37,8 +37,7 @@ Key = tuple[MemorySpace, int]
 """A storage by space and index; the scratch memory is one storage."""
 
 
-@dataclass(frozen=True, slots=True)
-class ViewStart:
+class ViewStart(Struct, frozen=True):
     """The start of a view: a storage, an offset and the strides of loop counters, in bytes."""
 
     key: Key
@@ -61,8 +60,7 @@ def locate(view: View) -> ViewStart:
     return ViewStart((storage.space, storage.index), offset, tuple(moves))
 
 
-@dataclass(slots=True)
-class Code:
+class Code(Struct):
     """Words of a schedule; runs fill in those that hold addresses, and those that are symbolic."""
 
     words: list[int] = field(default_factory=list[int])
@@ -82,8 +80,7 @@ class Code:
     """The calls whose kernels are still compiled."""
 
 
-@dataclass(frozen=True, slots=True)
-class Takeover:
+class Takeover(Struct, frozen=True):
     """How a call goes over to its kernel: its address is written to a word, then a jump turned."""
 
     wanted: WantedKernel

@@ -8,11 +8,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from types import TracebackType
 from typing import cast
 
 import numpy as np
+from msgspec.structs import replace
 
 from gptrs.backend.contract import BoundInputs, Buffer, Executable, InputRole, KernelRun
 from gptrs.backend.mapped_files import COUNT, EVER, MAPPED_FILES, NEW, RUNNING

@@ -12,13 +12,13 @@ from operator import ne
 from typing import cast
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.backend.contract import BoundInputs, Buffer, InputRole
 from gptrs.errors import UsageError
 from gptrs.ir.size_guards import Shape
 from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 from gptrs.spans import span
 from gptrs_backend_numba.kept_weights.weight_store import DeferredWeight
 from gptrs_backend_numba.memory import address_of, aligned
@@ -100,8 +100,7 @@ _STAGED = 256
 """Bytes up to which copying an argument is quicker than asking an array for its address."""
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
+class Input(Struct, frozen=True):
     """An input of a program: type, role, the address that calls read, packed copies."""
 
     type: TensorType

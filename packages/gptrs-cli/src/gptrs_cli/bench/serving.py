@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from msgspec import Struct
 
 from gptrs.errors import ExecutionError, UsageError
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import clipped, counted, quoted
 from gptrs_cli.generate.options import CacheDtypeOption
 from gptrs_cli.loading import loaded_model
@@ -88,8 +88,7 @@ _RoundsOption = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(Struct, frozen=True):
     """The load of a measurement: the numbers of streams, and at least `each` requests a stream."""
 
     streams: Sequence[int]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.errors import GptrsError, ModelError, NoTokenError, UsageError

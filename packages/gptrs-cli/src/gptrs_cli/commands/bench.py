@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from gptrs import __version__
 from gptrs.errors import ModelError, UsageError
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs_cli.bench.serving import serve
 from gptrs_cli.commands import doctor
@@ -41,8 +40,7 @@ from gptrs_runtime.model_inputs import InputChoice, batch_of
 # `gptrs bench forward` for imported models.
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(Struct, frozen=True):
     """The size of a run, and how many rounds are measured."""
 
     batch: int
@@ -231,8 +229,7 @@ def _measure(
     _print(measured, limits, rows, settings)
 
 
-@dataclass(frozen=True)
-class _Measured:
+class _Measured(Struct, frozen=True):
     """A measured model, and the folder of its adapter."""
 
     name: str

@@ -9,7 +9,6 @@ from typing import Annotated, Protocol, TypeVar
 import typer
 from msgspec import UNSET, Struct, UnsetType
 
-from gptrs.quick_dataclass import dataclass
 from gptrs_cli.loading import loaded_model
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import LOAD, ModelOption, Settings
@@ -104,8 +103,7 @@ class CacheClear(Result, frozen=True, kw_only=True, tag="gptrs.cache.clear/1"):
     digests: list[Cleared]
 
 
-@dataclass(frozen=True)
-class _Kind:
+class _Kind(Struct, frozen=True):
     """A kind of cache: what its parts are called in text and in JSON; `field` names the whole."""
 
     field: str
@@ -132,8 +130,7 @@ class _Clearing(Protocol):
     def __call__(self, *, stale_only: bool) -> Entries: ...
 
 
-@dataclass(frozen=True)
-class _Cache:
+class _Cache(Struct, frozen=True):
     """A cache of one kind; `backend` is empty if all backends share it."""
 
     kind: _Kind

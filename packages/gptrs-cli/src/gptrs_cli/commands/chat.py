@@ -6,15 +6,14 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import field
 from pathlib import Path
 from typing import Annotated
 
 import platformdirs
 import typer
+from msgspec import Struct, field
 
 from gptrs.errors import UsageError
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs_cli.chat.conversation import COMMANDS, Conversation, is_command
 from gptrs_cli.generate.options import (
@@ -34,8 +33,7 @@ from gptrs_cli.options.settings import MODEL, AdapterOption, ModelOption, Settin
 from gptrs_cli.terminal.streams import complain, has_colors, is_terminal, note
 
 
-@dataclass(frozen=True)
-class ConversationOptions:
+class ConversationOptions(Struct, frozen=True):
     """How a conversation begins, and whether figures follow each answer."""
 
     system: Annotated[
@@ -227,8 +225,7 @@ def _append(file: Path, known: int) -> None:
 # A conversation: a line is a message, Ctrl-C stops an answer, Ctrl-D ends the program.
 
 
-@dataclass(frozen=True)
-class ChatStart:
+class ChatStart(Struct, frozen=True):
     """A conversation to continue, and whether figures follow each answer."""
 
     load: Path | None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -49,8 +48,7 @@ class LevelChoice(StrEnum):
     full = "full"
 
 
-@dataclass
-class KitOptions:
+class KitOptions(Struct):
     """Which part of the kit runs, and how."""
 
     level: Annotated[

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec import Struct, field
 
 from gptrs.errors import UsageError
 from gptrs.plugins.descriptions import ExporterPlugin
 from gptrs.plugins.exporters import exporter_of, importer_of
 from gptrs.plugins.manager import manager
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs_cli.inspect.checkpoint import byte_size, count
 from gptrs_cli.options.declare import option
@@ -50,8 +49,7 @@ class WeightType(StrEnum):
     BF16 = "bf16"
 
 
-@dataclass(frozen=True)
-class ConvertOptions:
+class ConvertOptions(Struct, frozen=True):
     """The format of the copy, the type of its weights, and whether DST may be replaced."""
 
     to: Annotated[

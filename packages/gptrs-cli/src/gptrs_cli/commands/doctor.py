@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import os
 import platform
@@ -17,6 +16,8 @@ from typing import Final, NamedTuple
 
 import platformdirs
 import typer
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from gptrs.api.backends import (
     affinity_cpus,
@@ -32,7 +33,6 @@ from gptrs.plugins.entry_points import metadata_of
 from gptrs.plugins.manager import PluginManager, manager
 from gptrs.plugins.selection import OWN
 from gptrs.plugins.state import PluginRecord, PluginState
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import did_you_mean
 from gptrs.variables import VARIABLES
 from gptrs_cli.commands.list.plugins import GIB, shown_device
@@ -144,7 +144,7 @@ def devices(plugins: PluginManager) -> Iterator[Check]:
             yield Check("devices", "note", f"{plugin.name}: {error.message}", error.hint)
             continue
         detail = ", ".join(shown_device(device) for device in found)
-        data = [dataclasses.asdict(device) for device in found]
+        data = [asdict(device) for device in found]
         yield Check("devices", "ok", f"{plugin.name} has {detail}", data={plugin.name: data})
 
 
@@ -240,8 +240,7 @@ _NEEDED = frozenset(
 """Modules that typer and plugin discovery import."""
 
 
-@dataclass(frozen=True)
-class Startup:
+class Startup(Struct, frozen=True):
     """The seconds that `gptrs --help` took, and the heavy modules it imported needlessly."""
 
     seconds: float

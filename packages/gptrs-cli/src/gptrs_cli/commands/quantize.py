@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec import Struct
 
-from gptrs.quick_dataclass import dataclass
 from gptrs_cli.inspect.checkpoint import byte_size
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
@@ -53,8 +53,7 @@ class RoundingName(StrEnum):
     SEARCH = "search"
 
 
-@dataclass(frozen=True)
-class QuantizeOptions:
+class QuantizeOptions(Struct, frozen=True):
     """The type of the weights, their groups, the tensors to keep, and what may be replaced."""
 
     type: Annotated[

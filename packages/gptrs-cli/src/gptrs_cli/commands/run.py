@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Mapping
-from dataclasses import field
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
-from msgspec import UNSET
+from msgspec import UNSET, Struct, field
 
 from gptrs import use_backend
 from gptrs.api import UsageError
@@ -20,7 +19,6 @@ from gptrs.api.models import tensor
 from gptrs.api.programs import Program, run_program
 from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
 from gptrs.plugins.exporters import import_model, importer_of
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs_cli.loading import chosen_backend, observed, profile_of
 from gptrs_cli.options.declare import option
@@ -79,8 +77,7 @@ def _listed(model: ImportedModel) -> str:
     return ", ".join(f"`{each}`" for each in model.inputs.values()) or "nothing"
 
 
-@dataclass(frozen=True)
-class ProgramInputs:
+class ProgramInputs(Struct, frozen=True):
     """The inputs of a program, from files or random, and the sizes of its symbolic dims."""
 
     inputs: Annotated[
@@ -194,8 +191,7 @@ def _run_file(program: Path, inputs: ProgramInputs, out: Path | None, settings: 
         )
 
 
-@dataclass(frozen=True)
-class _Done:
+class _Done(Struct, frozen=True):
     """The results of a run by name, their types, and how long it took."""
 
     results: Mapping[str, np.ndarray]

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
-from msgspec import UNSET
+from msgspec import UNSET, Struct, field
 
 from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.checkpoint.formats.tensor_archive import open_archive
 from gptrs.errors import ModelError, UsageError
-from gptrs.quick_dataclass import dataclass
 from gptrs_cli.loading import loaded_model, observed, profile_of
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
@@ -49,8 +47,7 @@ from gptrs_runtime.results import Profile, RunTimings
 TORCH = "torch"
 
 
-@dataclass(frozen=True)
-class ReadOptions:
+class ReadOptions(Struct, frozen=True):
     """The values to read."""
 
     names: Annotated[
@@ -84,8 +81,7 @@ class ReadOptions:
         return TraceRequest(tuple(self.modules), self.attention)
 
 
-@dataclass(frozen=True)
-class AgainstOptions:
+class AgainstOptions(Struct, frozen=True):
     """The comparison with another run."""
 
     against: Annotated[
@@ -171,8 +167,7 @@ _SHOWN = 4
 """Tokens per state in the table."""
 
 
-@dataclass(frozen=True)
-class Traced:
+class Traced(Struct, frozen=True):
     """The values of a run by name, and the results made from them."""
 
     values: Mapping[str, np.ndarray]

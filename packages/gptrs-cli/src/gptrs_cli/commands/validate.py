@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.errors import UsageError
-from gptrs.quick_dataclass import dataclass
 from gptrs_cli.imported.inspection import ImportOptions, importer_for
 from gptrs_cli.imported.validation import validate_import
 from gptrs_cli.loading import loaded_model, observed, profile_of
@@ -34,8 +34,7 @@ from gptrs_observe.compare.validation import validate as validate_model
 from gptrs_runtime.model_inputs import batch_of
 
 
-@dataclass(frozen=True)
-class CheckOptions:
+class CheckOptions(Struct, frozen=True):
     """The values to compare, and the tolerance."""
 
     count: Annotated[

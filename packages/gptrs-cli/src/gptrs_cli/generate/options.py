@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import typer
+from msgspec import Struct, field
 
 from gptrs.errors import UsageError
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import shown_value
 from gptrs_cli.options.declare import option, option_of
 from gptrs_cli.options.groups import OptionsOf
@@ -59,8 +58,7 @@ def _no_number(word: str) -> None:
     raise ValueError(word)
 
 
-@dataclass(frozen=True)
-class PromptOptions:
+class PromptOptions(Struct, frozen=True):
     """The prompt: text, tokens or a file, perhaps as a message of a conversation."""
 
     title: ClassVar[str] = "The prompt"
@@ -113,8 +111,7 @@ class PromptOptions:
         return {name: value for name, value in options.items() if value is not None}
 
 
-@dataclass(frozen=True)
-class BatchOptions:
+class BatchOptions(Struct, frozen=True):
     """A file of prompts, where the results go, and how many prompts run at once."""
 
     title: ClassVar[str] = "Many prompts"
@@ -151,8 +148,7 @@ class BatchOptions:
     ] = False
 
 
-@dataclass(frozen=True)
-class ChoiceOptions:
+class ChoiceOptions(Struct, frozen=True):
     """How tokens are chosen, besides the options of a generation."""
 
     title: ClassVar[str] = "How tokens are chosen"
@@ -160,8 +156,7 @@ class ChoiceOptions:
     greedy: Annotated[bool, option("--greedy", "Always take the most likely token.")] = False
 
 
-@dataclass(frozen=True)
-class FormOptions:
+class FormOptions(Struct, frozen=True):
     """The form of texts; at most one."""
 
     title: ClassVar[str] = "The form of a text"
@@ -198,8 +193,7 @@ class FormOptions:
         return {name: value for name, value in options.items() if value is not None}
 
 
-@dataclass(frozen=True)
-class OutputOptions:
+class OutputOptions(Struct, frozen=True):
     """The number of texts, and how they are shown."""
 
     title: ClassVar[str] = _SHOWN

@@ -6,12 +6,12 @@ import itertools
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
+from msgspec import Struct, field
+
 from gptrs.errors import UsageError
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted, shown_value
 from gptrs.strict_json import parse_object
 from gptrs_cli.terminal.failures import InputFileError
@@ -32,8 +32,7 @@ Bad = Callable[[InputFileError], None]
 """Called with the error of a line: raises it, or reports it, and the line is skipped."""
 
 
-@dataclass(frozen=True)
-class PromptLine:
+class PromptLine(Struct, frozen=True):
     """A prompt: one of `text`, `tokens` and `conversation`, to continue by at most `max_tokens`.
 
     `where` names the line in errors; `id` defaults to the line number. `told` has variables of the

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from msgspec import Struct
 
 from gptrs.errors import UsageError
-from gptrs.quick_dataclass import dataclass
 from gptrs_cli.generate.options import (
     BatchOptions,
     FormOptions,
@@ -20,8 +20,7 @@ from gptrs_cli.generate.options import (
 from gptrs_runtime.generation.options import all_options
 
 
-@dataclass(frozen=True)
-class GenerateRequest:
+class GenerateRequest(Struct, frozen=True):
     """The model and the groups of options; `given` has the options of a generation by name."""
 
     model: Path | None

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET, structs
+from msgspec import UNSET, Struct, structs
 from msgspec.structs import replace
 
 from gptrs.errors import ModelError, NoTokenError, UsageError
 from gptrs.lazy_module import lazy_module
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs_cli.generate.generation_options import generation_options
 from gptrs_cli.generate.options import PromptOptions, template_variables
@@ -59,8 +57,7 @@ else:
 DEMO_PROMPT = "def read_file(path):\n"
 
 
-@dataclass(frozen=True)
-class Prompt:
+class Prompt(Struct, frozen=True):
     """Text or tokens to continue; `is_default` when the user named neither."""
 
     content: str | list[int]
@@ -199,7 +196,7 @@ class _Work:
                 **structs.asdict(texts[0]),
                 prompt=self._text,
                 prompt_token_ids=results[0].prompt_token_ids,
-                timings=GenerationTimings(**dataclasses.asdict(results[0].timings)),
+                timings=GenerationTimings(**structs.asdict(results[0].timings)),
                 model=self._model.name,
                 backend=self._model.backend.name,
                 precision=self._model.precision,

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
-from gptrs.quick_dataclass import dataclass
 from gptrs_cli.imported.inspection import ImportOptions, loaded_import
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.failures import Waiting
@@ -21,8 +21,7 @@ from gptrs_runtime.model_inputs import InputChoice
 from gptrs_runtime.results import Forward, Profile, RunTimings, Score
 
 
-@dataclass(frozen=True)
-class ImportedRun:
+class ImportedRun(Struct, frozen=True):
     """A model, its inputs, and its scores."""
 
     loaded: LoadedImport

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
-from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gptrs.errors import BackendError, GptrsError, UsageError
 from gptrs.plugins.descriptions import ImporterPlugin
 from gptrs.plugins.exporters import FileContents, ModelInput, file_contents, importer_of
 from gptrs.plugins.manager import manager
-from gptrs.quick_dataclass import dataclass
 from gptrs_cli.inspect.checkpoint import byte_size
 from gptrs_cli.inspect.program import ProgramOptions, show_program
 from gptrs_cli.loading import chosen_backend
@@ -42,15 +40,13 @@ _SYMBOL = option(
 )
 
 
-@dataclass(frozen=True)
-class SizeOptions:
+class SizeOptions(Struct, frozen=True):
     """Sizes by name."""
 
     symbols: Annotated[list[str], _SYMBOL] = field(default_factory=list[str])
 
 
-@dataclass(frozen=True)
-class ImportOptions:
+class ImportOptions(Struct, frozen=True):
     """Sizes by name, and the preprocessing of images."""
 
     symbols: Annotated[list[str], _SYMBOL] = field(default_factory=list[str])
@@ -136,8 +132,7 @@ class InspectModel(Result, frozen=True, kw_only=True, tag="gptrs.inspect.model/1
     """Why the model cannot be converted."""
 
 
-@dataclass(frozen=True)
-class _Inspected:
+class _Inspected(Struct, frozen=True):
     """A file: its model and program where they can be made, what it says of itself, why not."""
 
     path: Path

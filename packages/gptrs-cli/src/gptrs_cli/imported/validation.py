@@ -8,13 +8,13 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.checkpoint.formats.tensor_archive import open_archive
 from gptrs.errors import UsageError
 from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.exporters import file_reference, importer_of
 from gptrs.plugins.manager import manager
-from gptrs.quick_dataclass import dataclass
 from gptrs_cli.imported.inspection import ImportOptions, loaded_import
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.failures import Waiting
@@ -32,8 +32,7 @@ from gptrs_runtime.results import Profile, RunTimings
 _Arrays = Mapping[str, np.ndarray]
 
 
-@dataclass(frozen=True)
-class ImportedOutcome:
+class ImportedOutcome(Struct, frozen=True):
     """The outputs of a model compared with those of `reference`, relative to their range."""
 
     loaded: LoadedImport

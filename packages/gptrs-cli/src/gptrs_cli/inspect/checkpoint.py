@@ -6,11 +6,10 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gptrs.checkpoint.formats.tensor_archive import is_other_archive, open_archive, require_archive
 from gptrs.checkpoint.param_source import FileSource
@@ -18,7 +17,6 @@ from gptrs.checkpoint.parameter_ids import base_param_id
 from gptrs.errors import GptrsError
 from gptrs.plugins.descriptions import ModelPlugin
 from gptrs.plugins.manager import manager
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed
 from gptrs_cli.models.head import architecture, classes, commands
 from gptrs_cli.terminal.streams import printable
@@ -118,8 +116,7 @@ class InspectCheckpoint(Result, frozen=True, kw_only=True, tag="gptrs.inspect.ch
     totals: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class CheckpointReport:
+class CheckpointReport(Struct, frozen=True):
     """A checkpoint as described by its headers.
 
     `kind` and `load` are None for a file of tensors. `support` names the plugin that loads the

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
+from msgspec import Struct, field
+
 from gptrs.api.programs import Program, print_json, print_program
 from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.errors import UsageError
-from gptrs.quick_dataclass import dataclass
 from gptrs_cli.inspect.checkpoint import byte_size, count
 from gptrs_cli.options.completion import pass_names
 from gptrs_cli.options.declare import option
@@ -73,8 +73,7 @@ class ProgramForm(StrEnum):
     JSON = "json"
 
 
-@dataclass(frozen=True)
-class ProgramOptions:
+class ProgramOptions(Struct, frozen=True):
     """The part of a program to print, pictures to write, and sizes of symbolic dims."""
 
     form: Annotated[

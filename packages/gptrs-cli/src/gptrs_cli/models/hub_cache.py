@@ -8,9 +8,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from msgspec import Struct
+
 from gptrs.errors import GptrsError, MissingLibraryError, ModelError
 from gptrs.install_hints import install_extra
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import did_you_mean, quoted
 from gptrs_runtime.sources.gguf_choice import chosen, files_below, variants
 from gptrs_runtime.sources.hub import HubModel
@@ -22,8 +23,7 @@ class CacheError(GptrsError):
     code = "file"
 
 
-@dataclass(frozen=True)
-class CachedRevision:
+class CachedRevision(Struct, frozen=True):
     """A commit of a model in the cache: the name that `--model` takes, its files and their bytes.
 
     `model` is the name of the whole repository. A GGUF file of a commit is a model of its own:

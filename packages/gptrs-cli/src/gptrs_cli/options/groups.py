@@ -1,17 +1,16 @@
-"""Groups of options: a dataclass as a parameter becomes one option per field."""
+"""Groups of options: a Struct as a parameter becomes one option per field."""
 
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
+from msgspec import NODEFAULT, Struct, StructMeta, structs
 
-from gptrs.quick_dataclass import dataclass
 from gptrs_cli.help_pages import FURTHER, SHARED, help_all
 from gptrs_cli.options.declare import option_of
 from gptrs_cli.options.settings import ALWAYS, Settings, settings_of
@@ -43,7 +42,7 @@ def command_options(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorate the function of a command so that its groups of options become options.
 
-    A group is a parameter of a dataclass with fields `Annotated[type, option(...)]`. A parameter
+    A group is a parameter of a Struct with fields `Annotated[type, option(...)]`. A parameter
     annotated with `OptionsOf` gets the given values of options by name. `Settings` is the group of
     shared options: the command takes those in `shared` and in `ALWAYS`, before its name as well as
     after it. The help explains shared options if `explained`, and otherwise only names them. A
@@ -101,15 +100,14 @@ _HELP_ALL = inspect.Parameter(
 )
 
 
-@dataclass(frozen=True)
-class _Group:
+class _Group(Struct, frozen=True):
     """A parameter `name` of a command, filled from the options for the fields of `kind`.
 
     `taken` names the fields that are options; None: all.
     """
 
     name: str
-    kind: type[Any]
+    kind: type[Struct]
     taken: tuple[str, ...] | None
     explained: bool
 
@@ -121,15 +119,16 @@ class _Group:
 
     def parameters(self) -> list[inspect.Parameter]:
         """Return a parameter for each option, in the order of the fields."""
-        hints = get_type_hints(self.kind, include_extras=True)
+        taken = self._fields()
         return [
             inspect.Parameter(
                 field.name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=None if field.default is dataclasses.MISSING else field.default,
-                annotation=self._in_panel(hints[field.name]),
+                default=None if field.default is NODEFAULT else field.default,
+                annotation=self._in_panel(field.type),
             )
-            for field in self._fields()
+            for field in structs.fields(self.kind)
+            if field.name in taken
         ]
 
     def _in_panel(self, annotation: Any) -> Any:
@@ -147,20 +146,20 @@ class _Group:
 
     def made(self, context: typer.Context, values: dict[str, Any]) -> object:
         """Take the values of the options out of `values` and return the group."""
-        given: Mapping[str, Any] = {field.name: values.pop(field.name) for field in self._fields()}
+        given: Mapping[str, Any] = {name: values.pop(name) for name in self._fields()}
         if self.kind is Settings:
             settings = settings_of(context)
             settings.update(given)
             return settings
         return self.kind(**{name: value for name, value in given.items() if value is not None})
 
-    def _fields(self) -> list[dataclasses.Field[Any]]:
-        fields = dataclasses.fields(self.kind)
-        return [field for field in fields if self.taken is None or field.name in self.taken]
+    def _fields(self) -> list[str]:
+        """Return the names of the fields that are options."""
+        names = self.kind.__struct_fields__
+        return [name for name in names if self.taken is None or name in self.taken]
 
 
-@dataclass(frozen=True)
-class _Fields:
+class _Fields(Struct, frozen=True):
     """A parameter `name` of a command that gets the given `options` as a dict."""
 
     name: str
@@ -219,6 +218,6 @@ def _group_of(
     for told in get_args(kind):
         if isinstance(told, OptionsOf):
             return _Fields(parameter.name, told.options, told.told)
-    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+    if not (isinstance(kind, StructMeta)):
         return None
     return _Group(parameter.name, kind, shared if kind is Settings else None, explained)

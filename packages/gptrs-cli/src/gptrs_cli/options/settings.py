@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Generator, Mapping
-from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from msgspec import Struct, field
 
 from gptrs.api.backends import ProcessGroup
 from gptrs.plugins.manager import configure
-from gptrs.quick_dataclass import dataclass
 from gptrs_cli.help_pages import FURTHER
 from gptrs_cli.options.completion import (
     backend_names,
@@ -69,8 +68,7 @@ def _exclude_plugins(context: typer.Context, value: list[str] | None) -> list[st
     return None  # they are in `disabled`
 
 
-@dataclass()
-class Settings:
+class Settings(Struct):
     """The values of the shared options.
 
     An option after the command wins over the same one before it; repeatable options add up.

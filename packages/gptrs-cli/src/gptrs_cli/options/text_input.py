@@ -7,14 +7,13 @@ import re
 import stat
 import sys
 from collections.abc import Iterator
-from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from msgspec import Struct, field
 
 from gptrs.errors import UsageError
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted, shown_value
 from gptrs.strict_json import parse_object
 from gptrs_cli.options.declare import option
@@ -27,8 +26,7 @@ LARGEST_TEXT = 256 << 20
 STDIN = "-"
 
 
-@dataclass(frozen=True)
-class TextInput:
+class TextInput(Struct, frozen=True):
     """A text on the command line, in a file, or piped in."""
 
     text: Annotated[
@@ -125,8 +123,7 @@ def read_bytes(file: str, what: str) -> tuple[bytes, str]:
 _JSON_LINES: Final = ".jsonl"
 
 
-@dataclass(frozen=True)
-class TextOptions:
+class TextOptions(Struct, frozen=True):
     """Texts on the command line, or in a file."""
 
     text: Annotated[
@@ -198,8 +195,7 @@ def _of_object(line: bytes, where: str) -> str:
 # The options that say what a model is run on once, shared by the commands that do so.
 
 
-@dataclass(frozen=True)
-class InputOptions:
+class InputOptions(Struct, frozen=True):
     """Files, tokens or a text as the input of a model, else made-up ones."""
 
     inputs: Annotated[

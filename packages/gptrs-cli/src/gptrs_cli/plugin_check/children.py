@@ -15,8 +15,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.errors import GptrsError
 from gptrs.plugins.descriptions import BackendPlugin
@@ -26,7 +28,6 @@ from gptrs.plugins.hookspecs import EXTENSION_POINTS
 from gptrs.plugins.manager import PluginManager, configure
 from gptrs.plugins.selection import canonical
 from gptrs.plugins.state import PluginRecord, PluginState
-from gptrs.quick_dataclass import dataclass
 
 Tell = Callable[[Mapping[str, object]], None]
 """Sends an answer to the parent."""
@@ -83,8 +84,7 @@ def serve(reference: str, writer: str) -> None:
     os._exit(0)  # skips the exit handlers of plugins
 
 
-@dataclass()
-class Child:
+class Child(Struct):
     """A running child, and the end of the pipe on which it answers."""
 
     process: subprocess.Popen[bytes]

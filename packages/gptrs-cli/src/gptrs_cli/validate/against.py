@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
+from msgspec import Struct
+
 from gptrs.errors import MissingLibraryError, ModelError, UsageError
 from gptrs.install_hints import install_extra
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import counted, quoted
 from gptrs_cli.loading import chosen_backend, loaded_model
 from gptrs_cli.options.completion import model_names
@@ -38,8 +39,7 @@ if TYPE_CHECKING:
     from gptrs_cli.validate.torch_reference import TorchReference
 
 
-@dataclass(frozen=True)
-class AgainstOptions:
+class AgainstOptions(Struct, frozen=True):
     """Another model to compare with, and the text."""
 
     against: Annotated[

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from gptrs.quick_dataclass import dataclass
+from msgspec import Struct
+
 from gptrs_cli.terminal.streams import note_below
 from gptrs_cli.terminal.tables import print_table
 from gptrs_observe.compare.agreement import Agreement
@@ -17,8 +18,7 @@ from gptrs_runtime.results import Profile, RunTimings
 _COLUMNS = ("compared", "max error", "mean error", "of the range", "result", "type")
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """Differences between `model` and the reference on `origins`; `versions` are of libraries."""
 
     model: LoadedModel

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from math import prod
 
 import numpy as np
+from msgspec.structs import replace
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
@@ -84,8 +85,7 @@ def _facts(draft: Draft, dot: contraction_ops.DotGeneral, x: Value, y: Value, co
 # Emitters of the ops that look at every position of a sliding box.
 
 
-@dataclass(frozen=True)
-class Lists:
+class Lists(Struct, frozen=True):
     """The lists that describe a window."""
 
     window: Shape

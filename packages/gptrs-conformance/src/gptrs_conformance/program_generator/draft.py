@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import TypeVar
+
+from msgspec import Struct, field
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType, Kind
@@ -40,8 +41,7 @@ class StepDeclined(Exception):  # noqa: N818 - a change of plan, not an error
     """A step is not possible in this draft; nothing of it stays."""
 
 
-@dataclass(frozen=True)
-class Rules:
+class Rules(Struct, frozen=True):
     """The ops, element types and steps that a program may consist of."""
 
     ops: Collection[str] | None = None
@@ -61,8 +61,7 @@ class Rules:
         return self.accepts is None or self.accepts(op, operands, results)
 
 
-@dataclass
-class Library:
+class Library(Struct):
     """The functions written so far, callees first, and what is known of their results."""
 
     functions: list[Function] = field(default_factory=list[Function])
@@ -75,8 +74,7 @@ ExtraStep = Callable[["Draft"], object]
 """Writes a few instructions into a draft; raises `StepDeclined` where that is not possible."""
 
 
-@dataclass
-class Draft:
+class Draft(Struct):
     """A region being written; `open` says that it may get more parameters, as `@main` may."""
 
     dice: Dice
@@ -278,8 +276,7 @@ Raises `StepDeclined` where that is not possible in this draft.
 """
 
 
-@dataclass(frozen=True)
-class OpEmitter:
+class OpEmitter(Struct, frozen=True):
     """Writes instructions of an op, for these element types, as often as `weight` says."""
 
     emit: EmitOp

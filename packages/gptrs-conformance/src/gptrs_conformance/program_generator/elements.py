@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal as OneOf
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.ir.dtypes import DType, by_name
 from gptrs.ir.literal_text import Literal
@@ -121,8 +121,7 @@ _ERROR_LIMIT = {8: 2, 16: 16, 32: 4096, 64: 4096}
 """By width of a float type: how many of its epsilons a result may be off."""
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """Bounds of a float or complex value: its magnitude, and the distance of two backends.
 
     `bound` limits the magnitude of all elements but NaN (of the parts of complex ones), infinity

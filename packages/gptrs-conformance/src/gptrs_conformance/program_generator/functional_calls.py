@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from gptrs import functionals as F
 from gptrs.capture.graph import Argument, GraphSlice
@@ -25,8 +26,7 @@ _EPSILON = 0.5
 """Of norms: rows that vary little are not blown up, which would show how their sums are rounded."""
 
 
-@dataclass(frozen=True)
-class _Call:
+class _Call(Struct, frozen=True):
     """A call on operands whose results have no magnitude above `bound`.
 
     `terms` says of how many rounded numbers each is made.

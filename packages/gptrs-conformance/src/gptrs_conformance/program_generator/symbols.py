@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
+from msgspec import Struct, field
 
 from gptrs.errors import GptrsError
 from gptrs.ir.literal_text import Literal
@@ -49,8 +49,7 @@ class _NotSymbolicError(Exception):
     """An instruction of a region cannot be written with symbols."""
 
 
-@dataclass
-class _Symbolic:
+class _Symbolic(Struct):
     symbols: Mapping[int, int]
     """The symbol for each size."""
     inner: bool = False

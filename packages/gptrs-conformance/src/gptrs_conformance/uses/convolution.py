@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from gptrs import functionals as F
 from gptrs.capture.tensor import Tensor
@@ -57,8 +58,7 @@ def convolve(
     return out + bias
 
 
-@dataclass(frozen=True)
-class Conv2d:
+class Conv2d(Struct, frozen=True):
     """A row of the grid."""
 
     kernel: tuple[int, int]
@@ -76,8 +76,8 @@ class Conv2d:
     @property
     def label(self) -> str:
         """The values that are not the default."""
-        default = Conv2d((0, 0))
-        shown = {name: value for name, value in vars(self).items() if value != vars(default)[name]}
+        default = asdict(Conv2d((0, 0)))
+        shown = {name: value for name, value in asdict(self).items() if value != default[name]}
         return ", ".join(f"{name} {value}" for name, value in shown.items() if name != "image")
 
     @property

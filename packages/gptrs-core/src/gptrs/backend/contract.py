@@ -12,10 +12,10 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.disk_cache import Entries
 from gptrs.errors import UsageError
-from gptrs.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from gptrs.backend.settings import DeviceInfo, Mesh
@@ -92,8 +92,7 @@ class SubmittedRun(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class KernelRun:
+class KernelRun(Struct, frozen=True):
     """One call of a kernel."""
 
     kernel: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
 from typing import Generic, TypeVar
+
+from msgspec import Struct, field
 
 from gptrs.backend.contract import Backend
 from gptrs.errors import UnsupportedError
@@ -14,14 +15,12 @@ from gptrs.ir.ops.custom_call import Composite, CustomCall, Declined
 from gptrs.ir.program import Program
 from gptrs.ir.specialize import symbols
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 
 Kernel = TypeVar("Kernel")
 Condition = Callable[[Op, Sequence[TensorType]], bool]
 
 
-@dataclass()
-class OpTable(Generic[Kernel]):
+class OpTable(Struct, Generic[Kernel]):
     """Kernels by op class and element type, for the backend called `backend`."""
 
     backend: str

@@ -4,14 +4,15 @@ Imports little, since plugin settings import it.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, get_args
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from gptrs.errors import UsageError
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 
 Setting = Literal["device", "options", "mesh", "processes"]
@@ -37,8 +38,7 @@ weights."""
 MOST_DEVICES: Final = 65_536
 
 
-@dataclass(frozen=True)
-class Mesh:
+class Mesh(Struct, frozen=True):
     """A grid of devices: name and size of each axis; neighbours on the last axis are closest."""
 
     axes: tuple[tuple[str, int], ...]
@@ -75,8 +75,7 @@ class Mesh:
         return mesh
 
 
-@dataclass(frozen=True)
-class ProcessGroup:
+class ProcessGroup(Struct, frozen=True):
     """Processes on one or more hosts that run the same program: this is `number` of `count`.
 
     They meet at `coordinator`, HOST:PORT of the first. With `auto`, a launcher started them and
@@ -114,7 +113,7 @@ class ProcessGroup:
                     "`--coordinator auto` takes no `--processes` and no `--process-id`",
                     hint="the launcher knows them, leave them out",
                 )
-            return dataclasses.replace(cls.launched(environment), led=led)
+            return replace(cls.launched(environment), led=led)
         if coordinator is None or count is None or number is None:
             raise UsageError(
                 "several processes need `--coordinator`, `--processes` and `--process-id`",
@@ -158,8 +157,7 @@ class ProcessGroup:
         return f"{self.number} of {self.count} at {self.coordinator}"
 
 
-@dataclass(frozen=True)
-class BackendSettings:
+class BackendSettings(Struct, frozen=True):
     """The settings of a new backend, passed to factories that declare `takes`.
 
     `device` is a name that the backend defines, such as `gpu:1`; `options` are backend-specific
@@ -198,8 +196,7 @@ class BackendSettings:
                 )
 
 
-@dataclass(frozen=True)
-class DeviceInfo:
+class DeviceInfo(Struct, frozen=True):
     """A device of a backend: its `name` as users type it, a description, and its memory in bytes.
 
     `used` says whether the backend runs on it. `memory` is None if unknown.

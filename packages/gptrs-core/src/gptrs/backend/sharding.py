@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.backend.settings import Mesh
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 
 RULES: Final[Mapping[str, str]] = {
     "batch": "data",
@@ -22,8 +22,7 @@ RULES: Final[Mapping[str, str]] = {
 """Maps the name of a tensor axis to the mesh axis that splits it; other axes are whole."""
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(Struct, frozen=True):
     """The name of an axis of `units` equal, indivisible parts, such as heads."""
 
     name: str
@@ -66,8 +65,7 @@ class ShardSource(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class ArraySource:
+class ArraySource(Struct, frozen=True):
     """An array in memory as a `ShardSource`."""
 
     array: np.ndarray

@@ -6,11 +6,11 @@ import hashlib
 import time
 from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct, field
 
 from gptrs.backend.contract import (
     Backend,
@@ -42,15 +42,13 @@ from gptrs.ir.program import Program
 from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs.optimizer.rounds import pipeline_settings
 from gptrs.optimizer.split import Recipe, Split
-from gptrs.quick_dataclass import dataclass
 from gptrs.spans import span
 
 if TYPE_CHECKING:
     from gptrs.optimizer.pipeline import PassRun
 
 
-@dataclass(frozen=True)
-class Computation:
+class Computation(Struct, frozen=True, dict=True):
     """The program of derived parameters on a backend, compiled when it is first needed."""
 
     program: Program
@@ -69,8 +67,7 @@ class Computation:
         return compile_program(self.program, self.backend, roles, origin="parameter")
 
 
-@dataclass(frozen=True)
-class Derivation:
+class Derivation(Struct, frozen=True):
     """The recipe of a derived parameter on a backend; equal layers share its computation."""
 
     recipe: Recipe
@@ -116,8 +113,7 @@ class Derivation:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(Struct, frozen=True):
     """A compiled program and the origin of its inputs."""
 
     number: int
@@ -257,8 +253,7 @@ def compile_program(
     ).executable
 
 
-@dataclass(frozen=True, slots=True)
-class _CompileRequest:
+class _CompileRequest(Struct, frozen=True):
     origin: str
     reason: str
     fold: bool
@@ -330,8 +325,7 @@ def _teller(
     return tell
 
 
-@dataclass()
-class _Compiler:
+class _Compiler(Struct):
     backend: Backend
     roles: tuple[InputRole, ...]
     request: _CompileRequest

@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 import numpy as np
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs.backend.contract import Buffer, Executable, InputRole, KernelRun
 from gptrs.capture.parameter import Parameter
 from gptrs.ir.program import Program
-from gptrs.quick_dataclass import dataclass
 
 _numbers = itertools.count()
 
@@ -29,8 +29,7 @@ def next_number() -> int:
     return next(_numbers)
 
 
-@dataclass(frozen=True, slots=True)
-class CompileStart:
+class CompileStart(Struct, frozen=True):
     """A program is about to be optimized and compiled."""
 
     number: int
@@ -49,8 +48,7 @@ class CompileStart:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class PassEvent:
+class PassEvent(Struct, frozen=True):
     """A pass was applied to the program that is being compiled."""
 
     number: int
@@ -68,8 +66,7 @@ class PassEvent:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class CompileEnd:
+class CompileEnd(Struct, frozen=True):
     """The compilation ended: `error` is the exception that it raised, or None."""
 
     number: int
@@ -81,8 +78,7 @@ class CompileEnd:
     """Whether the optimized program came from disk, kept by an earlier process."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunStart:
+class RunStart(Struct, frozen=True):
     """A compiled program is about to run."""
 
     number: int
@@ -94,8 +90,7 @@ class RunStart:
     """Copies the inputs to the host; call it before the run. Parameters are None."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunEnd:
+class RunEnd(Struct, frozen=True):
     """The run ended: `error` is the exception that it raised, or None."""
 
     number: int
@@ -103,16 +98,14 @@ class RunEnd:
     error: BaseException | None
 
 
-@dataclass(frozen=True, slots=True)
-class KernelEvent:
+class KernelEvent(Struct, frozen=True):
     """A kernel was called in the run of a program."""
 
     number: int
     run: KernelRun
 
 
-@dataclass(frozen=True, slots=True)
-class ImplementationChoice:
+class ImplementationChoice(Struct, frozen=True):
     """The policy `benchmark` chose an implementation of a functional."""
 
     functional: str
@@ -247,8 +240,7 @@ def _shape(given: Buffer | Parameter) -> tuple[int, ...]:
 # The trace sink of `GPTRS_PASS_STATS=1`: prints a table of the effect of each pass at exit.
 
 
-@dataclass(slots=True)
-class PassTotals:
+class PassTotals(Struct):
     """Totals of one pass in one stage."""
 
     applied: int = 0

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Hashable, Sequence
-from dataclasses import field
 from typing import ClassVar
+
+from msgspec import Struct, field
 
 from gptrs.backend.contract import Backend, Buffer, InputRole
 from gptrs.backend.sharding import Axes
@@ -18,14 +19,12 @@ from gptrs.ir.builder import Builder, copy_region
 from gptrs.ir.op import Op
 from gptrs.ir.program import Function, Program, Region, Value
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 
 next_age = itertools.count().__next__
 """Returns the age of the next node: nodes are numbered in order of creation."""
 
 
-@dataclass(eq=False, slots=True)
-class Stored:
+class Stored(Struct, eq=False):
     """A value in memory: on `backend`, or a host array if that is None."""
 
     type: TensorType
@@ -42,8 +41,7 @@ class Stored:
     abstract: ClassVar[bool] = False
 
 
-@dataclass(eq=False, slots=True)
-class Argument:
+class Argument(Struct, eq=False):
     """A placeholder for an input of a function that is being captured."""
 
     type: TensorType
@@ -53,8 +51,7 @@ class Argument:
     outcome: ClassVar[None] = None
 
 
-@dataclass(eq=False, slots=True)
-class GraphNode:
+class GraphNode(Struct, eq=False):
     """One application of an op; `stored` is filled when its results are computed."""
 
     op: Op
@@ -73,8 +70,7 @@ class GraphNode:
     """Its number in order of creation: no node reads a later one."""
 
 
-@dataclass(eq=False, slots=True)
-class Captured:
+class Captured(Struct, eq=False):
     """Result number `index` of a node that has not run yet."""
 
     node: GraphNode
@@ -156,8 +152,7 @@ def common_backend(sources: Sequence[Source], what: str) -> Backend | None:
     return found
 
 
-@dataclass(slots=True)
-class GraphSlice:
+class GraphSlice(Struct):
     """The part of a graph that the outputs need, in executable order."""
 
     outputs: Sequence[Source]

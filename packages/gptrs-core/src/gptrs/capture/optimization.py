@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.backend.contract import Backend
 from gptrs.capture.backend_calls import blamed, compiled, to_host
@@ -18,7 +19,6 @@ from gptrs.optimizer.pass_base import Pass
 from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs.optimizer.pipeline import PassRun, Pipeline
 from gptrs.optimizer.split import Split
-from gptrs.quick_dataclass import dataclass
 
 
 def optimize(
@@ -50,8 +50,7 @@ def claim_of(backend: Backend) -> Claim:
     return _ForBackend(backend).claim
 
 
-@dataclass(frozen=True)
-class _ForBackend:
+class _ForBackend(Struct, frozen=True):
     backend: Backend
 
     def pipeline(self, inlining: Inlining, observe: Callable[[PassRun], None] | None) -> Pipeline:
@@ -77,8 +76,7 @@ class _ForBackend:
         return [to_host(self.backend, result) for result in executable.run(())]
 
 
-@dataclass(frozen=True)
-class _BackendPass:
+class _BackendPass(Struct, frozen=True):
     """A pass of a backend: its errors name the backend."""
 
     backend: Backend

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import ClassVar, Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.backend.contract import Backend, Buffer
 from gptrs.backend.mapped_files import prefetch_pages
@@ -16,7 +17,6 @@ from gptrs.backend.weight_identity import WeightIdentity, WeightOrigin
 from gptrs.capture.backend_calls import host_view, moved, release_pages_of, to_device, to_host
 from gptrs.errors import CheckpointError
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 
 PREFETCH = 2
 """How many program parts ahead weights are prefetched by default."""
@@ -24,8 +24,7 @@ PIN_BELOW = 65_536
 """Default size in bytes from which a weight may leave memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Streaming:
+class Streaming(Struct, frozen=True):
     """How to stream a model's weights through memory too small for all of them."""
 
     budget: int
@@ -42,8 +41,7 @@ class Streaming:
         return self.budget // 8
 
 
-@dataclass(frozen=True)
-class WeightSource:
+class WeightSource(Struct, frozen=True):
     """A weight that can be read in parts; a `ShardSource`."""
 
     type: TensorType

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Literal, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.capture.graph import (
     Argument,
@@ -23,14 +25,12 @@ from gptrs.ir.builder import Builder
 from gptrs.ir.printer import print_region
 from gptrs.ir.program import Function, Region, Value
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 
 Body = Callable[..., Tensor | Sequence[Tensor]]
 """A function of tensors that returns one or several."""
 
 
-@dataclass(frozen=True, eq=False)
-class CapturedBody:
+class CapturedBody(Struct, frozen=True, eq=False):
     """A function called with placeholders: its arguments, results and nodes."""
 
     name: str

@@ -30,12 +30,10 @@ from gptrs.ir.dtypes import DType, DTypeLike, dtype_of, from_numpy
 from gptrs.ir.op import Op
 from gptrs.ir.program import Function, Region
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 
 # Placeholders for arguments of captured functions, and the errors where a value is needed.
 
 
-@dataclass(eq=False, slots=True)
 class Placeholder(Argument):
     """An argument of a function that `gptrs.jit` captures."""
 

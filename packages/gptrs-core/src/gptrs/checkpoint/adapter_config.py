@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Final, Literal, cast
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.checkpoint.files.open_file import read_whole
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile
 from gptrs.errors import CheckpointError, ModelError, UsageError
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import counted, listed, quoted, shown_value
 from gptrs.strict_json import parse_object
 
@@ -162,8 +162,7 @@ _INSIDE: Final = (".base_layer", ".modules_to_save")
 """Parts that PEFT inserts between the name of a module and those of its tensors."""
 
 
-@dataclass(frozen=True)
-class LowRankProduct:
+class LowRankProduct(Struct, frozen=True):
     """The sum that a layer gets: `x A^T B^T factor`, for A [rank, inputs] and B [outputs, rank].
 
     A `table` of vectors is a layer whose inputs are its entries. With a `magnitude` [outputs]

@@ -8,12 +8,12 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Final, Protocol, cast, runtime_checkable
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.backend.sharding import Axes
 from gptrs.backend.weight_identity import WeightIdentity
@@ -197,13 +197,24 @@ class FileSource:
 # A tensor of a checkpoint as users see it: its type now, its value when they ask for it.
 
 
-@dataclass(frozen=True)
-class StoredTensor:
+class StoredTensor(Struct, frozen=True):
     """A tensor by its name in the checkpoint, as stored."""
 
     name: str
     type: TensorType
-    source: ParamSource = field(repr=False, compare=False)
+    source: ParamSource
+
+    def __repr__(self) -> str:
+        return f"StoredTensor(name={self.name!r}, type={self.type!r})"
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether name and type are equal, wherever the tensors are stored."""
+        return (
+            isinstance(other, StoredTensor) and self.name == other.name and self.type == other.type
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.type))
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -9,10 +9,11 @@ a separate array (planar), and `dequantized` decodes them in PTIR.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.backend.contract import Backend
 from gptrs.backend.weight_identity import WeightIdentity
@@ -21,14 +22,12 @@ from gptrs.capture.tensor import Tensor
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 
 Part = Literal["codes", "scale", "super_scale", "bias", "super_bias", "zero_point"]
 """The names of the parts of a quantized tensor, the same in all formats."""
 
 
-@dataclass(frozen=True, slots=True)
-class QuantizedTensor:
+class QuantizedTensor(Struct, frozen=True):
     """The parts of a quantized tensor of `shape`, whose groups lie along the last axis.
 
     An element is `(code - zero_point) * scale`, or `code * scale + bias` where there is the part

@@ -7,8 +7,10 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.capture import execute
 from gptrs.capture.graph import Argument, GraphSlice, Leaf
@@ -29,7 +31,6 @@ from gptrs.optimizer.fusion import FoundCall
 from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs.optimizer.rewrite.template import Definer, Template, TemplateMatch
-from gptrs.quick_dataclass import dataclass
 
 Conversion = Callable[[object], object]
 Same = Callable[[Call, Program], bool]
@@ -61,8 +62,7 @@ def _inner(value: object) -> object:
 _CONVERSIONS: tuple[Conversion, ...] = (_as_it_is, _only, _pairs, _inner)
 
 
-@dataclass(frozen=True)
-class Reader:
+class Reader(Struct, frozen=True):
     """One attribute of one instruction of a template, and its conversion to an argument."""
 
     instruction: Instruction
@@ -195,8 +195,7 @@ def capture(
     return pipeline.before_folding(graph.lower(leaves))
 
 
-@dataclass(frozen=True)
-class Variant:
+class Variant(Struct, frozen=True):
     """A class of calls whose programs differ only in types and numbers."""
 
     template: Template

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
@@ -27,7 +27,6 @@ from gptrs.functionals.operands import (
 from gptrs.ir.dtypes import DType
 from gptrs.ir.symbolic_dim import symbols_of
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 
 # Windows of convolutions and pooling on the spatial axes of `[N, spatial.., C]`.
 
@@ -39,8 +38,7 @@ Padding = int | Sequence[int] | Sequence[Sequence[int]] | Literal["same", "valid
 """An integer for all sides; per spatial axis an integer or (low, high); or a name."""
 
 
-@dataclass(frozen=True, slots=True)
-class AxisWindows:
+class AxisWindows(Struct, frozen=True):
     """Windows on an axis: window `o` has the indices `o * stride - low + k * dilation`, 0 <= k <
     size."""
 
@@ -410,7 +408,7 @@ def _ceiled(axis: AxisWindows) -> AxisWindows:
     if positions < 1:
         return axis
     high = (positions - 1) * axis.stride + axis.reach - axis.low - axis.dim
-    return dataclasses.replace(axis, high=max(axis.high, high))
+    return replace(axis, high=max(axis.high, high))
 
 
 def _reduced(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
@@ -23,12 +23,11 @@ from gptrs.functionals.operands import (
 )
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs.quick_dataclass import dataclass
 
 # Scalings of rotary frequencies for texts longer than in training.
 
 
-class RotaryScaling(ABC):
+class RotaryScaling(Struct, frozen=True):
     """The protocol of a scaling, for `rotary_frequencies` and `rotary_tables`."""
 
     @property
@@ -36,9 +35,9 @@ class RotaryScaling(ABC):
         """Factor of the cosines and sines; 1 changes nothing."""
         return 1.0
 
-    @abstractmethod
     def frequencies(self, head_dim: int, theta: float, length: int | None) -> np.ndarray:
         """Return f32 [head_dim / 2] for base `theta` and a text of `length` positions."""
+        raise NotImplementedError
 
 
 def unscaled_frequencies(head_dim: int, theta: float) -> np.ndarray:
@@ -49,7 +48,6 @@ def unscaled_frequencies(head_dim: int, theta: float) -> np.ndarray:
     return np.float32(1) / _powers(head_dim, theta)
 
 
-@dataclass(frozen=True)
 class LinearScaling(RotaryScaling):
     """Every frequency divided by `factor` (Chen et al. 2023, position interpolation)."""
 
@@ -63,7 +61,6 @@ class LinearScaling(RotaryScaling):
         return unscaled_frequencies(head_dim, theta) / np.float32(self.factor)
 
 
-@dataclass(frozen=True)
 class DynamicScaling(RotaryScaling):
     """A base that grows with the length beyond `max_position` (dynamic NTK scaling).
 
@@ -87,7 +84,6 @@ class DynamicScaling(RotaryScaling):
         return unscaled_frequencies(head_dim, theta * growth ** (head_dim / (head_dim - 2)))
 
 
-@dataclass(frozen=True)
 class YarnScaling(RotaryScaling):
     """YaRN (Peng et al. 2023): low frequencies divided by `factor`, high ones kept.
 
@@ -152,7 +148,6 @@ class YarnScaling(RotaryScaling):
         return low, high + 0.001 if low == high else high
 
 
-@dataclass(frozen=True)
 class Llama3Scaling(RotaryScaling):
     """Llama 3.1: frequencies of long waves are divided by `factor`, of short waves kept, between
     blended.
@@ -187,7 +182,6 @@ class Llama3Scaling(RotaryScaling):
         return np.where(wave < self.original_max_position / high, plain, longer)
 
 
-@dataclass(frozen=True)
 class LongRopeScaling(RotaryScaling):
     """LongRoPE (Ding et al. 2024): each frequency divided by its own factor.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from typing import NewType
 
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs.errors import ProgramError
@@ -20,22 +20,18 @@ from gptrs.ir.literal_text import Literal, Scalar
 from gptrs.ir.plain_attributes import INTEGER, ElementType, Flag, Float, Integers, Text
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.value_tree import JsonNode, SyntaxNames, SyntaxNode
-from gptrs.quick_dataclass import dataclass
 
 # The kinds of attributes that choose: one of several words, or a value or nothing.
 
 
-@dataclass(frozen=True, slots=True)
 class Enumerated(SameInJson):
     """One of a fixed set of words."""
 
-    words: tuple[str, ...]
-    wanted: str = field(init=False)
-    written: str = field(init=False)
+    __slots__ = ("wanted", "words", "written")
 
-    def __post_init__(self) -> None:
-        for name in ("wanted", "written"):
-            object.__setattr__(self, name, f"one of {', '.join(self.words)}")
+    def __init__(self, words: tuple[str, ...]) -> None:
+        self.words = words
+        self.wanted = self.written = f"one of {', '.join(words)}"
 
     @override
     def accepts(self, value: object) -> bool:
@@ -57,17 +53,15 @@ class Enumerated(SameInJson):
         return {"enum": list(self.words)}
 
 
-@dataclass(frozen=True, slots=True)
 class Optional(AttributeKind):
     """A value of another kind, or None."""
 
-    inner: AttributeKind
-    wanted: str = field(init=False)
-    written: str = field(init=False)
+    __slots__ = ("inner", "wanted", "written")
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "wanted", f"{self.inner.wanted}, or None")
-        object.__setattr__(self, "written", f"{self.inner.written}, or `none`")
+    def __init__(self, inner: AttributeKind) -> None:
+        self.inner = inner
+        self.wanted = f"{inner.wanted}, or None"
+        self.written = f"{inner.written}, or `none`"
 
     @override
     def accepts(self, value: object) -> bool:
@@ -104,8 +98,7 @@ DictionaryValue = bool | int | float | str | DType | tuple[int, ...]
 """The types of attributes that need no context to be read."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Dictionary:
+class Dictionary(Struct, frozen=True, eq=False):
     """Names and values in the order of the names; `{k = 1, name = "x"}` in text.
 
     >>> Dictionary.of(k=1, name="x")["k"]
@@ -165,12 +158,13 @@ _BARE: dict[type, AttributeKind] = {
 _PLAIN_KINDS = (Flag(), INTEGER, Float(), Text(), ElementType(), Integers())
 
 
-@dataclass(frozen=True, slots=True)
 class Entries(AttributeKind):
     """A Dictionary: names with values of the plain kinds."""
 
-    wanted: str = "a gptrs.ir.Dictionary of distinct identifiers in order, with plain values"
-    written: str = 'names and values in braces such as `{k = 1, name = "x"}`'
+    __slots__ = ()
+
+    wanted = "a gptrs.ir.Dictionary of distinct identifiers in order, with plain values"
+    written = 'names and values in braces such as `{k = 1, name = "x"}`'
 
     @override
     def accepts(self, value: object) -> bool:
@@ -252,7 +246,7 @@ def _parse_plain(node: SyntaxNode, result: TensorType) -> DictionaryValue:
 def _to_json(value: DictionaryValue) -> object:
     kind = _required_kind(value)
     written = kind.to_json(value)
-    tag = next((tag for tag, tagged in _TAGGED.items() if tagged == kind), None)
+    tag = next((tag for tag, tagged in _TAGGED.items() if type(tagged) is type(kind)), None)
     return written if tag is None else {tag: written}
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
+
+from msgspec.structs import replace
 
 from gptrs.errors import ProgramError
 from gptrs.ir.attribute_kind import AttributeKind
@@ -205,10 +205,9 @@ class WrittenOp:
             self._change.upgrade(values, operands, results)
         except ProgramError as error:
             raise self.position.error(f"{self._name} {error}") from None
-        for field in dataclasses.fields(cast("Any", self._class)):
-            if field.default is dataclasses.MISSING and field.name not in values:
-                written = self._class.attribute_kinds[field.name].written
-                raise self.position.error(f"{self._name} needs attribute `{field.name}`, {written}")
+        for name, kind in self._class.attribute_kinds.items():
+            if name not in values and name not in self._class.attribute_defaults:
+                raise self.position.error(f"{self._name} needs attribute `{name}`, {kind.written}")
         return cast("Callable[..., Op]", self._class)(**values)
 
     def _values(self, result: TensorType) -> dict[str, object]:

@@ -4,36 +4,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import field
 from typing import Any, Literal, cast
 
 import ml_dtypes
 import numpy as np
+from msgspec import Struct
 
 from gptrs.errors import ProgramError, UsageError
 from gptrs.ir.size_guards import Shape
-from gptrs.quick_dataclass import dataclass
 
 Kind = Literal["bool", "signed", "unsigned", "float", "complex"]
 
 
-@dataclass(frozen=True, slots=True)
-class DType:
-    """An element type: its PTIR name, kind, width in bits, and NumPy storage type."""
+class DType(Struct, frozen=True, eq=False):
+    """An element type: its PTIR name, kind, width in bits, and NumPy storage type.
+
+    There is one object of each type: they are compared by identity.
+    """
 
     name: str
     kind: Kind
     bits: int
-    numpy: np.dtype[np.generic] = field(compare=False, repr=False)
+    numpy: np.dtype[np.generic]
 
     def __str__(self) -> str:
         return self.name
 
-    def __hash__(self) -> int:
-        return hash(self.name)
+    def __repr__(self) -> str:
+        return f"DType(name={self.name!r}, kind={self.kind!r}, bits={self.bits})"
+
+    def __copy__(self) -> DType:
+        return self
 
     def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
-        """Pickle by name: each type is a single object, which code compares by identity."""
+        """Pickle by name, so that copies are the same object."""
         return by_name, (self.name,)
 
     @property
@@ -112,9 +116,9 @@ def by_name(name: str) -> DType:
 
 
 def dtype_of(value: DTypeLike) -> DType:
-    """Return the PTIR dtype for a PTIR or NumPy dtype, a name, or a Python type.
+    """Return the dtype that a user means: one of PTIR or of NumPy, its name, or a type of Python.
 
-    `bool`, `int`, `float` and `complex` mean i1, si64, f32 and cf32, as for elements of lists.
+    `bool`, `int`, `float` and `complex` are i1, si64, f32 and cf32, as elements of lists are.
     ProgramError with the known names otherwise.
     """
     if isinstance(value, DType):
@@ -125,8 +129,7 @@ def dtype_of(value: DTypeLike) -> DType:
         return _BY_PYTHON[value]
     try:
         found = np.dtype(cast("Any", value))
-    # SyntaxError because NumPy parses some strings as Python.
-    except (TypeError, ValueError, SyntaxError):
+    except (TypeError, ValueError, SyntaxError):  # texts of some forms are parsed as Python
         return by_name(str(value))
     return from_numpy(found)
 
@@ -149,7 +152,7 @@ def from_numpy(dtype: np.dtype[np.generic]) -> DType:
         ) from None
 
 
-# The storage form of 4-bit integers, two per byte; in memory each takes a byte.
+# The storage form of 4-bit integers, two a byte; in memory each of them takes a byte.
 
 
 def pack_int4(array: np.ndarray) -> np.ndarray:
@@ -160,16 +163,16 @@ def pack_int4(array: np.ndarray) -> np.ndarray:
     """
     _require_4_bits(from_numpy(array.dtype))
     halves = np.zeros(array.size + array.size % 2, np.uint8)
-    # The upper half of an element's byte in NumPy holds the sign, or anything.
+    # NumPy keeps the sign, or anything, in the upper half of the byte of an element.
     halves[: array.size] = np.ascontiguousarray(array).reshape(-1).view(np.uint8) & 0xF
     return halves[0::2] | halves[1::2] << 4
 
 
 def unpack_int4(packed: np.ndarray, dtype: DType, shape: Shape) -> np.ndarray:
-    """Return the `si4` or `ui4` array of `shape` that `pack_int4` packed.
+    """Return the array of `shape` and of `si4` or `ui4` that `pack_int4` made `packed` of.
 
-    UsageError for other element types, a wrong number of bytes, or an unused last half that is not
-    0.
+    UsageError for other element types, another number of bytes, and a last half that is not 0
+    though no element is stored in it.
     """
     _require_4_bits(dtype)
     size = math.prod(shape)

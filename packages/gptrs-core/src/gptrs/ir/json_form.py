@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from gptrs.errors import ProgramError
 from gptrs.ir.attribute_kind import AttributeKind
@@ -45,7 +46,6 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.v04.dump import is_dump, translate_dump
 from gptrs.ir.value_tree import Allowance, JsonNode
 from gptrs.ir.versions import VERSIONS, Version
-from gptrs.quick_dataclass import dataclass
 from gptrs.strict_json import parse_object
 
 # Reads the JSON form of programs: each error names the path of the value that caused it.
@@ -57,8 +57,7 @@ MAX_NAME = 1024
 _REGION = ("params", "instructions", "results")
 
 
-@dataclass()
-class _Scope:
+class _Scope(Struct):
     """The region being read: its names and instructions so far."""
 
     names: dict[str, Value] = field(default_factory=dict[str, Value])
@@ -82,8 +81,7 @@ class _Scope:
         return value
 
 
-@dataclass(frozen=True, slots=True)
-class _Written:
+class _Written(Struct, frozen=True):
     """A JSON value written for an attribute."""
 
     node: JsonNode

@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
+from msgspec import Struct
+
 from gptrs.errors import ParseError
 from gptrs.ir.symbolic_dim import PATTERN
-from gptrs.quick_dataclass import dataclass
 
 TokenKind = Literal[
     "word", "number", "dim", "string", "value", "symbol", "end",
@@ -35,8 +36,7 @@ _TOKEN = re.compile(
 _SHOWN = 40
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Source:
+class Source(Struct, frozen=True, eq=False):
     """The whole text, from which errors quote a line."""
 
     text: str

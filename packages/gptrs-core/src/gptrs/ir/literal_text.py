@@ -12,19 +12,18 @@ import re
 from typing import NewType
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.errors import ProgramError
 from gptrs.ir.dtypes import DType, f32, f64
 from gptrs.ir.lexer import Token
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.value_tree import JsonNode, SyntaxCall, SyntaxNode, SyntaxSequence
-from gptrs.quick_dataclass import dataclass
 
 # Dense constants, compared and hashed by their bits, so that NaN payloads and -0.0 are distinct.
 
 
-@dataclass(frozen=True, slots=True)
-class Literal:
+class Literal(Struct, frozen=True):
     """A tensor value: its type and its elements in row-major order, in the NumPy storage format."""
 
     type: TensorType

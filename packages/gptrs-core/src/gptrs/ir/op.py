@@ -1,14 +1,15 @@
-"""The base class of ops: frozen dataclasses of attributes that infer the types of results."""
+"""The base class of ops: frozen Structs of attributes that infer the types of results."""
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import sys
 import typing
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, TypeVar
+
+from msgspec import NODEFAULT, Struct
 
 from gptrs.errors import ProgramError
 from gptrs.ir.attribute_kind import AttributeKind
@@ -20,7 +21,6 @@ from gptrs.ir.attributes import (
 )
 from gptrs.ir.dtypes import DType, Kind
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 
 Inferred = TensorType | tuple[TensorType, ...]
 OpType = TypeVar("OpType", bound="type[Op]")
@@ -29,9 +29,8 @@ OPS: dict[str, type[Op]] = {}
 """Every op class by its text name, filled by the `@op` decorator."""
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """The parameter and result types of a region or function, which is all an op sees of it."""
+class Signature(Struct, frozen=True):
+    """The parameter and result types of a region or function: all that an op sees of one."""
 
     params: tuple[TensorType, ...]
     results: tuple[TensorType, ...]
@@ -41,18 +40,7 @@ class Signature:
         return f"({params}) -> ({results})"
 
 
-class _Immutable:
-    """Base of `Op`: the frozen dataclass protects its fields, this class all other names."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
-
-    def __delattr__(self, name: str) -> None:
-        raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
-
-
-@dataclass(frozen=True, eq=False)
-class Op(_Immutable):
+class Op(Struct, frozen=True, eq=False):
     """One kind of instruction. Subclasses are decorated with `@op(name)`; fields are attributes.
 
     A subclass states its operands as the parameters of `infer`, one `TensorType` each (a starred
@@ -60,21 +48,23 @@ class Op(_Immutable):
     ProgramError, best made by `self.error`, for operands or attributes that PTIR does not allow.
     Its docstring is the definition of the op.
 
-    An op with regions lists their names in `region_names`; an op that refers to functions has
-    attributes of type `FunctionName`. `infer` gets their signatures, regions first, as the keyword
-    `bodies`.
+    An op with regions lists their names in `region_names`; one that refers to functions has
+    attributes of the type `FunctionName`. Either sees the signatures, of its regions first, as
+    the keyword `bodies` of `infer`.
     """
 
     name: ClassVar[str]
     region_names: ClassVar[tuple[str, ...]] = ()
-    """The names of the regions of an instruction with this op, in order."""
+    """The regions that an instruction with this op carries, in their order."""
     operand_names: ClassVar[tuple[str, ...]]
     variadic: ClassVar[bool]
     attribute_types: ClassVar[dict[str, Any]]
+    attribute_defaults: ClassVar[dict[str, Any]]
+    """The values of the attributes that may be left out."""
     function_attributes: ClassVar[tuple[str, ...]] = ()
-    """The names of the attributes of type `FunctionName`."""
+    """The attributes of the type `FunctionName`."""
     attribute_kinds: ClassVar[dict[str, AttributeKind]]
-    """The kind of each attribute, which checks, prints and reads it."""
+    """How each attribute is checked, printed and read: what its type in `attribute_types` means."""
     commutative: ClassVar[bool] = False
     """Whether swapping the two operands leaves every bit of the result unchanged."""
     data_operand: ClassVar[int] = 0
@@ -86,13 +76,13 @@ class Op(_Immutable):
         return self.name
 
     def infer(self, *operands: Any, **bodies: Any) -> Inferred:
-        """Return the result type, or a tuple of several, for operands of these types."""
+        """Result type(s) for operands of these types."""
         raise NotImplementedError
 
     def result_types(
         self, operands: Sequence[TensorType], bodies: Sequence[Signature] = ()
     ) -> tuple[TensorType, ...]:
-        """Check attributes and operand count; return the inferred result types as a tuple.
+        """Check attributes and number of operands, infer; the result types as a tuple.
 
         `bodies` holds the signature of each region, then of each function that `callees` names.
         """
@@ -155,9 +145,11 @@ class Op(_Immutable):
     def attributes(self) -> dict[str, Any]:
         """Return the attributes that differ from their default, in the order of declaration."""
         return {
-            field.name: value
-            for field in dataclasses.fields(typing.cast("Any", self))
-            if not same_attribute(value := getattr(self, field.name), field.default)
+            name: value
+            for name in self.attribute_types
+            if not same_attribute(
+                value := getattr(self, name), self.attribute_defaults.get(name, NODEFAULT)
+            )
         }
 
     def __eq__(self, other: object) -> bool:
@@ -169,43 +161,51 @@ class Op(_Immutable):
 
     def __hash__(self) -> int:
         values = (getattr(self, name) for name in self.attribute_types)
-        # Python hashes NaN by identity, but equal ops must have equal hashes.
+        # NaN hashes by identity, and equal ones must not.
         return hash(
             (self.name, *(repr(value) if isinstance(value, float) else value for value in values))
         )
 
 
 def _field_types(cls: type[Op]) -> dict[str, Any]:
-    """Return the types of the fields, evaluated in the module of the class."""
-    written = {field.name: field.type for field in dataclasses.fields(cls)}
+    """Return the types of the fields, which are written in the module of the class."""
+    if not cls.__struct_fields__:
+        return {}
+    annotations: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        annotations |= inspect.get_annotations(base)
+    written = {name: annotations[name] for name in cls.__struct_fields__}
     holder = SimpleNamespace(__annotations__=written)
-    return typing.get_type_hints(holder, vars(sys.modules[cls.__module__])) if written else {}
+    return typing.get_type_hints(holder, vars(sys.modules[cls.__module__]))
 
 
-@dataclass_transform(frozen_default=True)
+def _defaults(cls: type[Op]) -> dict[str, Any]:
+    """Return the default values by field; those with one are the last."""
+    values = cls.__struct_defaults__
+    return dict(zip(cls.__struct_fields__[-len(values) :], values, strict=True)) if values else {}
+
+
 def op(name: str) -> Callable[[OpType], OpType]:
-    """Class decorator: make the class a frozen dataclass and register it under its text name."""
+    """Class decorator: register the class under its text name."""
 
     def register(cls: OpType) -> OpType:
         if name in OPS:
             raise ValueError(f"op `{name}` is already defined by {OPS[name].__qualname__}")
-        # Every process registers all ops when it starts, so this avoids slow work: generated
-        # methods for ops without attributes (`Op` has them), `inspect.signature`, and hints of
-        # anything but attributes.
-        has_attributes = bool(inspect.get_annotations(cls))
-        decorated = dataclass(frozen=True, eq=False)(cls) if has_attributes else cls
-        infer = decorated.infer.__code__
-        decorated.name = name
-        decorated.variadic = bool(infer.co_flags & inspect.CO_VARARGS)
-        decorated.operand_names = infer.co_varnames[1 : infer.co_argcount]
-        decorated.attribute_types = _field_types(decorated)
-        decorated.attribute_kinds = {
-            name: attribute_kind(hint) for name, hint in decorated.attribute_types.items()
+        # All ops are registered when a process starts, so slow work is avoided:
+        # `inspect.signature`, and hints other than those of attributes.
+        infer = cls.infer.__code__
+        cls.name = name
+        cls.variadic = bool(infer.co_flags & inspect.CO_VARARGS)
+        cls.operand_names = infer.co_varnames[1 : infer.co_argcount]
+        cls.attribute_types = _field_types(cls)
+        cls.attribute_defaults = _defaults(cls)
+        cls.attribute_kinds = {
+            name: attribute_kind(hint) for name, hint in cls.attribute_types.items()
         }
-        decorated.function_attributes = tuple(
-            name for name, hint in decorated.attribute_types.items() if is_function_name(hint)
+        cls.function_attributes = tuple(
+            name for name, hint in cls.attribute_types.items() if is_function_name(hint)
         )
-        OPS[name] = decorated
-        return decorated
+        OPS[name] = cls
+        return cls
 
     return register

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from gptrs.errors import ParseError, ProgramError
 from gptrs.ir import dtypes
@@ -28,7 +29,6 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.type_text import Annotation, read_type, read_types
 from gptrs.ir.value_tree import SyntaxCall, SyntaxNode, read_names, read_value
 from gptrs.ir.versions import VERSIONS
-from gptrs.quick_dataclass import dataclass
 
 MAX_SPLAT_BYTES = 2**28
 """Most bytes that the `splat` literals of one text may expand to, so that a short text costs little
@@ -47,8 +47,7 @@ def parse_program(text: str) -> Program:
     return _Reader(text).program()
 
 
-@dataclass()
-class _Scope:
+class _Scope(Struct):
     """The region being read: its names and instructions so far."""
 
     names: dict[str, Value] = field(default_factory=dict[str, Value])
@@ -60,8 +59,7 @@ class _Scope:
         self.names[token.text] = value
 
 
-@dataclass(frozen=True, slots=True)
-class _Written:
+class _Written(Struct, frozen=True):
     """A value in the text form written for an attribute."""
 
     node: SyntaxNode

@@ -23,18 +23,18 @@ from gptrs.ir.symbolic_dim import JSON_PATTERN, MAX_TEXT, SymbolicDim
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.type_text import read_symbolic
 from gptrs.ir.value_tree import JsonNode, SyntaxNode, SyntaxSequence, SyntaxType
-from gptrs.quick_dataclass import dataclass
 
 _INTEGER_LIMIT = 2**63
 _EXACT_INTEGERS = 2**53
 
 
-@dataclass(frozen=True, slots=True)
 class Flag(SameInJson):
     """true or false."""
 
-    wanted: str = "true or false"
-    written: str = "`true` or `false`"
+    __slots__ = ()
+
+    wanted = "true or false"
+    written = "`true` or `false`"
 
     @override
     def accepts(self, value: object) -> bool:
@@ -56,12 +56,13 @@ class Flag(SameInJson):
         return {"type": "boolean"}
 
 
-@dataclass(frozen=True, slots=True)
 class Integer(SameInJson):
     """An integer of 64 bits."""
 
-    wanted: str = "an integer of 64 bits"
-    written: str = "an integer of 64 bits"
+    __slots__ = ()
+
+    wanted = "an integer of 64 bits"
+    written = "an integer of 64 bits"
 
     @override
     def accepts(self, value: object) -> bool:
@@ -93,12 +94,13 @@ class Integer(SameInJson):
 INTEGER = Integer()
 
 
-@dataclass(frozen=True, slots=True)
 class Dim(AttributeKind):
     """An integer of 64 bits, or a symbolic dim; in JSON the latter is a string."""
 
-    wanted: str = "an integer of 64 bits or a symbolic dim"
-    written: str = "an integer of 64 bits or symbols as in `2*?0+1`"
+    __slots__ = ()
+
+    wanted = "an integer of 64 bits or a symbolic dim"
+    written = "an integer of 64 bits or symbols as in `2*?0+1`"
 
     @override
     def accepts(self, value: object) -> bool:
@@ -132,12 +134,13 @@ class Dim(AttributeKind):
 DIM = Dim()
 
 
-@dataclass(frozen=True, slots=True)
 class Float(AttributeKind):
     """A Python float, printed so that it reads back the same."""
 
-    wanted: str = "a float"
-    written: str = "a number, `inf`, `-inf` or `nan`"
+    __slots__ = ()
+
+    wanted = "a float"
+    written = "a number, `inf`, `-inf` or `nan`"
 
     @override
     def accepts(self, value: object) -> bool:
@@ -172,12 +175,13 @@ class Float(AttributeKind):
         raise misfit(self, node)
 
 
-@dataclass(frozen=True, slots=True)
 class Text(SameInJson):
     """A string of printable characters without double quotes, written in double quotes."""
 
-    wanted: str = f'a string of at most {MAX_LENGTH} printable characters without `"`'
-    written: str = 'a string in double quotes such as `"name"`'
+    __slots__ = ()
+
+    wanted = f'a string of at most {MAX_LENGTH} printable characters without `"`'
+    written = 'a string in double quotes such as `"name"`'
 
     @override
     def accepts(self, value: object) -> bool:
@@ -208,12 +212,13 @@ class Text(SameInJson):
         return {"type": "string", "maxLength": MAX_LENGTH, "pattern": '^[^"]*$'}
 
 
-@dataclass(frozen=True, slots=True)
 class ElementType(AttributeKind):
     """A dtype."""
 
-    wanted: str = "a dtype"
-    written: str = f"one of the dtypes {', '.join(str(dtype) for dtype in dtypes.ALL)}"
+    __slots__ = ()
+
+    wanted = "a dtype"
+    written = f"one of the dtypes {', '.join(str(dtype) for dtype in dtypes.ALL)}"
 
     @override
     def accepts(self, value: object) -> bool:
@@ -248,12 +253,13 @@ class ElementType(AttributeKind):
         raise misfit(self, node)
 
 
-@dataclass(frozen=True, slots=True)
 class Integers(AttributeKind):
     """A tuple of integers, usually one per axis."""
 
-    wanted: str = f"a tuple of at most {MAX_LENGTH} integers of 64 bits"
-    written: str = f"a list of at most {MAX_LENGTH} integers such as `[0, 1]`"
+    __slots__ = ()
+
+    wanted = f"a tuple of at most {MAX_LENGTH} integers of 64 bits"
+    written = f"a list of at most {MAX_LENGTH} integers such as `[0, 1]`"
 
     @override
     def accepts(self, value: object) -> bool:
@@ -291,12 +297,13 @@ class Integers(AttributeKind):
 # The kinds of attributes that refer to PTIR: literals, types, functions.
 
 
-@dataclass(frozen=True, slots=True)
 class Tensor(AttributeKind):
     """A whole literal, of the type of the first result."""
 
-    wanted: str = "a gptrs.ir.Literal"
-    written: str = 'a literal, `splat(x)` or `hex("...")`'
+    __slots__ = ()
+
+    wanted = "a gptrs.ir.Literal"
+    written = 'a literal, `splat(x)` or `hex("...")`'
 
     @override
     def accepts(self, value: object) -> bool:
@@ -324,12 +331,13 @@ class Tensor(AttributeKind):
         return literal_from_json(node)
 
 
-@dataclass(frozen=True, slots=True)
 class Scalar(AttributeKind):
     """One element, of the element type of the first result."""
 
-    wanted: str = "a gptrs.ir.Literal of rank 0"
-    written: str = "one element such as `0.0`"
+    __slots__ = ()
+
+    wanted = "a gptrs.ir.Literal of rank 0"
+    written = "one element such as `0.0`"
 
     @override
     def accepts(self, value: object) -> bool:
@@ -360,12 +368,13 @@ class Scalar(AttributeKind):
         return value
 
 
-@dataclass(frozen=True, slots=True)
 class FunctionReference(AttributeKind):
     """The name of a function of the same program."""
 
-    wanted: str = "the name of a function, without `@`"
-    written: str = "a function such as `@name`"
+    __slots__ = ()
+
+    wanted = "the name of a function, without `@`"
+    written = "a function such as `@name`"
 
     @override
     def accepts(self, value: object) -> bool:
@@ -398,12 +407,13 @@ class FunctionReference(AttributeKind):
         return text[1:]
 
 
-@dataclass(frozen=True, slots=True)
 class Types(AttributeKind):
     """A tuple of tensor types."""
 
-    wanted: str = f"a tuple of at most {MAX_LENGTH} tensor types"
-    written: str = f"a list of at most {MAX_LENGTH} types such as `[f32[2, 3]]`"
+    __slots__ = ()
+
+    wanted = f"a tuple of at most {MAX_LENGTH} tensor types"
+    written = f"a list of at most {MAX_LENGTH} types such as `[f32[2, 3]]`"
 
     @override
     def accepts(self, value: object) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from msgspec import Struct
+
 from gptrs.errors import ProgramError
 from gptrs.ir.bounds import MAX_EXPANDED, MAX_NESTING, require_bounded
 from gptrs.ir.lexer import IDENTIFIER
 from gptrs.ir.op import OPS, Op, Signature
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ports import program_picture, program_text
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import counted, quoted
 
 VERSION = "ptir.v0.5"
@@ -29,16 +30,14 @@ def unknown_version(name: str) -> str:
     return f"version {quoted(name)} is not supported, this release reads {known}"
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Value:
+class Value(Struct, frozen=True, eq=False):
     """An SSA value, defined once; compared by identity. `name` is a hint for the printer."""
 
     type: TensorType
     name: str | None = None
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Instruction:
+class Instruction(Struct, frozen=True, eq=False):
     """One application of an op: operands defined earlier, results defined here.
 
     `regions` correspond to `op.region_names`. They are isolated from the enclosing region, so an
@@ -58,8 +57,7 @@ class Instruction:
         return self.results[0]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Region:
+class Region(Struct, frozen=True, eq=False):
     """Instructions with parameters and results: the body of a function, or part of an instruction.
 
     A region is isolated: it reads only its parameters and the values that it defines.
@@ -86,16 +84,14 @@ class Region:
                 pending.extend(reversed(region.instructions))
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Function:
+class Function(Struct, frozen=True, eq=False):
     """A named region, `@name` in text."""
 
     name: str
     body: Region
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Program:
+class Program(Struct, frozen=True, eq=False):
     """One or more functions; execution enters at `main`, the one called `@main`.
 
     A function is defined before those that refer to it, so there is no recursion.

@@ -17,6 +17,8 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Se
 from contextlib import contextmanager, nullcontext
 from typing import Generic, Literal, TypeVar
 
+from msgspec import Struct
+
 from gptrs.errors import ProgramError
 from gptrs.ir.symbolic_dim import (
     ASSUMPTIONS,
@@ -31,7 +33,6 @@ from gptrs.ir.symbolic_dim import (
     symbol,
     symbols_of,
 )
-from gptrs.quick_dataclass import dataclass
 
 Kept = TypeVar("Kept")
 
@@ -42,8 +43,7 @@ Formula = Literal["floordiv", "least", "greatest", "select"]
 """`select(c, a, b)` is a where c >= 0, else b."""
 
 
-@dataclass(frozen=True, slots=True)
-class DerivedSize:
+class DerivedSize(Struct, frozen=True):
     """The definition of a derived symbol: a formula over sizes defined before it."""
 
     number: int

@@ -14,8 +14,9 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias, cast
+
+from msgspec import Struct
 
 from gptrs.errors import ProgramError
 
@@ -103,8 +104,7 @@ def unknown_size(error: BaseException | None) -> UnknownSizeError | None:
     return error
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Quotient:
+class Quotient(Struct, frozen=True):
     """`dividend // divisor`, with a divisor >= 2 that does not divide: a symbol of its own kind.
 
     Quotients are ordered by their text, after all symbols.
@@ -129,8 +129,7 @@ class Quotient:
         return 1 + max((atom.depth for atom in inner if isinstance(atom, Quotient)), default=0)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class SymbolicDim:
+class SymbolicDim(Struct, frozen=True):
     """A polynomial with integer coefficients in which at least one symbol occurs.
 
     It equals the same polynomial and no integer. Arithmetic returns an int if no symbol is left,

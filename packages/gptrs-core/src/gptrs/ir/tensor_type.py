@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.errors import ProgramError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.size_guards import Shape
 from gptrs.ir.symbolic_dim import SymbolicDim, is_negative, symbols_of
-from gptrs.quick_dataclass import dataclass
 
 MAX_ELEMENTS = 2**48
 """Most elements a tensor may have: larger products are refused before anything is allocated."""
@@ -20,8 +20,7 @@ MAX_RANK = 32
 """Most axes of a tensor: NumPy's limit is 64, and kernels add axes of their own."""
 
 
-@dataclass(frozen=True, slots=True)
-class TensorType:
+class TensorType(Struct, frozen=True):
     """`dtype[shape]`, written `f32[2, 3]`; rank 0 is `f32[]`, zero-sized dims are legal.
 
     A dim may be a SymbolicDim, `f32[?0, 2*?0+1]`, until the program is specialized.

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
 from typing import cast
+
+from msgspec import Struct, field
 
 from gptrs.errors import ParseError, ProgramError
 from gptrs.ir.lexer import Lexer, Token
 from gptrs.ir.symbolic_dim import MAX_TEXT
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.type_text import read_symbolic, read_type, read_type_after
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import clipped, quoted, shown_value
 
 MAX_DEPTH = 64
 """Deepest nesting of brackets: no type has that many axes, and recursion is bounded."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SyntaxSequence:
+class SyntaxSequence(Struct, frozen=True, eq=False):
     """`[a, b]` or `(a, b)`; `opening` is the bracket that it begins with."""
 
     opening: Token
@@ -40,8 +39,7 @@ class SyntaxSequence:
         return f"a group of {len(self.items)} in parentheses"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SyntaxCall:
+class SyntaxCall(Struct, frozen=True, eq=False):
     """`word(argument)`."""
 
     word: Token
@@ -55,8 +53,7 @@ class SyntaxCall:
         return f"`{self.word.text}(...)`"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SyntaxType:
+class SyntaxType(Struct, frozen=True, eq=False):
     """`f32[2, 3]`, a type where a value is expected."""
 
     word: Token
@@ -70,8 +67,7 @@ class SyntaxType:
         return f"the type `{self.type}`"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SyntaxNames:
+class SyntaxNames(Struct, frozen=True, eq=False):
     """`{name = value, ...}`; `opening` is the bracket, each name comes with its token."""
 
     opening: Token
@@ -146,8 +142,7 @@ MAX_STRING = 8192
 """Longest string other than names and literals: a type of 32 symbolic dims fits."""
 
 
-@dataclass()
-class Allowance:
+class Allowance(Struct):
     """State shared by all values of one text: the bytes left to unfold, and names of old
     versions."""
 
@@ -157,8 +152,7 @@ class Allowance:
     """Dtypes of the text's version that have been renamed since."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class JsonNode:
+class JsonNode(Struct, frozen=True, eq=False):
     """One JSON value; the methods read it as the expected type, or raise a ProgramError."""
 
     value: object

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from gptrs.ir.program import VERSION, VERSION_04
 from gptrs.ir.v04.upgrade import DTYPE_NAMES_04, UNCHANGED, OpChange, change_since_v04
-from gptrs.quick_dataclass import dataclass
 
 
 def _unchanged(name: str) -> OpChange:
     return UNCHANGED
 
 
-@dataclass(frozen=True)
-class Version:
+class Version(Struct, frozen=True):
     """The changes since a version."""
 
     change: Callable[[str], OpChange] = _unchanged

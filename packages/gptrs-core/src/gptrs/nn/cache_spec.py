@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from gptrs.errors import UsageError
-from gptrs.quick_dataclass import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class CacheSpec:
+class CacheSpec(Struct, frozen=True):
     """Keys and values of `n_kv_heads` heads, vectors of size `head_dim`.
 
     With `window` each position reads only the last `window` positions including itself, so pages of
@@ -55,8 +55,7 @@ def state_cache(size: int, window: int = 2) -> CacheSpec:
     return CacheSpec(1, size // 2, window, per_page=True)
 
 
-@dataclass(frozen=True, slots=True)
-class CacheGroup:
+class CacheGroup(Struct, frozen=True):
     """Layers that see the same positions and so share page ids and a page table.
 
     `whole`: a layer has one state a page, valid only after its last position.

@@ -6,10 +6,10 @@ D] with room for C positions. Keys and values of sources are computed once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
 
 from gptrs import functionals as F
 from gptrs.capture import primitives
@@ -19,7 +19,6 @@ from gptrs.functionals.normalization import read_vectors
 from gptrs.ir import dtypes
 from gptrs.nn.page_buffers import LayerPools
 from gptrs.nn.ragged_step import PAGE_SIZE, RaggedStep
-from gptrs.quick_dataclass import dataclass
 
 KeysValues = tuple[Tensor, Tensor]
 """Keys and values of one layer, each [B, H, S, D]."""
@@ -73,8 +72,7 @@ class DecoderCache:
         return F.attention(query, keys, values, mask=seen, scale=scale)
 
 
-@dataclass(eq=False)
-class DecoderState:
+class DecoderState(Struct, eq=False):
     """B texts between two steps: their sources and the positions so far.
 
     `source` and `own` have the keys and values of each layer, see `DecoderCache`; `length` is the

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, Protocol, cast
+
+from msgspec import Struct
 
 from gptrs import functionals as F
 from gptrs.backend.sharding import Axis
@@ -16,11 +17,11 @@ from gptrs.checkpoint.params import Params
 from gptrs.errors import ModelError
 from gptrs.functionals.pooling import Padding
 from gptrs.ir.dtypes import DType
-from gptrs.quick_dataclass import dataclass
+from gptrs.record_fields import field_names
 
 
 class Watcher(Protocol):
-    """Intercepts calls of modules: may read or replace inputs and outputs."""
+    """Stands in for the calls of modules: reads or replaces what goes in and comes out."""
 
     def call(
         self,
@@ -91,7 +92,7 @@ def _watched(call: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(call)
     def watched(self: Module, *args: object, **kwargs: object) -> object:
         watcher = WATCHER.get()
-        if watcher is None:  # nearly always; and modules are only called during capture
+        if watcher is None:  # nearly always; and modules are called while they are captured only
             return call(self, *args, **kwargs)
         return watcher.call(self, call, args, kwargs)
 
@@ -103,8 +104,8 @@ def parts_of(
 ) -> Mapping[Hashable, object] | None:
     """Return the parts of a container by name or position, None if it is not a container.
 
-    Containers are dicts, lists, tuples, dataclasses, and objects of `owners`, which consist of
-    their attributes.
+    Containers are dicts, lists, tuples, dataclasses, Structs, and objects of `owners`, which
+    consist of their attributes.
     """
     kind = type(value)
     if kind is dict:
@@ -114,12 +115,10 @@ def parts_of(
     if isinstance(value, owners):
         has_slots = any(vars(base).get("__slots__") for base in kind.__mro__)
         return None if has_slots else cast("dict[Hashable, object]", vars(value))
-    return _fields(cast("object", value), kind) if dataclasses.is_dataclass(kind) else None
-
-
-def _fields(value: object, kind: type) -> Mapping[Hashable, object]:
-    """Return the fields of a dataclass, and any other attributes set on it."""
-    names = (field.name for field in dataclasses.fields(kind))
+    names = field_names(kind)
+    if names is None:
+        return None
+    # Its fields, and other attributes that somebody gave it.
     found = {name: cast("object", getattr(value, name)) for name in names}
     return {**found, **cast("dict[str, object]", getattr(value, "__dict__", {}))}
 
@@ -151,19 +150,17 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "swish": F.silu,
     "tanh": F.tanh,
 }
-"""Each keeps the type of its tensor. The tanh forms of gelu differ only in the order of
-rounding."""
+"""Each keeps the type of its tensor. The tanh forms of gelu differ in order of rounding only."""
 
 
 # A model as one function of tensors, captured for other formats and runtimes.
 
 
-@dataclass(frozen=True)
-class Computation:
+class Computation(Struct, frozen=True):
     """A function of tensors: `inputs` in order, each with its element type and sizes.
 
-    A size given as a name is free, and equal wherever the name occurs. `fixed` maps names whose
-    sizes must be chosen in advance to their defaults.
+    A size that is a name is free, and the same wherever it occurs. `fixed` are names whose sizes
+    must be chosen before, with the size that is taken if nothing says another one.
     """
 
     function: Callable[..., dict[str, Tensor]]
@@ -238,7 +235,7 @@ class Embedding(Module):
         return found if self.rescaling is None else found * self.rescaling
 
     def table(self) -> Tensor:
-        """Return all vectors with the adapter applied, [count, width]."""
+        """Return all vectors as an adapter changes them, [count, width]."""
         if not self.low_rank:
             return self.weight
         a, b = self.low_rank
@@ -248,7 +245,7 @@ class Embedding(Module):
     def unembedding(self) -> Tensor:
         """Return the weight of the tied output layer, [count, width].
 
-        It excludes an adapter's product, which applies only to lookups.
+        It is without the product of an adapter, which is of the lookup alone.
         """
         return self.weight if self.tied_weight is None else self.tied_weight
 
@@ -265,8 +262,8 @@ class Linear(Module):
 
     `layout` says how the checkpoint stores the weight: "out_in" [outputs, inputs] as torch does, or
     "in_out" [inputs, outputs]. `axes` names inputs and outputs, for devices that split them. The
-    product of an unmerged adapter is added; with several adapters each row gets its own, see
-    `adapter_rows`.
+    product of an unmerged adapter is added; with several adapters each row gets that of its own,
+    see `adapter_rows`.
     """
 
     def __init__(
@@ -299,7 +296,7 @@ class Linear(Module):
         return y + self._added(x) if any(self.low_rank) else y
 
     def _added(self, x: Tensor) -> Tensor:
-        """Return the adapter product of each row."""
+        """Return the product of the adapter of each row."""
         rows = self.row_adapters
         if rows is None or x.rank != _FLAT or x.shape[0] != rows.shape[0]:
             if len(self.low_rank) == 1:
@@ -328,10 +325,10 @@ def _product(x: Tensor, factors: list[Tensor]) -> Tensor:
 
 @contextmanager
 def adapter_rows(modules: Iterable[Module], rows: Tensor) -> Generator[None]:
-    """Scope in which row n of the linear layers among `modules` uses adapter `rows[n]`, si32 [N].
+    """Scope in which row n of the linear layers among `modules` is of adapter `rows[n]`, si32 [N].
 
-    Adapters are numbered from 1. The product is selected even if there is only one adapter, so that
-    its sums are rounded as in a step with several.
+    The first adapter is 1. A product is chosen even if there is only one adapter, so that its sums
+    are rounded as in a step with several.
     """
     layers = [each for each in modules if isinstance(each, Linear) and any(each.low_rank)]
     try:
@@ -349,8 +346,8 @@ def adapter_rows(modules: Iterable[Module], rows: Tensor) -> Generator[None]:
 class LayerNorm(Module):
     """Layer normalization over the last axis, of size `width`, with weight and bias.
 
-    The checkpoint stores the weight minus `weight_offset`. `weight` and `bias` tell whether it has
-    them. Older checkpoints of encoders, and transformers 5 again, call them `gamma` and `beta`.
+    The checkpoint stores the weight less `weight_offset`. Without `weight` or `bias` it has none.
+    Older checkpoints of encoders, and transformers 5 again, call them `gamma` and `beta`.
     """
 
     def __init__(
@@ -380,7 +377,7 @@ class LayerNorm(Module):
 class RMSNorm(Module):
     """Root-mean-square normalization over the last axis, of size `width`, with a weight.
 
-    The checkpoint stores the weight minus `weight_offset`, which is 1 in Gemma.
+    The checkpoint stores the weight less `weight_offset`, which is 1 in Gemma.
     """
 
     def __init__(
@@ -395,11 +392,11 @@ class RMSNorm(Module):
         return F.rms_norm(x, self.weight, self._epsilon, self._weight_offset)
 
 
-# Batch normalization with training statistics.
+# Batch normalization with the statistics of the training.
 
 
 class BatchNorm2d(Module):
-    """Normalizes `channels` channels, the last axis, by training statistics.
+    """Normalization of `channels` channels, the last axis, by statistics of the training.
 
     Weights have torch's names: `weight`, `bias`, `running_mean`, `running_var`.
     """

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import cast
 
+from msgspec import Struct
+
 from gptrs import functionals as F
 from gptrs.capture.tensor import Tensor
 from gptrs.checkpoint.config_fields import ConfigFields, is_number
@@ -13,7 +15,6 @@ from gptrs.errors import ModelError, UsageError
 from gptrs.ir import dtypes
 from gptrs.nn.decoder_cache import row_texts
 from gptrs.nn.ragged_step import RaggedStep
-from gptrs.quick_dataclass import dataclass
 
 # Settings of rotary embeddings in config.json, in the format of transformers 5 and before.
 
@@ -22,8 +23,7 @@ THETA = 10000.0
 """The default base (Su et al. 2021)."""
 
 
-@dataclass(frozen=True)
-class RopeSettings:
+class RopeSettings(Struct, frozen=True):
     """Base and scaling of rotary angles, and the growth of queries with their position.
 
     `theta` and `scaling` are as in `functionals.rotary_tables`. `context` is how many positions the
@@ -228,8 +228,7 @@ def _context(scaling: F.RotaryScaling | None, max_position: int) -> int:
     return max_position
 
 
-@dataclass(frozen=True)
-class Rope:
+class Rope(Struct, frozen=True):
     """Rotates queries and keys by angles that grow with the position: `rope(query)`.
 
     `cos` and `sin` are [N, R / 2] for the first R of D components. `query_factor` [N, 1, 1], if

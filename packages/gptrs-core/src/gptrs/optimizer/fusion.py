@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from msgspec import Struct
+
 from gptrs.ir.op import Op
 from gptrs.ir.ops.layout import Transpose
 from gptrs.ir.program import Program, Region, Value
@@ -12,11 +14,9 @@ from gptrs.optimizer.evaluation import definitions
 from gptrs.optimizer.pass_base import change_regions
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
 from gptrs.optimizer.rewrite.template import Bound, Definer, Made
-from gptrs.quick_dataclass import dataclass
 
 
-@dataclass(frozen=True)
-class FoundCall:
+class FoundCall(Struct, frozen=True):
     """A call of a function that a pattern found in a program, with arguments by parameter name."""
 
     pattern: str
@@ -65,8 +65,7 @@ Replacement = Callable[[FoundCall], Op | None]
 """Returns the op that computes a call from its operands in order; None declines."""
 
 
-@dataclass(frozen=True)
-class FusionPass:
+class FusionPass(Struct, frozen=True):
     """A pass that replaces each call by one instruction, usually a `custom_call`.
 
     Calls are replaced from the end of the program to its start, so the later of two overlapping

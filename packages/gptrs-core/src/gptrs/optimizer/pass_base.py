@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.ir.program import Function, Instruction, Program, Region
 from gptrs.optimizer.rewrite.driver import rewrite_region
 from gptrs.optimizer.rewrite.pattern import Rewrite
-from gptrs.quick_dataclass import dataclass
 
 
 class Pass(Protocol):
@@ -28,8 +29,7 @@ class Pass(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class RegionPass:
+class RegionPass(Struct, frozen=True):
     """A pass that changes each region separately; `change` returns its argument if nothing
     changes."""
 
@@ -41,8 +41,7 @@ class RegionPass:
         return change_regions(program, self.change)
 
 
-@dataclass(frozen=True)
-class RewritePass:
+class RewritePass(Struct, frozen=True):
     """A pass that applies rewrites until none matches; at an instruction, the first match wins."""
 
     name: str

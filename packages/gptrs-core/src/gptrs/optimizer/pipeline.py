@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from gptrs.errors import ProgramError, UsageError
 from gptrs.ir import verify as verify_program
 from gptrs.ir.ops.custom_call import decompositions
@@ -43,13 +45,11 @@ from gptrs.optimizer.passes.layout_folding import (
 from gptrs.optimizer.passes.region_simplification import REGION_SIMPLIFICATION
 from gptrs.optimizer.passes.slice_folding import CONCAT_FOLDING, PATCH_FOLDING, SLICE_FOLDING
 from gptrs.optimizer.rounds import FIRST_ROUNDS, LAST_ROUNDS, rounds
-from gptrs.quick_dataclass import dataclass
 
 # A stage of the pipeline, whose passes run in rounds, and the report of each pass.
 
 
-@dataclass(frozen=True, slots=True)
-class PassRun:
+class PassRun(Struct, frozen=True):
     """One application of a pass, for observers of an optimization."""
 
     stage: str
@@ -67,8 +67,7 @@ class PassRun:
 Observer = Callable[[PassRun], None]
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(Struct, frozen=True):
     """Passes in order, repeated until a round changes nothing or `max_rounds` have run."""
 
     name: str
@@ -170,8 +169,7 @@ PIPELINE: tuple[Pass, ...] = (
 stage has `SPECIALIZATION` instead of `CANONICALIZATION`."""
 
 
-@dataclass(frozen=True)
-class Pipeline:
+class Pipeline(Struct, frozen=True):
     """The optimization of a program for one backend, in two halves.
 
     Between the halves, the caller may split off computations that depend only on parameters (see

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from gptrs.ir.program import Program
-from gptrs.quick_dataclass import dataclass
 
 
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(Struct, frozen=True):
     """A derived parameter, computed by a program over parameters of the whole program."""
 
     program: Program
@@ -16,8 +16,7 @@ class Recipe:
     """The indices of the whole program's parameters that it takes."""
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(Struct, frozen=True):
     """A program that takes derived parameters, and the recipes for them."""
 
     program: Program

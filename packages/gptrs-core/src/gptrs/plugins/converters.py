@@ -24,6 +24,7 @@ from functools import cached_property, partial
 from typing import Any, ClassVar, Final, NamedTuple, NoReturn, TypeVar, cast
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
@@ -32,7 +33,6 @@ from gptrs.functionals.operands import size_scalar
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.symbolic_dim import SymbolicDim
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import clipped
 
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -151,8 +151,7 @@ class _Signature(NamedTuple):
             yield self.rest
 
 
-@dataclass(frozen=True)
-class Converter:
+class Converter(Struct, frozen=True, dict=True):
     """A function that converts an operator to functionals; the module describes its signature."""
 
     function: Callable[..., object]

@@ -1,4 +1,4 @@
-"""Descriptions of plugins: light frozen dataclasses that entry points name.
+"""Descriptions of plugins: light frozen Structs that entry points name.
 
 Importing a description imports no backend, model or command; `factory` names the callable that
 does, and is imported on first use of the plugin.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import cast
+
+from msgspec import Struct, field
 
 from gptrs.backend.settings import SETTINGS
 from gptrs.errors import PluginError
@@ -57,8 +58,7 @@ def _ends(api: str) -> tuple[tuple[int, int], tuple[int, int]] | None:
     return (major, minor), ((0, minor + 1) if major == 0 else (major + 1, 0))
 
 
-@dataclass(frozen=True, kw_only=True)
-class PluginDescription:
+class PluginDescription(Struct, frozen=True, kw_only=True):
     """The fields of every plugin; the constructor raises PluginError for malformed ones.
 
     `name` is typed by users and equals the name of the entry point. `summary` is one line for
@@ -80,8 +80,7 @@ class PluginDescription:
         _require_match(self, "summary", self.summary, re.compile(r"[^\r\n]+"), "one line of text")
 
 
-@dataclass(frozen=True, kw_only=True)
-class FactoryPlugin(PluginDescription):
+class FactoryPlugin(PluginDescription, kw_only=True):
     """A plugin whose work begins with a call; `factory` is "module:callable"."""
 
     factory: str
@@ -91,8 +90,7 @@ class FactoryPlugin(PluginDescription):
         _require_match(self, "factory", self.factory, _REFERENCE, '"module:callable"')
 
 
-@dataclass(frozen=True, kw_only=True)
-class BackendPlugin(FactoryPlugin):
+class BackendPlugin(FactoryPlugin, kw_only=True):
     """An execution engine; `factory(threads: int | None) -> gptrs.api.backends.Backend`.
 
     `threads` is None if the user left the number to the backend. The available backend with the
@@ -114,8 +112,7 @@ class BackendPlugin(FactoryPlugin):
             raise _malformed(self, "takes", f"a tuple of names of {names}", self.takes)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelPlugin(FactoryPlugin):
+class ModelPlugin(FactoryPlugin, kw_only=True):
     """A kind of model; `name` is the `model_type` of config.json.
 
     `factory(config: Mapping[str, object], params: gptrs.api.models.Params)` returns the model, an
@@ -132,10 +129,13 @@ class ModelPlugin(FactoryPlugin):
     """
 
     relatives: tuple[str, ...] = ()
-    gguf: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
-    timm: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
-    mlx: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+    gguf: Mapping[str, str] = field(default_factory=dict[str, str])
+    timm: Mapping[str, str] = field(default_factory=dict[str, str])
+    mlx: Mapping[str, str] = field(default_factory=dict[str, str])
     turned: bool = False
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.factory))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -152,8 +152,7 @@ class ModelPlugin(FactoryPlugin):
             raise _malformed(self, "turned", "a bool", self.turned)
 
 
-@dataclass(frozen=True, kw_only=True)
-class FunctionalPlugin(FactoryPlugin):
+class FunctionalPlugin(FactoryPlugin, kw_only=True):
     """An implementation of the functional called `functional`.
 
     Users choose it by `name`. A package with several functionals under one name calls its plugins
@@ -180,8 +179,7 @@ class FunctionalPlugin(FactoryPlugin):
         return self.name.removeprefix(f"{self.functional}.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class CommandPlugin(FactoryPlugin):
+class CommandPlugin(FactoryPlugin, kw_only=True):
     """A command `gptrs NAME`; `factory` is a function for typer, or a `typer.Typer` application.
 
     It is imported when the command runs or prints its help; `summary` appears in the list of
@@ -190,16 +188,14 @@ class CommandPlugin(FactoryPlugin):
     """
 
 
-@dataclass(frozen=True, kw_only=True)
-class TraceSinkPlugin(FactoryPlugin):
+class TraceSinkPlugin(FactoryPlugin, kw_only=True):
     """A listener to programs; `factory() -> gptrs.api.programs.ExecutionTraceSink`.
 
     It is created only if `GPTRS_TRACE_SINKS` or `--trace-sink` names it.
     """
 
 
-@dataclass(frozen=True, kw_only=True)
-class FormatPlugin(FactoryPlugin):
+class FormatPlugin(FactoryPlugin, kw_only=True):
     """A plugin for files of another format; `suffixes` are those of the files, `.xyz`."""
 
     suffixes: tuple[str, ...]
@@ -213,8 +209,7 @@ class FormatPlugin(FactoryPlugin):
             _require_match(self, "suffixes", suffix, _SUFFIX, "a tuple of suffixes such as `.xyz`")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImporterPlugin(FormatPlugin):
+class ImporterPlugin(FormatPlugin, kw_only=True):
     """A reader of models in files of another format.
 
     `factory(path: Path, backend: gptrs.api.backends.Backend)` returns a
@@ -235,8 +230,7 @@ class ImporterPlugin(FormatPlugin):
                 _require_match(self, name, found, _REFERENCE, '"module:callable"')
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExporterPlugin(FormatPlugin):
+class ExporterPlugin(FormatPlugin, kw_only=True):
     """A writer of programs and models in files of another format.
 
     `factory(model: gptrs.api.importers.OutgoingModel, path: Path)` writes `path`, and further files
@@ -244,8 +238,7 @@ class ExporterPlugin(FormatPlugin):
     """
 
 
-@dataclass(frozen=True, kw_only=True)
-class DemoModelPlugin(PluginDescription):
+class DemoModelPlugin(PluginDescription, kw_only=True):
     """A model directory inside a package; `path` is "package:relative/dir"."""
 
     path: str

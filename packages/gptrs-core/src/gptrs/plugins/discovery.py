@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from importlib.metadata import EntryPoint
 from itertools import islice
 from typing import TypeVar, cast
 
 import pluggy
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.errors import PluginError
 from gptrs.plugins.descriptions import API_VERSION, PluginDescription, is_compatible
@@ -22,7 +23,6 @@ from gptrs.plugins.foreign_code import foreign_import
 from gptrs.plugins.hookspecs import EXTENSION_POINTS, PROJECT, ExtensionPoint, Hooks
 from gptrs.plugins.selection import Selection, canonical, is_own
 from gptrs.plugins.state import PluginRecord, PluginState, label
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import joined, one_line
 
 Found = TypeVar("Found")
@@ -48,8 +48,7 @@ def is_built_in(kind: str, distribution: str | None) -> bool:
     return kind == "command" and canonical(distribution or "") == _COMMAND_LINE
 
 
-@dataclass()
-class Plugin:
+class Plugin(Struct):
     """An installed plugin: its origin, its state, and its description once read.
 
     While it is `unread`, nothing of it was imported; it counts as available, or as a duplicate. A

@@ -12,9 +12,10 @@ from functools import reduce
 from importlib.metadata import Distribution, EntryPoint
 from pathlib import Path
 
+from msgspec import Struct
+
 from gptrs.errors import PluginError
 from gptrs.plugins.selection import canonical
-from gptrs.quick_dataclass import dataclass
 
 ENTRY_POINTS_FILE = "entry_points.txt"
 LARGEST_FILE = 1 << 20
@@ -27,8 +28,7 @@ _METADATA_BYTES = 1 << 16
 _OURS = "gptrs."
 
 
-@dataclass(frozen=True)
-class Installed:
+class Installed(Struct, frozen=True):
     """A distribution with entry points for us, or with the `error` of reading them."""
 
     distribution: str
@@ -37,8 +37,7 @@ class Installed:
     error: Exception | None = None
 
 
-@dataclass(frozen=True)
-class Metadata:
+class Metadata(Struct, frozen=True):
     """Version and requirements of a distribution; empty if METADATA cannot be read."""
 
     version: str

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
 from gptrs.errors import GptrsError, PluginError, UsageError
@@ -19,7 +20,6 @@ from gptrs.ir.program import Program
 from gptrs.plugins.descriptions import ExporterPlugin, FormatPlugin, ImporterPlugin
 from gptrs.plugins.entry_points import require_callable
 from gptrs.plugins.manager import manager
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 # The suffix of a file selects the importer. Its model is called with arrays by name.
 
 
-@dataclass(frozen=True)
-class ModelInput:
+class ModelInput(Struct, frozen=True):
     """An input of an imported model: element type, and sizes as numbers or names.
 
     A name means any size, equal wherever the name occurs. `shape` None leaves the rank open; an
@@ -99,8 +98,7 @@ class ImportedModel(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class FileValue:
+class FileValue(Struct, frozen=True):
     """An input or output that a file declares; `type` is that of PTIR where it has one."""
 
     name: str
@@ -110,8 +108,7 @@ class FileValue:
         return f"{quoted(self.name)[1:-1]}: {self.type}"
 
 
-@dataclass(frozen=True)
-class FileContents:
+class FileContents(Struct, frozen=True):
     """A file of another format as it describes itself, whether its model can be run or not.
 
     `ops` counts the operators that its graphs name, `missing` says why some of them, or types of
@@ -238,8 +235,7 @@ def file_reference(
         return name, run
 
 
-@dataclass(frozen=True)
-class OutgoingModel:
+class OutgoingModel(Struct, frozen=True):
     """A program on its way to a file of another format.
 
     `program` has only `@main`, in canonical form: no calls, and custom calls only without a

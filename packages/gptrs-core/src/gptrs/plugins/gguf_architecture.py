@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from gptrs.quick_dataclass import dataclass
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from gptrs.checkpoint.config_fields import ConfigFields
@@ -21,8 +21,7 @@ _EXPERT = re.compile(r"(ffn_[a-z]+)\.(0|[1-9][0-9]{0,4})")
 _ROTATED, _JOINED = ("attn_q", "attn_k"), "attn_qkv"
 
 
-@dataclass(frozen=True, slots=True)
-class GgufArchitecture:
+class GgufArchitecture(Struct, frozen=True):
     """The names and layouts of a kind's tensors and settings in llama.cpp.
 
     Tensor names omit `blk.N.` and the suffix in the file, and `layers` and the number in the model.
@@ -164,8 +163,7 @@ def _same_shape(_: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape
 
 
-@dataclass(frozen=True)
-class TimmFamily:
+class TimmFamily(Struct, frozen=True):
     """The timm architectures of a kind; patterns match whole names."""
 
     architectures: str

@@ -32,6 +32,7 @@ from __future__ import annotations
 from typing import Final
 
 import pluggy
+from msgspec import Struct
 
 from gptrs.plugins.descriptions import (
     BackendPlugin,
@@ -44,7 +45,6 @@ from gptrs.plugins.descriptions import (
     PluginDescription,
     TraceSinkPlugin,
 )
-from gptrs.quick_dataclass import dataclass
 
 PROJECT: Final = "gptrs"
 """The project name of the hooks for pluggy."""
@@ -53,8 +53,7 @@ hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
-@dataclass(frozen=True)
-class ExtensionPoint:
+class ExtensionPoint(Struct, frozen=True):
     """A kind of plugin: its entry-point group, its name in lists, the class of its descriptions."""
 
     group: str

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
+
+from msgspec.structs import replace
 
 from gptrs.backend.process_limits import requested_threads
 from gptrs.backend.settings import BackendSettings, Mesh, ProcessGroup, parsed_options

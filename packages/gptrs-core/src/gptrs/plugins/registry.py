@@ -6,8 +6,9 @@ import logging
 import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TypeVar, cast
+
+from msgspec.structs import replace
 
 from gptrs.errors import GptrsError, PluginError
 from gptrs.plugins.descriptions import FactoryPlugin, PluginDescription

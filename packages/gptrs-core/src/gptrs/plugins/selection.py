@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable
 from functools import cache
 
-from gptrs.quick_dataclass import dataclass
+from msgspec import Struct
 
 OWN = frozenset(
     f"gptrs-{name}"
@@ -30,8 +30,7 @@ def is_own(distribution: str | None) -> bool:
     return canonical(distribution or "") in OWN
 
 
-@dataclass(frozen=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """Plugins by NAME, `KIND:NAME`, `DISTRIBUTION:NAME` or distribution: excluded, or allowed.
 
     `strict` turns every broken, incompatible or duplicate plugin into an error.

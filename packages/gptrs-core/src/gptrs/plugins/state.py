@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
 class PluginState(enum.StrEnum):
@@ -28,8 +29,7 @@ class PluginState(enum.StrEnum):
         return self in (PluginState.AVAILABLE, PluginState.LOADED)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PluginRecord:
+class PluginRecord(Struct, frozen=True, kw_only=True):
     """An installed plugin, as in `gptrs list plugins`; unknown fields are None.
 
     `kind` is that of the extension point; `distribution`, `version` and `entry_point` say where the

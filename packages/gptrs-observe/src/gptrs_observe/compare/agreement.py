@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.errors import ModelError, UsageError
 from gptrs.functionals.dispatch.benchmark_policy import absolute_errors
 from gptrs.ir.tensor_type import TensorType
 from gptrs.progress import Progress
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
 from gptrs_runtime.embedding.embed import embed
 from gptrs_runtime.input_checks import require_known_tokens
@@ -20,8 +20,7 @@ from gptrs_runtime.perplexity import Perplexity, checked_window, window_spans
 from gptrs_runtime.results import Number
 
 
-@dataclass(frozen=True)
-class Agreement:
+class Agreement(Struct, frozen=True):
     """The absolute errors of an array called `name`, of `type` in IR syntax.
 
     `scale` is the range of the reference, its largest number less its smallest; where these are
@@ -141,8 +140,7 @@ def _agreement(name: str, ours: np.ndarray, theirs: np.ndarray) -> Agreement:
 # Summaries of hidden states: range, mean, spread, and the share of NaN and infinities.
 
 
-@dataclass(frozen=True)
-class StateSummary:
+class StateSummary(Struct, frozen=True):
     """Statistics of one state, in f64 over its finite numbers; NaN if it has none.
 
     `type` is in IR syntax. `non_finite` is the share of NaN and infinities, `norm` the Euclidean
@@ -182,8 +180,7 @@ _ROWS = 64
 """Positions whose logits are converted to f64 at a time."""
 
 
-@dataclass(frozen=True)
-class TextDivergence:
+class TextDivergence(Struct, frozen=True):
     """Next tokens of two language models: `model` and `reference` are their perplexities.
 
     `kl` is the mean, over all scored positions, of the Kullback-Leibler divergence of the model
@@ -199,8 +196,7 @@ class TextDivergence:
     reference: Perplexity
 
 
-@dataclass(frozen=True)
-class VectorDivergence:
+class VectorDivergence(Struct, frozen=True):
     """Cosines between the vectors that two embedders give to each of `texts` texts."""
 
     texts: int

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.errors import ModelError, UsageError
 from gptrs.nn.page_buffers import PagedTexts
 from gptrs.plugins.capabilities import CausalLM
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed
 from gptrs_observe.compare.agreement import Agreement, agreement, least_cosine, share, top_agreement
 from gptrs_runtime.loaded_model import LoadedModel
@@ -45,8 +45,7 @@ class Reference(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class ValidationOptions:
+class ValidationOptions(Struct, frozen=True):
     """Options of a comparison: the tolerance is a share of the range of the numbers.
 
     Language models go on greedily for `max_tokens`, or as far as their context goes.
@@ -61,8 +60,7 @@ class ValidationOptions:
             raise UsageError(f"a tolerance is a number >= 0, got {self.tolerance:g}")
 
 
-@dataclass(frozen=True)
-class GreedyAgreement:
+class GreedyAgreement(Struct, frozen=True):
     """Of `count` greedy tokens, the first `equal` match the reference.
 
     `gap`: at the first difference, the logit of the reference's token minus that of our token,
@@ -74,8 +72,7 @@ class GreedyAgreement:
     gap: float
 
 
-@dataclass(frozen=True)
-class Validation:
+class Validation(Struct, frozen=True):
     """The result of a comparison; fields that do not apply to the model are None or empty.
 
     `output` is of the logits, or of the vectors of a text embedder. `top1` and `top5` are shares of
@@ -196,8 +193,7 @@ def _greedy_tokens(lm: CausalLM, prompt: np.ndarray, count: int) -> np.ndarray:
 # Values of two runs, and where they begin to differ.
 
 
-@dataclass(frozen=True, slots=True)
-class TraceComparison:
+class TraceComparison(Struct, frozen=True):
     """The agreement of each value that both have, in the order of computation."""
 
     tolerance: float

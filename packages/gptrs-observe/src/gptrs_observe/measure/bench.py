@@ -6,12 +6,11 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
 
 import numpy as np
+from msgspec import Struct, field
 
 from gptrs.errors import UsageError
-from gptrs.quick_dataclass import dataclass
 from gptrs_observe.measure.bench_cases import (
     BenchCase,
     Decode,
@@ -69,8 +68,7 @@ def new_lengths(count: int, longest: int) -> list[int]:
     return np.random.default_rng(0).choice(possible, count, replace=False).tolist()
 
 
-@dataclass(frozen=True)
-class ModelBench:
+class ModelBench(Struct, frozen=True):
     """Our model, the same model of peers, and the settings of the measurement."""
 
     model: LoadedModel
@@ -254,8 +252,7 @@ class ModelBench:
 # Measurements of imported models: loading, compiling, and one run.
 
 
-@dataclass(frozen=True)
-class _Run:
+class _Run(Struct, frozen=True):
     """One run of a model on the same arrays."""
 
     loaded: LoadedImport

@@ -7,6 +7,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.backend.contract import Backend, Compiling
 from gptrs.capture.caching.optimized_programs import OptimizedPrograms, optimized_programs
@@ -18,7 +19,6 @@ from gptrs.errors import BackendError, ContextLengthError, PluginError, UsageErr
 from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.manager import manager
 from gptrs.progress import StepProgress
-from gptrs.quick_dataclass import dataclass
 from gptrs_observe.measure.compilations import compilations_told
 from gptrs_runtime.content_digest import kept_digests
 from gptrs_runtime.generation.options import GenerationOptions
@@ -60,8 +60,7 @@ def digest_cache() -> DiskCache:
     return kept_digests()
 
 
-@dataclass(frozen=True)
-class Warmed:
+class Warmed(Struct, frozen=True):
     """Things made in advance, and the files that this process wrote."""
 
     kernels: int

@@ -10,23 +10,20 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.serving.engine import Engine
 
 _SHORTEST, _LONGEST = 0.5, 1.5
 """Lengths of prompts and texts are spread between these shares of their mean."""
 
 
-@dataclass(frozen=True)
-class LoadRequest:
+class LoadRequest(Struct, frozen=True):
     """A prompt as tokens, and how many are to follow."""
 
     tokens: Sequence[int]
     new_tokens: int
 
 
-@dataclass(frozen=True)
-class TextTimes:
+class TextTimes(Struct, frozen=True):
     """When a request was sent, when its pieces came, in seconds, and how many tokens they had."""
 
     sent: float
@@ -62,8 +59,7 @@ class Spread(Struct, frozen=True):
     high: float
 
 
-@dataclass(frozen=True)
-class LoadFigures:
+class LoadFigures(Struct, frozen=True):
     """The speed of answers with a number of streams; times in milliseconds.
 
     Rates are medians over the rounds, times are medians over all texts. Endings `_25`, `_75` and

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from typing_extensions import override
 
 from gptrs.backend.contract import Backend, InputRole
@@ -14,13 +15,11 @@ from gptrs.capture.events import CompileStart, ExecutionTraceSink, RunStart, tra
 from gptrs.ir.ops.indexing import Take
 from gptrs.ir.program import Program
 from gptrs.ir.specialize import lone_symbol, specialize
-from gptrs.quick_dataclass import dataclass
 from gptrs_observe.measure.bench_cases import BenchCase
 from gptrs_observe.programs.report import report_program
 
 
-@dataclass(frozen=True, slots=True)
-class WorkOfStep:
+class WorkOfStep(Struct, frozen=True):
     """Bytes of weights that one run of a compiled step reads, and its operations on elements."""
 
     weight_bytes: int
@@ -123,8 +122,7 @@ _MATRIX = 768
 _ROUNDS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class MachineLimits:
+class MachineLimits(Struct, frozen=True):
     """The limits of this machine, with the requested threads."""
 
     read_gb_per_s: float
@@ -161,8 +159,7 @@ def _best(run: Callable[[], object]) -> float:
 # Seconds become figures: a row of a table, with rates and the share of what the machine can do.
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """A figure of gptrs, or of a peer that did the same work, measured in alternation.
 
     `ratio` says how many times as fast we are. `share_of_limit` is the share of the machine's limit
@@ -182,8 +179,7 @@ class Row:
     gflop_per_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
+class Measure(Struct, frozen=True):
     """How the median seconds of a piece of work become a figure: as seconds, or as `units` per
     second.
 

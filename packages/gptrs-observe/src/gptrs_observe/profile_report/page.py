@@ -9,7 +9,8 @@ from html import escape
 from itertools import groupby
 from typing import Any, cast
 
-from gptrs.quick_dataclass import dataclass
+from msgspec import Struct
+
 from gptrs.quoting import clipped
 from gptrs_observe.measure.step_work import MachineLimits
 from gptrs_observe.profile import KernelTotals, Profile
@@ -77,8 +78,7 @@ _MOST = 1200
 _LETTER = 6.4
 
 
-@dataclass(frozen=True, slots=True)
-class StepRun:
+class StepRun(Struct, frozen=True):
     """A run of a program, and its kernels in order."""
 
     run: Interval

@@ -12,13 +12,14 @@ import typing
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 
+from msgspec import Struct
+
 from gptrs.ir.literal_text import Literal
 from gptrs.ir.op import Op
 from gptrs.ir.ops.control_flow import Call
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.printer import ValueNames
 from gptrs.ir.program import Instruction, Program, Region, Value
-from gptrs.quick_dataclass import dataclass
 from gptrs_observe.programs.op_work import op_title
 
 # Equal layers of a program: stretches of instructions that follow one another and are alike.
@@ -32,8 +33,7 @@ _TRIES = 4
 """Periods that are tried at an instruction: the distances to the next ones that are alike."""
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(Struct, frozen=True):
     """`count` layers of `period` instructions each, from instruction `start` on."""
 
     start: int
@@ -149,8 +149,7 @@ _LONGEST = 44
 """Most characters of an attribute that a node shows."""
 
 
-@dataclass(frozen=True, slots=True)
-class DiagramNode:
+class DiagramNode(Struct, frozen=True):
     """A box: a title, lines of detail, the types that it gives, and the diagrams within it."""
 
     kind: NodeKind
@@ -162,8 +161,7 @@ class DiagramNode:
     """Its share of the time of a profile, 0 to 1; None without one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(Struct, frozen=True):
     """A value: from output `output` of node `source` to input `input` of node `target`."""
 
     source: int
@@ -172,8 +170,7 @@ class Edge:
     input: int
 
 
-@dataclass(frozen=True, slots=True)
-class Diagram:
+class Diagram(Struct, frozen=True):
     """One region: its nodes, each after those that it reads, and the edges between them."""
 
     name: str

@@ -20,6 +20,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from msgspec import Struct
+
 from gptrs.errors import UsageError
 from gptrs.ir.op import OPS, Op
 from gptrs.ir.ops.contraction import DotGeneral
@@ -32,7 +34,6 @@ from gptrs.ir.ops.sorting import Sort, TopK
 from gptrs.ir.ops.window import ReduceWindow
 from gptrs.ir.program import Instruction, Program
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs.strict_json import parse_object
 
@@ -48,8 +49,7 @@ _VIEWS = (Bitcast, StopGradient, Reshape)
 _PARTIAL_READS = (Take, Gather, DynamicSlice, Slice)
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """Arithmetic operations, transcendental functions, and bytes read and written."""
 
     arithmetic: int = 0
@@ -202,8 +202,7 @@ _MOST_BYTES = 64 << 20
 _HINT = "`--profile-out DIR` writes one: DIR/profile.json"
 
 
-@dataclass(frozen=True, slots=True)
-class InstructionTimes:
+class InstructionTimes(Struct, frozen=True):
     """Shares of the time in kernels, 0 to 1: of each instruction, and of kernels without one.
 
     A call has the share of its function; several calls of one function divide it.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, field
 from typing import Any, cast
 
 import numpy as np
+from msgspec import Struct, field, to_builtins
 
 from gptrs.backend.memory import program_peak_bytes
 from gptrs.capture.execute import chosen_backend
@@ -23,20 +23,17 @@ from gptrs.optimizer import recording
 from gptrs.optimizer.pass_base import RewritePass
 from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs.optimizer.pipeline import find_pass, instruction_count
-from gptrs.quick_dataclass import dataclass
 from gptrs_observe.programs.op_work import Work, op_work
 
 
-@dataclass(frozen=True, slots=True)
-class NamedType:
+class NamedType(Struct, frozen=True):
     """A parameter or result: its name, and its type in IR syntax."""
 
     name: str
     type: str
 
 
-@dataclass(frozen=True, slots=True)
-class OpUse:
+class OpUse(Struct, frozen=True):
     """An op: its count in the program, and its work in one run, loops multiplied out."""
 
     op: str
@@ -46,8 +43,7 @@ class OpUse:
     bytes_moved: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramWork:
+class ProgramWork(Struct, frozen=True):
     """The costs of one run of a program with known shapes.
 
     `ops` are the ops reachable from `@main`, the most frequent first. Bytes cover `@main`'s
@@ -78,8 +74,7 @@ class ProgramWork:
         return sum(use.bytes_moved for use in self.ops)
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramReport:
+class ProgramReport(Struct, frozen=True):
     """A verified program: its interface, its functions and, with known shapes, its work.
 
     `functions` maps the name of each function that `@main` reaches to the number of its
@@ -100,14 +95,14 @@ class ProgramReport:
 
     def as_json(self) -> dict[str, Any]:
         """Return the object of `gptrs inspect --json`; `work` is null for unknown shapes."""
-        fields: dict[str, Any] = asdict(self)
+        fields: dict[str, Any] = to_builtins(self)
         work = self.work
         if work is not None:
             totals = {
                 name: getattr(work, name)
                 for name in ("arithmetic", "transcendental", "bytes_moved")
             }
-            fields["work"] = {**totals, **asdict(work)}
+            fields["work"] = {**totals, **to_builtins(work)}
         return {"instructions": self.instructions, **fields}
 
 
@@ -166,8 +161,7 @@ def _constant_bytes(program: Program) -> int:
     )
 
 
-@dataclass()
-class _WorkCounter:
+class _WorkCounter(Struct):
     """Adds up the work of regions by op; the work of called functions is already known."""
 
     functions: dict[str, dict[str, Work]] = field(default_factory=dict[str, dict[str, Work]])
@@ -223,8 +217,7 @@ def _weight(body: dict[str, Work]) -> tuple[int, int]:
 # Explain a pass of the optimizer, or the claims of a backend: declined matches, and the reasons.
 
 
-@dataclass(frozen=True)
-class DeclinedRewrite:
+class DeclinedRewrite(Struct, frozen=True):
     """A rewrite whose pattern fits and that was not applied all the same."""
 
     rewrite: str
@@ -234,8 +227,7 @@ class DeclinedRewrite:
     times: int
 
 
-@dataclass(frozen=True)
-class PassReport:
+class PassReport(Struct, frozen=True):
     """One pass, applied to a program."""
 
     name: str

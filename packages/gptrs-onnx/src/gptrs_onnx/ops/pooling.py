@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypedDict
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
@@ -16,8 +16,7 @@ from gptrs_onnx.node import Node, Sizes, constant, converts
 # Where the windows of convolutions and pooling lie, from the attributes that they share.
 
 
-@dataclass(frozen=True)
-class Geometry:
+class Geometry(Struct, frozen=True):
     """Window sizes, strides, dilations and (low, high) padding, an entry a spatial axis."""
 
     kernel: tuple[int, ...]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.api.importers import scalar
 from gptrs.api.models import Tensor, primitives
@@ -25,8 +25,7 @@ _AGGREGATES: Final = ("AVERAGE", "SUM", "MIN", "MAX")
 _TRANSFORMS: Final = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 
-@dataclass(frozen=True)
-class _Forest:
+class _Forest(Struct, frozen=True):
     """Nodes of all trees by number; a leaf is its own child."""
 
     roots: Known

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from itertools import count
 from typing import Final, NoReturn, cast
 
 import numpy as np
 import onnx
+from msgspec import Struct
 from onnx import helper
 
 from gptrs.api import UnsupportedError
@@ -25,8 +25,7 @@ OPSET: Final = 21
 Attribute = int | float | str | Sequence[int] | onnx.GraphProto | onnx.TensorProto
 
 
-@dataclass(frozen=True, slots=True)
-class Ref:
+class Ref(Struct, frozen=True):
     """A value of the graph: its name, and its type in PTIR."""
 
     name: str

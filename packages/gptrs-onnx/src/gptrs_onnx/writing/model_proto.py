@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import onnx
+from msgspec import Struct
 from onnx import helper
 
 from gptrs.api.importers import OutgoingModel
@@ -21,8 +21,7 @@ IR_VERSION: Final = 10
 """The version of the file format that came with the operator set."""
 
 
-@dataclass(frozen=True)
-class Written:
+class Written(Struct, frozen=True):
     """A model, and the names that its weights have in it, in order."""
 
     model: onnx.ModelProto

@@ -7,38 +7,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import field
 from typing import Literal
 
-from gptrs.quick_dataclass import dataclass
+from msgspec import Struct, field
+
 from gptrs_runtime.chat.call_text import CallText
 from gptrs_runtime.chat.messages import CallFamily, ThoughtMarks
 
 
-@dataclass(frozen=True)
-class ThoughtsDelta:
+class ThoughtsDelta(Struct, frozen=True):
     """Thoughts, which are not part of the text; surrounding blanks are dropped."""
 
     text: str
 
 
-@dataclass(frozen=True)
-class TextDelta:
+class TextDelta(Struct, frozen=True):
     """Text that is not a call; blanks between it and a mark are dropped if no text follows."""
 
     text: str
 
 
-@dataclass(frozen=True)
-class CallStart:
+class CallStart(Struct, frozen=True):
     """A call begins: its index, and the tool that it calls."""
 
     index: int
     name: str
 
 
-@dataclass(frozen=True)
-class CallArguments:
+class CallArguments(Struct, frozen=True):
     """More of the arguments of a call: a piece of JSON."""
 
     index: int
@@ -48,8 +44,7 @@ class CallArguments:
 AnswerEvent = ThoughtsDelta | TextDelta | CallStart | CallArguments
 
 
-@dataclass(frozen=True)
-class AnswerForm:
+class AnswerForm(Struct, frozen=True):
     """The format of a model's answers.
 
     `tools` maps names to whether a tool needs arguments; without `calls` no calls are read. Without

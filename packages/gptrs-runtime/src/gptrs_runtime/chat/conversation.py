@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import Final, cast
 
+from msgspec import Struct, field
+from msgspec.structs import force_setattr
+
 from gptrs.errors import UsageError
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import shown_value
 from gptrs_runtime.chat.messages import Message, read_messages, read_tools, require_free_names
 
@@ -24,8 +25,7 @@ _MARK: Final = "CONTINUE_THE_FINAL_MESSAGE "
 space."""
 
 
-@dataclass(frozen=True)
-class Conversation:
+class Conversation(Struct, frozen=True):
     """Messages and the other inputs of a chat template: a prompt for all generating functions.
 
     Messages are as in OpenAI's API: `content` is a text or a list of parts, `arguments` of calls
@@ -45,8 +45,8 @@ class Conversation:
     """Variables that the template must read; otherwise the request is refused."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "messages", read_messages(self.messages))
-        object.__setattr__(self, "tools", read_tools(self.tools))
+        force_setattr(self, "messages", read_messages(self.messages))
+        force_setattr(self, "tools", read_tools(self.tools))
         require_free_names(self.variables, ())
         if self.add_generation_prompt and self.continue_final_message:
             raise UsageError(
@@ -66,7 +66,7 @@ class Conversation:
     def with_messages(self, messages: Sequence[Message]) -> Conversation:
         """Return the conversation with other messages, which are in template form."""
         made = copy.copy(self)
-        object.__setattr__(made, "messages", list(messages))
+        force_setattr(made, "messages", list(messages))
         return made
 
     def rendered_messages(self) -> Sequence[Message]:

@@ -6,8 +6,9 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Protocol, cast
 
+from msgspec import Struct
+
 from gptrs.errors import ModelError, UsageError
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted, shown_value
 
 Message = Mapping[str, object]
@@ -204,8 +205,7 @@ _OWN: Final = frozenset(
 # A model belongs to the first family whose marks its chat template has.
 
 
-@dataclass(frozen=True)
-class ThoughtMarks:
+class ThoughtMarks(Struct, frozen=True):
     """Thoughts stand between `begin` and `end`.
 
     `around` are marks of the answer itself, such as where it begins after the thoughts: they are no
@@ -271,8 +271,7 @@ def thought_marks(template: str, vocabulary: Vocabulary) -> ThoughtMarks | None:
     return None
 
 
-@dataclass(frozen=True)
-class CallFamily:
+class CallFamily(Struct, frozen=True):
     """The text of calls: `begin`, calls with `between` in between, and `end`.
 
     A call is `opening`, a head that names the tool, its arguments as JSON, a tail and `closing`.

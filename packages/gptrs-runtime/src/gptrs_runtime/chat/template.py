@@ -7,12 +7,12 @@ import importlib.util
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import Final, Protocol, cast
+
+from msgspec import Struct, field
 
 from gptrs.errors import MissingLibraryError, ModelError, UsageError
 from gptrs.install_hints import install_extra
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import clipped, shown_value
 from gptrs_runtime.chat.conversation import Conversation
 from gptrs_runtime.chat.messages import Message, as_templates_read, require_free_names
@@ -59,8 +59,7 @@ class ChatTemplateError(ModelError):
         self.conversation = conversation
 
 
-@dataclass(frozen=True)
-class ChatTemplate:
+class ChatTemplate(Struct, frozen=True):
     """A Jinja template, the special tokens that it may use, and variables for all of its texts."""
 
     source: str

@@ -6,12 +6,13 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal, cast
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.checkpoint.formats import gptrschk
@@ -23,7 +24,6 @@ from gptrs.errors import ModelError, UsageError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.progress import StepProgress
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
 from gptrs_runtime.converting.atomic_folder import StagedFolder, atomic_folder
 from gptrs_runtime.converting.model_content import (
@@ -48,8 +48,7 @@ _OF_MODELS: Final = re.compile(r"\d+_\w+|additional_chat_templates")
 """Subfolders that belong to models: modules of sentence-transformers, and chat templates."""
 
 
-@dataclass(frozen=True)
-class Destination:
+class Destination(Struct, frozen=True):
     """A destination and how to write to it."""
 
     path: Path
@@ -201,8 +200,7 @@ _DTYPE_NAMES = {dtypes.f32: "float32", dtypes.f16: "float16", dtypes.bf16: "bflo
 """The names in config.json of the types that weights are rounded to."""
 
 
-@dataclass(frozen=True)
-class Converted:
+class Converted(Struct, frozen=True):
     """A report: `files` written, `rounded` tensors that changed type.
 
     `form` is `hf`, `gptrschk` or `tensors`, or the name of an exporter.

@@ -6,11 +6,11 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
 
 from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
 from gptrs.checkpoint.formats.tensor_archive import TensorArchive, open_archive
@@ -18,7 +18,6 @@ from gptrs.checkpoint.formats.tensor_index import stored_bytes
 from gptrs.errors import CheckpointError, ModelError, UsageError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs_runtime.sources.find_model import find_model, is_checkpoint
 from gptrs_runtime.sources.hf_directory import WEIGHTS
@@ -28,8 +27,7 @@ CARRIED = (".json", ".jinja", ".txt", ".md", ".model")
 """Suffixes of the files that belong to a model besides its weights: settings, texts, tokenizers."""
 
 
-@dataclass(frozen=True)
-class StoredModel:
+class StoredModel(Struct, frozen=True):
     """The tensors (`FOLDER/NAME` in subfolders) and copied files by name.
 
     `config` is None for a file of tensors without a model. `left_out` names files that are not part

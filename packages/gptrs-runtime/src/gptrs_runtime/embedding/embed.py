@@ -8,10 +8,10 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.errors import ModelError, UsageError
 from gptrs.progress import Progress
-from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.embedding.modules import (
     EmbeddingRecipe,
     Normalize,
@@ -94,8 +94,7 @@ def _of_one_size(images: Sequence[np.ndarray]) -> list[np.ndarray]:
 # Image-text matching, by a model with a joint space of vectors.
 
 
-@dataclass(frozen=True, eq=False)
-class Matches:
+class Matches(Struct, frozen=True, eq=False):
     """Scores of images and texts, each [images, texts].
 
     `logits` f32 are the outputs of the model, scaled cosines. `probabilities` f64 sum to 1 over the
@@ -283,8 +282,7 @@ def similarities(vectors: np.ndarray, function: Similarity = "cosine") -> np.nda
             return np.stack([-np.abs(vectors - row).sum(1) for row in vectors])
 
 
-@dataclass(frozen=True, eq=False)
-class Embedded:
+class Embedded(Struct, frozen=True, eq=False):
     """Vectors [N, D], and their pairwise similarities [N, N] if requested."""
 
     vectors: np.ndarray

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from typing import Final, Literal, cast
 
 import numpy as np
+from msgspec import Struct, field
 
 from gptrs.checkpoint.config_fields import Fields
 from gptrs.errors import ModelError
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted, shown_value
 from gptrs_runtime.sources.model_folder import (
     MODEL_CONFIG,
@@ -29,8 +28,7 @@ _SMALLEST_SUM: Final = 1e-9
 """Lower bound of the divisor of a weighted sum."""
 
 
-@dataclass(frozen=True)
-class Pooling:
+class Pooling(Struct, frozen=True):
     """The pooling modes of a text; the vectors of several are concatenated.
 
     `modes` are names in `MODES`. Without `include_prompt` the tokens of the prompt are left out.
@@ -121,8 +119,7 @@ VectorStep = Callable[[np.ndarray], np.ndarray]
 """Maps f32 [N, D] to f32 [N, E]."""
 
 
-@dataclass(frozen=True)
-class Normalize:
+class Normalize(Struct, frozen=True):
     """Divides each vector by its Euclidean length; zeros remain zeros."""
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
@@ -131,8 +128,7 @@ class Normalize:
         return (x / np.maximum(length, _SMALLEST_NORM)).astype(np.float32)
 
 
-@dataclass(frozen=True)
-class Truncate:
+class Truncate(Struct, frozen=True):
     """Keeps the first `size` elements of each vector.
 
     For models trained for it: Matryoshka embeddings (Kusupati et al. 2022).
@@ -145,8 +141,7 @@ class Truncate:
         return x[..., : self.size]
 
 
-@dataclass(frozen=True, eq=False)
-class Dense:
+class Dense(Struct, frozen=True, eq=False):
     """`activation(x W^T + b)` with a weight [E, D], and a bias [E] if there is one."""
 
     weight: np.ndarray
@@ -164,8 +159,7 @@ class Dense:
         return ACTIVATIONS[self.activation](product).astype(np.float32)
 
 
-@dataclass(frozen=True, eq=False)
-class LayerNorm:
+class LayerNorm(Struct, frozen=True, eq=False):
     """Layer normalization of a vector, with a weight [D] and a bias [D]."""
 
     weight: np.ndarray
@@ -234,8 +228,7 @@ def pooling_and_steps(
     return _pooling(files, modules[1]), tuple(_step(files, module) for module in modules[2:])
 
 
-@dataclass(frozen=True)
-class _Module:
+class _Module(Struct, frozen=True):
     """An entry of modules.json: the name of its class and its folder, empty for the model's own."""
 
     name: str
@@ -363,8 +356,7 @@ _MEAN: Final[tuple[Pooling, tuple[VectorStep, ...]]] = (Pooling(), ())
 _logger = logging.getLogger("gptrs")
 
 
-@dataclass(frozen=True)
-class EmbeddingRecipe:
+class EmbeddingRecipe(Struct, frozen=True):
     """The preprocessing of a text, and the postprocessing of its token vectors.
 
     `max_length` limits the tokens of a text, None for the limit of the model. `steps` follow the

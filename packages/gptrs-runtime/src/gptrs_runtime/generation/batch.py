@@ -6,8 +6,9 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Unpack
 
+from msgspec import Struct
+
 from gptrs.errors import ModelError, UsageError
-from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.generation.beams import BeamSearch
 from gptrs_runtime.generation.generated_text import GeneratedText
 from gptrs_runtime.generation.keyword_options import generation_options
@@ -22,8 +23,7 @@ from gptrs_runtime.text_batches import Prompt
 DEFAULT_BATCH_SIZE = 32
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(Struct, frozen=True):
     """A prompt and its token limit; None for the limit of the options.
 
     Errors call the prompt `name`.

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.checkpoint.config_fields import Fields
 from gptrs.errors import CacheBudgetError, UsageError
-from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.generation.logits_processors import ProcessorChain
 from gptrs_runtime.generation.options import MOST_PENALTY, EarlyStopping, GenerationOptions
 from gptrs_runtime.generation.pages.page_pool import TextPages
@@ -24,8 +24,7 @@ _FILE: Final = "in generation_config.json"
 _WAIT_S: Final = 0.01
 
 
-@dataclass(frozen=True)
-class Beams:
+class Beams(Struct, frozen=True):
     """The number of beams, and when the search ends.
 
     The score of a text is the sum of its tokens' log-probabilities, divided by `tokens **
@@ -39,16 +38,14 @@ class Beams:
     early_stopping: EarlyStopping = False
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(Struct, frozen=True):
     """A complete text found by the search: its new tokens and its score."""
 
     tokens: tuple[int, ...]
     score: float
 
 
-@dataclass(frozen=True, eq=False)
-class _Beam:
+class _Beam(Struct, frozen=True, eq=False):
     """A growing text: its pages, its new tokens, and the sum of their log-probabilities."""
 
     pages: TextPages
@@ -69,8 +66,7 @@ class _Candidate(NamedTuple):
         return (*self.beam.tokens, self.token)
 
 
-@dataclass(frozen=True)
-class BeamTask:
+class BeamTask(Struct, frozen=True):
     """The start of a beam search, and its limits.
 
     `begin` has the prompt's tokens, `source` those of the source text. `processors` returns the

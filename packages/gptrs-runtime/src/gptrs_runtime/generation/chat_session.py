@@ -7,10 +7,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gptrs.errors import ModelError, UsageError
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import shown_value
 from gptrs_runtime.chat.answer_reader import (
     AnswerEvent,
@@ -41,16 +41,14 @@ _TAIL: Final = 64
 """Number of tokens at the end of a prompt that can contain a mark."""
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(Struct, frozen=True):
     """A tool call: the tool's name, and the arguments as a JSON object in text."""
 
     name: str
     arguments: str
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """An answer: its text without thoughts and calls; `reasoning` is None without thoughts."""
 
     text: str

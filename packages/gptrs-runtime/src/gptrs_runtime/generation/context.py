@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from gptrs.errors import UsageError
-from gptrs.quick_dataclass import dataclass
 
 
-@dataclass(frozen=True)
-class ContextLimit:
+class ContextLimit(Struct, frozen=True):
     """A limit of `size` tokens; with `shift`, an overflow keeps the first `keep` and the latest
     other tokens.
 

@@ -8,9 +8,9 @@ from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from gptrs.errors import UsageError
-from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.generation.sampling_options import Sampling
 
 LogitsProcessor = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -53,8 +53,7 @@ class PreparedProcessor(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Suppression:
+class Suppression(Struct, frozen=True):
     """Tokens that must not come next, as generation_config.json names them.
 
     It always suppresses `suppress`, `begin_suppress` as the first new token, and end-of-text tokens

@@ -5,15 +5,15 @@ from __future__ import annotations
 import html
 from typing import Literal
 
-from gptrs.quick_dataclass import dataclass
+from msgspec import Struct
+
 from gptrs_runtime.generation.guessing.guesser import GuessCounts
 from gptrs_runtime.generation.text_stream import TokenScores
 
 FinishReason = Literal["eos", "stop", "length", "error", "interrupted"]
 
 
-@dataclass(frozen=True)
-class Timings:
+class Timings(Struct, frozen=True):
     """Seconds and tokens per second of one generation; None for a phase that did not happen."""
 
     load_s: float
@@ -22,8 +22,7 @@ class Timings:
     decode_tokens_per_s: float | None
 
 
-@dataclass(frozen=True)
-class Generation:
+class Generation(Struct, frozen=True):
     """The outcome: `text` ends before a stop string, `token_ids` include the token that ended it.
 
     `finish_reason` is "eos", "stop" or "length"; "interrupted" while tokens are still to come.

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.checkpoint.formats.tensor_archive import TensorArchive, open_archive, write_archive
 from gptrs.errors import CheckpointError, UsageError
 from gptrs.ir.tensor_type import TensorType
 from gptrs.lazy_module import lazy_module
 from gptrs.nn.ragged_step import PAGE_SIZE
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs.strict_json import parse_object
 from gptrs_runtime.generation.options import GenerationOptions
@@ -41,8 +41,7 @@ _MAX_ABOUT_BYTES = 10_000
 _AGAIN = "remove the file, or name another one, to have it made again"
 
 
-@dataclass(frozen=True)
-class PromptPages:
+class PromptPages(Struct, frozen=True):
     """Tokens and their pages in each cache group, as returned by `PagedCache.read_pages`."""
 
     tokens: tuple[int, ...]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import field
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
 
-from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.generation.generated_text import GeneratedText
 from gptrs_runtime.generation.guessing.guesser import Guess
 from gptrs_runtime.generation.pages.page_pool import TextPages
@@ -19,8 +18,7 @@ WhenRead = Callable[[TextPages], None]
 """Called with the pages of a text once its prompt has been read."""
 
 
-@dataclass(eq=False)
-class Work:
+class Work(Struct, eq=False):
     """A text, copies that continue the same prompt, and its pages once it runs.
 
     The waiting work with the smallest `priority_key` starts first.
@@ -46,8 +44,7 @@ class Work:
         return self.text.context.tokens[self.pages.length :]
 
 
-@dataclass(eq=False)
-class Read:
+class Read(Struct, eq=False):
     """The next tokens of a text to read, whether they are its last, and guesses after them."""
 
     work: Work

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from gptrs.errors import ContextLengthError, UsageError
 from gptrs.plugins.capabilities import CausalLM, Seq2SeqLM

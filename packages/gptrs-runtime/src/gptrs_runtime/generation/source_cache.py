@@ -28,14 +28,12 @@ from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.text_batches import one_batch
 
 
-class SourceText(TextPages):
+class SourceText(TextPages, kw_only=True):
     """A text, its source, and once started its lot and its row there."""
 
-    def __init__(self, source: Sequence[int], lot: Lot | None = None, row: int = 0) -> None:
-        super().__init__((), [], [])
-        self.source = tuple(source)
-        self.lot = lot
-        self.row = row
+    source: tuple[int, ...]
+    lot: Lot | None = None
+    row: int = 0
 
 
 class Lot:
@@ -103,7 +101,7 @@ class SourceCache(TextCache):
     @override
     def fork(self, text: TextPages) -> TextPages | None:
         assert isinstance(text, SourceText)
-        copy = SourceText(text.source, text.lot, text.row)
+        copy = SourceText(source=text.source, lot=text.lot, row=text.row)
         copy.tokens = list(text.tokens)
         self._begun.add(copy)
         return copy

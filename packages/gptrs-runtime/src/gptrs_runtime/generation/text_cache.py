@@ -84,7 +84,7 @@ class TextCache:
         a `FamilyCache`. Up to `step` of its tokens are read per step. Its `length` is the number of
         cached tokens, at most all but the last. CacheBudgetError if it would not fit even alone.
         """
-        return TextPages((), [], [])
+        return TextPages()
 
     def run(self, rows: Sequence[Row]) -> np.ndarray:
         """Append tokens to texts; return logits f32 [R, V] after the last one of each.

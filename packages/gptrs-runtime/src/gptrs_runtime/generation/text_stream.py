@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import numpy as np
+from msgspec import Struct
 
-from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.results import TokenLogprob, TopToken
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
@@ -154,8 +154,7 @@ class StopFilter:
 # Log-probabilities of the chosen token and of the likeliest tokens.
 
 
-@dataclass(frozen=True)
-class TokenScores:
+class TokenScores(Struct, frozen=True):
     """Natural log-probabilities: `log_softmax` of the model's logits, before logits processors.
 
     `top` has the likeliest tokens with log-probabilities in descending order, without those of

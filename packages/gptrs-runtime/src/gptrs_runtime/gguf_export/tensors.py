@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs import functionals as F
 from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
@@ -23,7 +24,6 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.tensor_type import TensorType
 from gptrs.nn.rope import RopeSettings
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs_runtime.converting.model_content import CONVERTIBLE, in_dtype
 from gptrs_runtime.sources.gguf_metadata import GgufSettingsOf, Metadata, Rotary
@@ -77,8 +77,7 @@ _NAMES_OF = {dtypes.f32: "F32", dtypes.f16: "F16", dtypes.bf16: "BF16"}
 _MATRIX = 2
 
 
-@dataclass(frozen=True)
-class GgufNames:
+class GgufNames(Struct, frozen=True):
     """The names of a model's tensors in the file, and the order of their rows."""
 
     settings: GgufSettingsOf

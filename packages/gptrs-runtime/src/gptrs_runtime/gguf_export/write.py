@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeGuard, cast
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.backend.contract import Backend
 from gptrs.checkpoint.files.atomic_write import atomic_file
@@ -17,7 +18,6 @@ from gptrs.checkpoint.params import WeightUse
 from gptrs.errors import ModelError, UsageError
 from gptrs.ir import dtypes
 from gptrs.progress import StepProgress
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
 from gptrs_runtime.chat.template import chat_template_of
 from gptrs_runtime.converting.convert import watched
@@ -66,8 +66,7 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
 _UNKNOWN_SCORE = -1e6
 
 
-@dataclass(frozen=True)
-class Vocabulary:
+class Vocabulary(Struct, frozen=True):
     """Metadata of a tokenizer; a `note` says what other readers will do differently."""
 
     metadata: Metadata
@@ -238,8 +237,7 @@ _READ = (CONFIG, GENERATION_CONFIG, TOKENIZER, "tokenizer_config.json", "chat_te
 """Files whose content is in the metadata."""
 
 
-@dataclass(frozen=True)
-class WrittenGguf:
+class WrittenGguf(Struct, frozen=True):
     """A report: errors of rounded tensors, names of the others, bytes, and omitted files."""
 
     quantized: tuple[TensorError, ...]

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import cast
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.checkpoint.config_fields import Fields, is_integer, is_number
 from gptrs.errors import ModelError
-from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.images.decoding import MAX_PIXELS, resized
 
 _PRECISION = 1e-5
@@ -19,8 +19,7 @@ SQUASHED_FROM = 384
 """From this shortest edge, a crop fraction does not crop: images become squares."""
 
 
-@dataclass(frozen=True)
-class Size:
+class Size(Struct, frozen=True):
     """The size of a resized image: height and width, or the shortest edge of any aspect ratio.
 
     `longest_edge` bounds the other edge of the latter. With `most_patches` an image is as large as
@@ -72,8 +71,7 @@ def _whole_patches(height: int, width: int, patch: int, most: int) -> tuple[int,
     return scaled(low)
 
 
-@dataclass(frozen=True)
-class ImageProcessor:
+class ImageProcessor(Struct, frozen=True):
     """Resizes, crops, scales and normalizes; each step may be absent.
 
     `resize` is done with Pillow's filter number `resample`. Where `crop_fraction` is given, a

@@ -7,8 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import Final, Protocol, cast
 
+from msgspec import Struct
+
 from gptrs.errors import ModelError
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, shown_value
 from gptrs_runtime.images.processor import ImageFields, ImageProcessor, Size
 from gptrs_runtime.images.tiling import TilingProcessor, tiling_processor
@@ -61,8 +62,7 @@ _BILINEAR, _BICUBIC = 2, 3
 _logger = logging.getLogger("gptrs")
 
 
-@dataclass(frozen=True)
-class _Recipe:
+class _Recipe(Struct, frozen=True):
     """The defaults of a transformers processor for settings missing in its file.
 
     A `size` that is one number is that of a `square`, if set, else the shortest edge. With `twice`

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Final, cast
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.checkpoint.config_fields import is_integer
 from gptrs.errors import ModelError
-from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.images.decoding import MAX_PIXELS, resized
 from gptrs_runtime.images.processor import ImageFields, ImageProcessor
 
@@ -21,8 +21,7 @@ _LARGEST: Final = 4096
 _LANCZOS: Final = 1
 
 
-@dataclass(frozen=True)
-class Tiles:
+class Tiles(Struct, frozen=True):
     """The pictures of an image, ui8 [S, S, 3], row by row; the last one is the whole image.
 
     A single picture has 0 rows and columns.
@@ -33,8 +32,7 @@ class Tiles:
     pictures: list[np.ndarray]
 
 
-@dataclass(frozen=True)
-class TilingProcessor:
+class TilingProcessor(Struct, frozen=True):
     """Resizes an image, cuts it into squares of `side`, and appends the whole image as one.
 
     `resize` is its longest edge, or height and width, first; without `splits` it becomes one

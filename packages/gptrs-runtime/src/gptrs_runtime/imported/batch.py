@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.checkpoint.formats.tensor_archive import open_archive
 from gptrs.errors import UsageError
@@ -17,7 +18,6 @@ from gptrs.ir.specialize import lone_symbol, specialize, symbols
 from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.ir.tensor_type import TensorType
 from gptrs.plugins.exporters import ImportedModel, ModelInput
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
 from gptrs_runtime.imported.scores import (
     COMPANIONS,
@@ -134,8 +134,7 @@ def made_up(each: ModelInput, sizes: Mapping[str, int], seed: int) -> np.ndarray
 _GIVE: Final = "give it in a file of tensors with --input, by its name"
 
 
-@dataclass(frozen=True)
-class ImportedBatch:
+class ImportedBatch(Struct, frozen=True):
     """The inputs of a model by name, and their origin; `rows` are the files of images."""
 
     arrays: dict[str, np.ndarray]
@@ -262,8 +261,7 @@ _EXAMPLE: Final = 8
 """The size chosen for free sizes without a hint."""
 
 
-@dataclass(frozen=True)
-class Converted:
+class Converted(Struct, frozen=True):
     """The program of a model; `sizes` are those that it was made for, if it has no symbols."""
 
     program: Program

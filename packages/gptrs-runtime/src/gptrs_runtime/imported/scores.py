@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import Final, cast
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.backend.contract import Backend, Precision
 from gptrs.capture.execute import use_backend
@@ -19,7 +20,6 @@ from gptrs.ir.program import Program
 from gptrs.plugins.descriptions import ImporterPlugin
 from gptrs.plugins.exporters import ImportedModel, ModelInput, import_model
 from gptrs.plugins.manager import backend_of, manager
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs.spans import span
 from gptrs.strict_json import parse_object
@@ -34,8 +34,7 @@ from gptrs_runtime.sources.model_source import MAX_SETTINGS_BYTES
 # A model from a file of another format on a backend, whose errors are wrapped.
 
 
-@dataclass(frozen=True)
-class LoadedImport:
+class LoadedImport(Struct, frozen=True):
     """A model read from `path` by the plugin `importer`, ready to run on `backend`."""
 
     path: Path
@@ -127,8 +126,7 @@ IMAGE_EDGE: Final = 224
 _CHANNELS: Final = 3
 
 
-@dataclass(frozen=True)
-class ImageAxes:
+class ImageAxes(Struct, frozen=True):
     """The axes of a batch of images [B, C, H, W] or [B, H, W, C]."""
 
     channels: int
@@ -194,8 +192,7 @@ class FilesBeside:
         return None if path is None else _object_in(path)
 
 
-@dataclass(frozen=True)
-class ImageFiles:
+class ImageFiles(Struct, frozen=True):
     """Reads images for the model in a file, as `preprocessor` or the files next to it say."""
 
     path: Path
@@ -241,7 +238,7 @@ class ImageFiles:
         processor = image_processor_of(files, "", (height, width))
         if slot.dtype.is_float:
             return processor
-        return dataclasses.replace(processor, factor=None, mean=None, std=None, offset=0.0)
+        return replace(processor, factor=None, mean=None, std=None, offset=0.0)
 
 
 def _object_in(path: Path) -> dict[str, object]:
@@ -258,8 +255,7 @@ _CLOSE: Final = 1e-3
 """Tolerance of a sum of probabilities from 1, for any element type."""
 
 
-@dataclass(frozen=True)
-class ImportedScores:
+class ImportedScores(Struct, frozen=True):
     """The outcome of a run: the output with scores, [B, classes] or [B, T, V], and the best ones.
 
     Token scores are those of the last position. `are_probabilities`: the model ends with a softmax.

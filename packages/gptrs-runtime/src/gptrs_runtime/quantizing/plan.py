@@ -8,10 +8,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from typing import Literal, TypeVar
 
+from msgspec import Struct
+
 from gptrs.checkpoint.param_source import ParamSource
 from gptrs.checkpoint.params import WeightUse
 from gptrs.errors import ModelError, UsageError
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
 
 # The types that weights are quantized to, by the names that users give them.
@@ -24,8 +25,7 @@ DEFAULT_GROUP = 32
 LARGEST_GROUP = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class WeightType:
+class WeightType(Struct, frozen=True):
     """Codes of `bits`, and a scale in f16 for each `group` of them; None is one for each row."""
 
     name: str

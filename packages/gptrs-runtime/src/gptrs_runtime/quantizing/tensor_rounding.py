@@ -8,6 +8,7 @@ from functools import cache
 from typing import Literal, Self
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.backend.contract import Backend
 from gptrs.backend.process_limits import granted_cpus, requested_threads
@@ -15,7 +16,6 @@ from gptrs.checkpoint.quantized_tensor import Part, QuantizedTensor, reads_quant
 from gptrs.errors import CheckpointError
 from gptrs.ir import dtypes
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs_runtime.quantizing.plan import WeightType, in_threads
 from gptrs_runtime.results import TensorError
@@ -35,8 +35,7 @@ _SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
 _SHRINKS_OF_8_BITS = (1.0, 0.985, 0.97)
 
 
-@dataclass(frozen=True, slots=True)
-class Rounded:
+class Rounded(Struct, frozen=True):
     """The parts of groups [N, size]: codes, one to an element, and a column of each other part."""
 
     parts: dict[Part, np.ndarray]

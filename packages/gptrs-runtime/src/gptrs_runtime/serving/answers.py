@@ -10,11 +10,12 @@ from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Final
 
+from msgspec import Struct
+
 from gptrs.backend.memory import memory_bytes
 from gptrs.errors import ModelError
 from gptrs.ir.dtypes import DType
 from gptrs.plugins.capabilities import CausalLM
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import counted
 from gptrs_runtime.generation.generated_text import GeneratedText
 from gptrs_runtime.generation.options import GenerationOptions
@@ -28,8 +29,7 @@ TakeNow = Callable[[Sequence["Piece"]], bool]
 """Handles pieces in the notifying callback; False leaves them to the waiting task."""
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """Tokens that one step added to answer `index`, and the text they complete, maybe empty.
 
     `finish_reason` is None until the last piece of the answer; if it is "error", `error` has the
@@ -296,8 +296,7 @@ MOST_ADAPTERS: Final = 8
 """Most adapters in one step, since each row is multiplied by the factors of all of them."""
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(Struct, frozen=True):
     """A model that steps separately, or several that differ in their adapters and step `together`.
 
     `names` are their names in requests.

@@ -9,10 +9,10 @@ import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Final, Unpack
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gptrs.errors import EngineBusyError, EngineClosedError, UsageError
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import did_you_mean, listed, quoted
 from gptrs_runtime.generation.guessing.draft import require_same_tokens
 from gptrs_runtime.generation.keyword_options import generation_options
@@ -32,8 +32,7 @@ MOST_ANSWERS: Final = 128
 """Answers to one request."""
 
 
-@dataclass(frozen=True)
-class EngineState:
+class EngineState(Struct, frozen=True):
     """A snapshot of an engine: running and waiting texts, pages they hold, steps."""
 
     running: int

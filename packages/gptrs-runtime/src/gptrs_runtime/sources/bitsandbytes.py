@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs.checkpoint.config_fields import Fields
@@ -23,7 +24,6 @@ from gptrs.errors import CheckpointError, ModelError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs.strict_json import parse_object
 from gptrs_runtime.sources.made_tensors import MadeTensor
@@ -41,8 +41,7 @@ _STEP = np.float32(7.874015718698502e-3)
 _SAVE = "load the model with transformers and save it again, or use the unquantized model"
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
+class _State(Struct, frozen=True):
     """The JSON of a 4-bit weight."""
 
     kind: str

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from typing import Final, cast
 
+from msgspec import Struct, field
+
 from gptrs.errors import ModelError
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted, shown_value
 from gptrs.strict_json import parse_object
 from gptrs_runtime.sources.gguf_tokenizer import LIKE_QWEN2, PRE_TOKENIZERS, Part
@@ -34,8 +34,7 @@ ReadFile = Callable[[str], bytes | None]
 """Returns the content of a file of the model by name; None if it is missing."""
 
 
-@dataclass(frozen=True)
-class TokenizerClass:
+class TokenizerClass(Struct, frozen=True):
     """The behaviour of a tokenizer class of transformers, besides merging.
 
     `special` has its default special tokens; `around` names those before and after a text (the

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from typing_extensions import override
 
 from gptrs.backend.weight_identity import WeightIdentity
@@ -47,8 +48,7 @@ Decoder = Callable[[FileSource, QuantizationScheme, Mapping[str, str]], Iterator
 """Finds the weights of a folder in a layout; takes the arguments of `decoded`."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Packing:
+class _Packing(Struct, frozen=True):
     """The storage of a layer in GPTQ, AWQ or compressed-tensors: names of tensors, order of codes.
 
     `unpack` returns ui8 [O, I] of codes and the bits of one. Where codes and scales lie `across`,

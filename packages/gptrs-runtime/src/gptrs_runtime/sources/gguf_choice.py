@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from msgspec import Struct
+
 from gptrs.backend.memory import memory_bytes
 from gptrs.errors import ModelError
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import did_you_mean, quoted
 from gptrs_runtime.sources.gguf_model import SHARD
 
@@ -33,8 +34,7 @@ _ROOM = 0.8
 """Share of the memory that weights may take: the rest is for the context and the system."""
 
 
-@dataclass(frozen=True)
-class GgufVariant:
+class GgufVariant(Struct, frozen=True):
     """A model in one GGUF file or its parts: `label` is Q4_K_M and the like, None if unnamed."""
 
     stem: str

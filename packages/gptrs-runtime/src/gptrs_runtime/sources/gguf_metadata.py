@@ -8,12 +8,12 @@ from functools import cache
 from typing import Final, cast
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.checkpoint.config_fields import ConfigFields, Fields
 from gptrs.checkpoint.formats.gguf_header import MetadataValue
 from gptrs.errors import ModelError
 from gptrs.plugins.gguf_architecture import RMS_EPSILON, GgufArchitecture
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted, shown_value
 from gptrs_runtime.sources.byte_bpe_files import TOKENIZER_CONFIG, ReadFile, tokenizer_settings
 from gptrs_runtime.sources.format_kinds import gguf_architecture_of
@@ -22,8 +22,7 @@ from gptrs_runtime.sources.gguf_tokenizer import PRE_TOKENIZERS, Part
 Metadata = dict[str, MetadataValue]
 
 
-@dataclass(frozen=True)
-class Rotary:
+class Rotary(Struct, frozen=True):
     """A rotary embedding: its base, the share of a head that rotates, metadata of its scaling.
 
     `factors` are the divisors of its frequencies, for scalings stored in this form.
@@ -40,8 +39,7 @@ ReadRotary = Callable[[Mapping[str, object], str, int, int, float | None], Rotar
 the last is the share of these that rotates by default."""
 
 
-@dataclass(frozen=True)
-class GgufSettingsOf:
+class GgufSettingsOf(Struct, frozen=True):
     """An architecture of llama.cpp, its metadata, and the divisors of rotary frequencies, if any.
 
     `heads`: numbers of query and key heads; `own`: the prefix of the architecture.

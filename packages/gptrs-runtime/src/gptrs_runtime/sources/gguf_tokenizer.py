@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.checkpoint.config_fields import Fields
 from gptrs.checkpoint.formats.gguf_header import MetadataValue
 from gptrs.errors import ModelError
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
 
 Part = dict[str, object]
@@ -77,8 +77,7 @@ _FALCON: list[Part] = [
 _BLOOM = _split(r" ?[^(\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+")
 
 
-@dataclass(frozen=True)
-class PreTokenizer:
+class PreTokenizer(Struct, frozen=True):
     """The `steps` that split a text before parts are merged; `nfc`: it is normalized first.
 
     Ones that add a token at the start do so unless the file says otherwise; they also accept a part

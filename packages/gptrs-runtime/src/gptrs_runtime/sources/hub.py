@@ -17,9 +17,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Self, cast
 
+from msgspec import Struct
+
 from gptrs.errors import GptrsError, MissingLibraryError, ModelError
 from gptrs.install_hints import install_extra
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import clipped, quoted
 from gptrs_runtime.sources import gguf_choice
 from gptrs_runtime.sources.hf_directory import INDEX, WEIGHTS, shards_of
@@ -57,8 +58,7 @@ _LONGEST_REASON = 300
 _LOG = logging.getLogger("gptrs")
 
 
-@dataclass(frozen=True)
-class HubModel:
+class HubModel(Struct, frozen=True):
     """A repository of the hub, and a branch, tag or commit; None: the newest state.
 
     `quantization` names one of its GGUF files; None: safetensors, else the preferred GGUF file.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
+
+from msgspec import Struct
 
 from gptrs.checkpoint.config_fields import Fields
 from gptrs.errors import ModelError
@@ -23,8 +24,7 @@ KEY, MLX_KEY = "quantization_config", "quantization"
 _FORMATS: Mapping[str, Layout] = {"pack-quantized": "packed", "int-quantized": "int8"}
 
 
-@dataclass(frozen=True, slots=True)
-class QuantizationScheme:
+class QuantizationScheme(Struct, frozen=True):
     """How the quantized weights of a folder are stored, all of them alike.
 
     `group_size` None stands for one scale a row. `zero_offset` is what is added to stored zero

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Final, cast
 
+from msgspec import Struct
+
 from gptrs.checkpoint.config_fields import Fields, is_integer
 from gptrs.errors import ModelError
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted, shown_value
 from gptrs_runtime.sources.model_source import ModelSource
 from gptrs_runtime.tokenization.special_tokens import added_tokens, named_tokens
@@ -34,8 +35,7 @@ _CLEANED: Final = (
 _logger = logging.getLogger("gptrs")
 
 
-@dataclass(frozen=True)
-class Word:
+class Word(Struct, frozen=True):
     """A word that was heard, and its tokens, from the frame `start` to before the frame `end`."""
 
     text: str
@@ -44,8 +44,7 @@ class Word:
     token_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class CTCVocabulary:
+class CTCVocabulary(Struct, frozen=True):
     """The tokens of a model by number, and what `Wav2Vec2CTCTokenizer` does with them.
 
     `blank` stands for silence and parts equal letters, `delimiter` ends a word and is written as

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, cast
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.checkpoint.config_fields import Fields
 from gptrs.errors import UsageError
 from gptrs.plugins.capabilities import CTCModel
 from gptrs.progress import SoundProgress
-from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import Segment, Transcription
 from gptrs_runtime.sources.model_source import ModelSource
@@ -22,8 +22,7 @@ SECONDS: Final = 0.02
 FRAMES: Final = 2
 
 
-@dataclass(frozen=True)
-class TimestampRules:
+class TimestampRules(Struct, frozen=True):
     """The timestamps of a model, with the rules that transformers has.
 
     Tokens from `first` on are timestamps; `none` is the token for no timestamps; `end` ends a text.

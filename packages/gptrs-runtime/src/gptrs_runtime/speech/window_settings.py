@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final, cast
 
 import numpy as np
+from msgspec.structs import replace
 
 from gptrs.checkpoint.config_fields import Fields
 from gptrs.errors import ModelError, UsageError

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.errors import ModelError, UsageError
 from gptrs.progress import Progress
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
 from gptrs_runtime.forward import class_label
 from gptrs_runtime.input_checks import require_known_tokens
@@ -24,8 +24,7 @@ from gptrs_runtime.verb_requests import OUTSIDE
 # Classes of the words in a text: names, places, parts of speech.
 
 
-@dataclass(frozen=True, eq=False)
-class _Part:
+class _Part(Struct, frozen=True, eq=False):
     """A token or a word: its position and the probability of each class."""
 
     start: int

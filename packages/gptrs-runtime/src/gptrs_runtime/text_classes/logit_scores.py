@@ -12,13 +12,13 @@ from itertools import takewhile
 from typing import Final, cast
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.checkpoint.config_fields import Fields
 from gptrs.errors import ModelError
 from gptrs.nn.cache_spec import cache_groups
 from gptrs.nn.ragged_step import own_pages, ragged_step
 from gptrs.progress import Progress
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs_runtime.chat.conversation import Conversation
 from gptrs_runtime.chat.messages import Message
@@ -39,8 +39,7 @@ _PROBES: Final = ("0", "1 2 3 4")
 """Contents with different ends, from sentence-transformers."""
 
 
-@dataclass(frozen=True)
-class LogitScore:
+class LogitScore(Struct, frozen=True):
     """The steps from a pair to its score.
 
     Without `false_token` the score is the logit of `true_token`. Pairs become messages if

@@ -10,18 +10,17 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Protocol, cast
 
+from msgspec import Struct
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
 from gptrs.errors import ContextLengthError, ModelError, UsageError
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted, shown_value
 
 _logger = logging.getLogger("gptrs")
 
 
-@dataclass(frozen=True)
-class TextLength:
+class TextLength(Struct, frozen=True):
     """The number of tokens of a text, including special ones, and the limit of the model."""
 
     tokens: int
@@ -37,8 +36,7 @@ Lengths = Callable[[Sequence[TextLength]], None]
 """Called with the lengths of all texts of a call, before the model runs."""
 
 
-@dataclass(frozen=True)
-class LongTexts:
+class LongTexts(Struct, frozen=True):
     """Cuts texts that are longer than a model reads, or refuses them.
 
     `truncate`: True truncates them, False refuses them, None truncates them with a note. `each`
@@ -74,8 +72,7 @@ class LongTexts:
             self.lengths(own)
 
 
-@dataclass(frozen=True)
-class EncodedText:
+class EncodedText(Struct, frozen=True):
     """Tokens with their segments (1 for the second text of a pair), positions, and whether they are
     special.
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from typing_extensions import override
 
-from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.chat.answer_reader import AnswerEvent, CallArguments, TextDelta, ThoughtsDelta
 from gptrs_runtime.generation.scheduled_text import Client
 from gptrs_serve.chat import Chat, asked_chat, count_tokens
@@ -33,8 +33,7 @@ MOST_KEPT_BYTES: Final = 64_000_000
 Messages = Sequence[Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
-class _Kept:
+class _Kept(Struct, frozen=True):
     """A response, whose it is, and the messages up to its end."""
 
     client: Client

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Final
 
-from gptrs.quick_dataclass import dataclass
+from msgspec import Struct
+
 from gptrs.quoting import listed
 from gptrs_runtime.chat.answer_reader import (
     AnswerForm,
@@ -164,8 +165,7 @@ def _escaped(text: str) -> str:
     return re.sub(r"[][\\/|.*+?(){}^$]", r"\\\g<0>", text, flags=re.ASCII).replace("\n", r"\n")
 
 
-@dataclass(frozen=True)
-class ToolUse:
+class ToolUse(Struct, frozen=True, dict=True):
     """The functions that an answer may call, and must where `calls_only`.
 
     With `several` it may call more than one at once, or one more than once. Where it is of a

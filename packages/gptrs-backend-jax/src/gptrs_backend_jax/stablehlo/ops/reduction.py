@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.api.importers import scalar, size_tensor
 from gptrs.api.models import Tensor, primitives
@@ -188,8 +188,7 @@ def _by_loop(
 # axis of rows, on which `take` and `scatter_reduce` work.
 
 
-@dataclass(frozen=True, slots=True)
-class RowLayout:
+class RowLayout(Struct, frozen=True):
     """The layout of windows in the rows of an operand.
 
     `window` has a size for each axis of the operand; `removed` lists the axes of size 1 that

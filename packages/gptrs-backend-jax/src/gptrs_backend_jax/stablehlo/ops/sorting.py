@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final, cast
+
+from msgspec import Struct
 
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.programs import DType, dtypes
@@ -14,8 +15,7 @@ from gptrs_backend_jax.stablehlo.ops.elementwise import converted, total_order
 from gptrs_backend_jax.stablehlo.ops.layout import static_shape
 
 
-@dataclass(frozen=True, slots=True)
-class SortKey:
+class SortKey(Struct, frozen=True):
     """An operand that decides the order; `by_bits`: by the total order of floats."""
 
     operand: int

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from gptrs.api.importers import scalar
 from gptrs.api.models import Tensor, primitives
@@ -90,8 +91,7 @@ MAX_WINDOW: Final = 1024
 """Most elements of a window with a region that is applied one by one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Movement:
+class Movement(Struct, frozen=True):
     """The movement of a window, one entry per axis."""
 
     window: list[int]

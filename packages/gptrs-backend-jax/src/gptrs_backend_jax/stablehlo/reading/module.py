@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import numpy as np
+from msgspec import Struct, field
 
 from gptrs.api import UnsupportedError
 from gptrs.api.programs import DType, dtypes
@@ -30,8 +30,7 @@ ELEMENT_TYPES: Final[Mapping[str, DType]] = {
 """The element types of MLIR that PTIR has."""
 
 
-@dataclass(frozen=True, slots=True)
-class ValueType:
+class ValueType(Struct, frozen=True):
     """The type of a value: the element type in MLIR's spelling, and the dims (None: free).
 
     Values other than tensors (tokens, tuples) have `shape` None, and their whole type as `element`.
@@ -55,8 +54,7 @@ class ValueType:
         return f"tensor<{dims}{self.element}>"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ConstantArray:
+class ConstantArray(Struct, frozen=True, eq=False):
     """The elements of a constant; `array` has rank 0 if they are all equal."""
 
     type: ValueType
@@ -77,8 +75,7 @@ Attribute: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Operation:
+class Operation(Struct, frozen=True, eq=False):
     """An operation; values are numbers that are unique in the module."""
 
     name: str
@@ -90,8 +87,7 @@ class Operation:
     regions: tuple[Block, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Block:
+class Block(Struct, frozen=True, eq=False):
     """Operations with parameters and results; they may read values of enclosing blocks."""
 
     params: tuple[int, ...]
@@ -109,8 +105,7 @@ class Block:
                 pending.extend(reversed(region.operations))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StableHlo:
+class StableHlo(Struct, frozen=True, eq=False):
     """A module: its functions by name, and the names of the inputs and outputs of `main`.
 
     `sizes` has names of free dims of inputs, by (input, axis), as far as they are known.

@@ -11,10 +11,10 @@ every company: alone, in a chunk of a prompt, beside other texts, on any number 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.functionals.normalization import SCALE_BYTES
 from gptrs.ir import dtypes
@@ -44,8 +44,7 @@ BLOCK = 64
 """Positions that share a maximum: with a panel of their scores they stay in the L1 cache."""
 
 
-@dataclass(frozen=True)
-class PageKind:
+class PageKind(Struct, frozen=True):
     """Properties of pages on which the machine code depends."""
 
     dtype: DType

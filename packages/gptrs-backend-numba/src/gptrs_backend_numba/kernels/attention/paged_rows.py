@@ -6,10 +6,10 @@ are brought to f32 a block at a time, once for all rows that see it, and read as
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType

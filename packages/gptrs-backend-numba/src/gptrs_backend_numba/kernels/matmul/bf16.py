@@ -10,9 +10,9 @@ another from zero, and the epilogue comes behind it: a row is the same bits in a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
@@ -267,8 +267,7 @@ def nothing():
     """Do nothing."""
 
 
-@dataclass(frozen=True)
-class TileForm:
+class TileForm(Struct, frozen=True):
     """How tiles are multiplied: `rows` at most, of numbers of `size` bytes.
 
     Those that are `padded` are that high but for the last, which has room for a multiple of so

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gptrs.quick_dataclass import dataclass
+from msgspec import Struct
 
 ANY_BYTE = 255
 """The largest code of 8 bits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(Struct, frozen=True):
     """The bits of packed codes, 4 or 8, the values of k in a block, and the types of parameters.
 
     Types are "f32", "f16", "bf16", "si8", "ui8" or "si32". With `has_zero_points`, offsets are

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import asdict
 
 from gptrs.api.backends import DeviceInfo
 from gptrs.errors import GptrsError

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+from msgspec import Struct
+
 from gptrs.capture.caching.source_identity import Names, Sources
 from gptrs.capture.events import ImplementationChoice
 from gptrs.disk_cache import CacheReport, DiskCache, Entries, EntryFormat
@@ -24,7 +26,6 @@ from gptrs.ir.size_guards import SizeGuards
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.split import Split
 from gptrs.private_files import private_folder, shared_folder
-from gptrs.quick_dataclass import dataclass
 
 FOLDER = "programs"
 BUDGET = 64 << 20
@@ -43,16 +44,14 @@ _CHOICE = "choice-"
 _LOG = logging.getLogger("gptrs")
 
 
-@dataclass(frozen=True, slots=True)
-class Optimized:
+class Optimized(Struct, frozen=True):
     """An optimized program and the sizes that it serves: each of `guards` must be >= 0."""
 
     split: Split
     guards: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class KeptCapture:
+class KeptCapture(Struct, frozen=True):
     """The interface of a captured function, and the file of its optimized program."""
 
     optimized: str

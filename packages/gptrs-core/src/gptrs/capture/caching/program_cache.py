@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, TypeVar, get_args
 
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs.capture.caching.program_key import ASPECTS, Aspect, ProgramKey
 from gptrs.disk_cache import bytes_setting
 from gptrs.errors import UsageError
 from gptrs.memory_cache import MemoryCache
-from gptrs.quick_dataclass import dataclass
 
 # The reason why a program had to be compiled: how it differs from the cached programs.
 
@@ -118,8 +118,7 @@ BYTES_PER_INSTRUCTION = 1024
 600."""
 
 
-@dataclass(frozen=True, slots=True)
-class CacheStatistics:
+class CacheStatistics(Struct, frozen=True):
     """Counts since the cache was created or cleared, and its current contents."""
 
     hits: int

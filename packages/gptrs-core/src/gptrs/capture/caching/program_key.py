@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, get_args
 
+from msgspec import Struct
+
 from gptrs.backend.contract import Backend, InputRole
 from gptrs.capture.caching.source_identity import package_of, packages_digest
 from gptrs.ir import literal_text
@@ -18,7 +20,6 @@ from gptrs.ir.op import Op
 from gptrs.ir.printer import print_program
 from gptrs.ir.program import Function, Program, Region, Value
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 
 Aspect = Literal[
     "structure", "binding", "dtype", "shape", "attribute", "literal", "role", "backend"
@@ -41,8 +42,7 @@ Derived facts, such as the types of results, are not part of a key.
 """
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ProgramKey:
+class ProgramKey(Struct, frozen=True, eq=False):
     """The key of a compiled program: equal keys mean the same program, bit for bit.
 
     `parts` holds one value for each of `ASPECTS`. Equality compares all of them; `digest` only

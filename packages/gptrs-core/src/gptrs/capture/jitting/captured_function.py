@@ -10,6 +10,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import cast
 
+from msgspec import Struct
+
 from gptrs.backend.contract import Backend
 from gptrs.capture import execute
 from gptrs.capture.caching.source_identity import package_of
@@ -49,7 +51,6 @@ from gptrs.errors import GptrsError, UsageError
 from gptrs.ir.program import Program
 from gptrs.ir.symbolic_dim import UnknownSizeError
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 
 # The error for captured code that needs the number behind a `dynamic` axis.
 
@@ -165,8 +166,7 @@ def capture_is_open() -> bool:
     return bool(_open_captures.get())
 
 
-@dataclass(eq=False, slots=True)
-class JitCall:
+class JitCall(Struct, eq=False):
     """The flattened arguments of one call of a jitted function."""
 
     shape: CallShape
@@ -201,8 +201,7 @@ class JitCall:
         return {position: name for position, name in enumerate(names) if name is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class Capture:
+class Capture(Struct, frozen=True):
     """The graph of a function that was called with placeholders."""
 
     graph: GraphSlice
@@ -329,8 +328,7 @@ class CapturedFunction:
 # The closure of a jitted function, in a form comparable across processes.
 
 
-@dataclass(frozen=True, slots=True)
-class Closure:
+class Closure(Struct, frozen=True):
     """A function and everything it closes over: equal closures have equal captures."""
 
     text: str

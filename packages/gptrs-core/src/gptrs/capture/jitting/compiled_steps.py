@@ -6,8 +6,10 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.backend.contract import Backend
 from gptrs.capture.jitting.dynamic_axes import AxisPlan
@@ -15,7 +17,6 @@ from gptrs.capture.jitting.pytree import Structure, show
 from gptrs.fork_safe_lock import ForkSafeLock
 from gptrs.ir.size_guards import SizeGuards
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import clipped
 
 MOST_SIGNATURES = 512
@@ -39,8 +40,7 @@ class StepKey(NamedTuple):
     """Other settings of the backend and the optimizer."""
 
 
-@dataclass(frozen=True, slots=True)
-class JitSignature:
+class JitSignature(Struct, frozen=True):
     """A signature for which a function was compiled, in readable form."""
 
     arguments: Mapping[str, str]
@@ -62,8 +62,7 @@ class JitSignature:
 StepT = TypeVar("StepT")
 
 
-@dataclass(frozen=True, slots=True)
-class SymbolicKey:
+class SymbolicKey(Struct, frozen=True):
     """The key of a call with symbols instead of its named sizes, and these sizes."""
 
     key: StepKey
@@ -75,8 +74,7 @@ class SymbolicKey:
         return replace(self, key=self.key._replace(backend=backend, settings=settings))
 
 
-@dataclass(slots=True)
-class _Entry(Generic[StepT]):
+class _Entry(Struct, Generic[StepT]):
     key: StepKey
     step: StepT
     calls: int

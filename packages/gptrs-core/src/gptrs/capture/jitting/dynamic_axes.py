@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import cast
 
 import numpy as np
+from msgspec import Struct, field
 
 from gptrs.capture.jitting.pytree import (
     LEAF,
@@ -27,7 +27,6 @@ from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.ir.symbolic_dim import symbol
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 
 # Matches arguments of a call with parameters, in one order and by one name however passed.
 
@@ -44,8 +43,7 @@ _ANY = inspect.Signature(
 """Stands for the signature of functions without one, such as some written in C."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(Struct, frozen=True):
     """One argument of a call."""
 
     label: str
@@ -61,8 +59,7 @@ class Slot:
     static: bool = False
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class CallShape:
+class CallShape(Struct, frozen=True, eq=False):
     """The set of calls with the same number of positional arguments and the same keywords."""
 
     function: str
@@ -253,8 +250,7 @@ _NAME = re.compile(r"([A-Za-z_]\w*)(?:([+-]\d{1,9}))?", re.ASCII)
 _SYMBOL = re.compile(r"\?(\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class DynamicDim:
+class DynamicDim(Struct, frozen=True):
     """A named axis of a tensor in a call."""
 
     tensor: int
@@ -269,8 +265,7 @@ class DynamicDim:
         return f"axis {self.axis} of `{self.where}`"
 
 
-@dataclass(frozen=True, slots=True)
-class AxisPlan:
+class AxisPlan(Struct, frozen=True):
     """The named axes of all calls of one structure."""
 
     function: str

@@ -11,6 +11,7 @@ from types import MappingProxyType, MethodType
 from typing import Generic, ParamSpec, TypeVar, cast, overload
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.backend.contract import Backend
 from gptrs.backend.memory import collector_paused
@@ -42,7 +43,6 @@ from gptrs.capture.tensor import Tensor, known_leaves
 from gptrs.ir.program import Program
 from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import counted
 from gptrs.spans import span
 
@@ -88,8 +88,7 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True)
-class Lowered:
+class Lowered(Struct, frozen=True):
     """A captured function before optimization; nothing is compiled."""
 
     program: Program
@@ -348,7 +347,7 @@ def jit(
     """Compile `function` of tensors once per signature, and replay it afterwards.
 
     Arguments and results are tensors, static values (None, bool, int, float, str, bytes, an Enum, a
-    DType), and tuples, lists, dicts, named tuples, dataclasses and classes of
+    DType), and tuples, lists, dicts, named tuples, dataclasses, Structs and classes of
     `gptrs.register_pytree` that hold them. NumPy arrays are copied and passed as tensors.
 
     The signature comprises the nesting of the arguments, the types of their tensors, the values of

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from gptrs.backend.contract import Backend, InputRole
 from gptrs.capture import events, execute, ports
 from gptrs.capture.caching.optimized_programs import KeptCapture, optimized_programs
@@ -35,14 +37,12 @@ from gptrs.capture.jitting.captured_function import (
 from gptrs.capture.jitting.pytree import Structure
 from gptrs.ir.size_guards import SizeGuards
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 
 _VARIABLES = "GPTRS_"
 """Prefix of the environment variables that may change a capture."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepInterface:
+class StepInterface(Struct, frozen=True):
     """The arguments, closed-over tensors and results of a step."""
 
     types: Sequence[TensorType]
@@ -69,8 +69,7 @@ def donating_roles(call: JitCall, bound: Sequence[Leaf]) -> list[InputRole]:
     return roles + [role_of(leaf) for leaf in bound]
 
 
-@dataclass(frozen=True, slots=True)
-class CaptureRecord:
+class CaptureRecord(Struct, frozen=True):
     """The record on disk of the capture of one call."""
 
     key: str

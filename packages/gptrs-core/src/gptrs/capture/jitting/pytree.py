@@ -1,13 +1,13 @@
 """Flatten nested containers of tensors into a list and a structure, and rebuild them.
 
 A tree is a tensor; an array, which is copied to a tensor; a static value (None, bool, int, float,
-str, bytes, an Enum, a DType); or a tuple, list, dict, named tuple, dataclass or instance of a
-registered class whose parts are trees.
+str, bytes, an Enum, a DType); or a tuple, list, dict, named tuple, dataclass, Struct or instance of
+a registered class whose parts are trees.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 import enum
 import itertools
 from abc import ABC, abstractmethod
@@ -17,6 +17,8 @@ from typing import TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import force_setattr
 from typing_extensions import override
 
 from gptrs.capture.tensor import Tensor
@@ -24,8 +26,9 @@ from gptrs.errors import ProgramError, UsageError
 from gptrs.fork_safe_lock import ForkSafeLock
 from gptrs.ir.dtypes import DType
 from gptrs.ir.tensor_type import TensorType
+from gptrs.record_fields import field_names
 
-# Flatten and rebuild tuples, lists, dicts, dataclasses and registered types.
+# Flatten and rebuild tuples, lists, dicts, records and registered types.
 
 
 Tree = object
@@ -33,7 +36,7 @@ Tree = object
 
 
 class Refusal(Exception):  # noqa: N818 - it never reaches a user
-    """A value that cannot be part of a tree, and why; becomes a UsageError with a path."""
+    """A value that cannot be part of a tree, with the reason; becomes a UsageError with a path."""
 
     def __init__(self, value: object, problem: str, hint: str) -> None:
         super().__init__(problem)
@@ -43,7 +46,7 @@ class Refusal(Exception):  # noqa: N818 - it never reaches a user
 
 
 class PytreeNode(ABC):
-    """Flattens and rebuilds one type of container. Nodes compare by identity."""
+    """How one type of container is flattened and rebuilt. Nodes compare by identity."""
 
     @abstractmethod
     def flatten(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
@@ -92,14 +95,14 @@ class SequenceNode(PytreeNode):
 
 
 class DictNode(PytreeNode):
-    """Dicts: sorted by key in arguments, in insertion order in results."""
+    """Dicts. In arguments they are sorted by key, in results they keep their order."""
 
     def __init__(self, ordered: Callable[[dict[Hashable, Tree]], list[Hashable]]) -> None:
         self._ordered = ordered
 
     @override
     def flatten(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
-        """Return the values in key order; Refusal if the keys cannot be ordered."""
+        """Return the values in the order of the keys; Refusal if these have no order."""
         entries = cast("dict[Hashable, Tree]", value)
         keys = self._ordered(entries)
         return [entries[key] for key in keys], (*map(type, keys[:1]), *keys)
@@ -130,7 +133,7 @@ _STRINGS: set[type] = {str}
 
 
 def sorted_keys(entries: dict[Hashable, Tree]) -> list[Hashable]:
-    """Return the sorted keys; Refusal unless they are of one ordered type."""
+    """Return the keys in order; Refusal unless they are of one type that has an order."""
     kinds = set(map(type, entries))
     if len(kinds) > 1:
         raise _no_order(entries, kinds)
@@ -152,32 +155,43 @@ def _no_order(entries: dict[Hashable, Tree], kinds: set[type]) -> Refusal:
 
 
 class FieldsNode(PytreeNode):
-    """Instances of a dataclass or a named tuple, by their fields."""
+    """Instances of a Struct, a dataclass or a named tuple, by their fields."""
 
     def __init__(self, kind: type[object], names: Sequence[str]) -> None:
         self.kind = kind
         self._names = names
         make = getattr(kind, "_make", None) if tuple in kind.__mro__ else None
         self._make = cast("Callable[[list[Tree]], Tree] | None", make)
-        """Constructs a named tuple; None for a dataclass."""
+        """Constructs a named tuple; None for a record."""
+        self._blank: Struct | None = None
+        """An instance of a Struct with empty fields, which cannot be made without its checks."""
 
     @override
     def flatten(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
         if self._make:
             return cast("Sequence[Tree]", value), None
+        if isinstance(value, Struct) and self._blank is None:
+            self._blank = self._filled(copy.copy(value), [None] * len(self._names))
         return [getattr(value, name) for name in self._names], None
 
     @override
     def unflatten(self, rest: Hashable, parts: list[Tree]) -> Tree:
         """Make an instance with these fields as `copy.copy` does, without `__init__`.
 
-        This works for frozen dataclasses, and their checks never see a placeholder.
+        So a frozen record needs no special care, and no check in it sees a placeholder.
         """
         if self._make:
             return self._make(parts)
+        if self._blank is not None:
+            return self._filled(copy.copy(self._blank), parts)
         made = object.__new__(self.kind)
         for name, part in zip(self._names, parts, strict=True):
             object.__setattr__(made, name, part)
+        return made
+
+    def _filled(self, made: Struct, parts: Sequence[Tree]) -> Struct:
+        for name, part in zip(self._names, parts, strict=True):
+            force_setattr(made, name, part)
         return made
 
     @override
@@ -191,11 +205,11 @@ class FieldsNode(PytreeNode):
 
 
 def fields_node(kind: type[object]) -> FieldsNode | None:
-    """Return the node of a dataclass or a named tuple, None for other types."""
-    if dataclasses.is_dataclass(kind):
-        return FieldsNode(kind, [field.name for field in dataclasses.fields(kind)])
-    names = cast("Sequence[str] | None", getattr(kind, "_fields", None))
-    return FieldsNode(kind, names) if names is not None and tuple in kind.__mro__ else None
+    """Return the node of a record or a named tuple, None for other types."""
+    names = field_names(kind)
+    if names is None and tuple in kind.__mro__:
+        names = cast("Sequence[str] | None", getattr(kind, "_fields", None))
+    return None if names is None else FieldsNode(kind, names)
 
 
 class RegisteredNode(PytreeNode):
@@ -242,16 +256,17 @@ class RegisteredNode(PytreeNode):
 Container = TypeVar("Container")
 
 Structure = Hashable
-"""LEAF, a Static, or a tuple of a PytreeNode, its static part, and its parts. Equal structures with
-equal tensor types mean the same call."""
+"""LEAF, a Static, or a tuple of a PytreeNode, the rest of its value, and its parts.
+
+Equal structures and equal types of the tensors mean the same call."""
 
 LEAF = Tensor
-"""Marks a tensor in a structure."""
+"""The mark of a tensor in a structure."""
 
 TUPLE, LIST = SequenceNode(tuple, "()"), SequenceNode(list, "[]")
 SORTED = DictNode(sorted_keys)
 AS_GIVEN = DictNode(list)
-"""Flatten dicts in insertion order: a function chooses the order of its results."""
+"""Flatten dicts in insertion order: a function decides the order of its results."""
 
 _BUILT_IN: dict[type, PytreeNode] = {tuple: TUPLE, list: LIST, dict: SORTED}
 _STATIC_TYPES = (bool, int, float, str, bytes, enum.Enum, DType, type(None))
@@ -262,7 +277,7 @@ _lock = ForkSafeLock()
 
 
 class Static:
-    """A static value in a signature; equal if value and type are equal."""
+    """A value that is part of a signature: equal to another of equal value and equal type."""
 
     __slots__ = ("_key", "value")
 
@@ -278,7 +293,7 @@ class Static:
 
 
 def _static_key(value: Hashable) -> Hashable:
-    """Return a key that distinguishes 1 from True and 1.0, and 0.0 from -0.0; NaN equals NaN."""
+    """Distinguishes 1 from True and 1.0, and 0.0 from -0.0; NaN equals NaN."""
     if isinstance(value, float):
         return type(value), float.hex(value)
     if isinstance(value, tuple):
@@ -328,13 +343,13 @@ def flatten(tree: Tree, leaves: list[Tensor], dicts: DictNode = SORTED) -> Struc
     node = dicts if kind is dict else _nodes.get(kind) or _node_of(kind)
     if node is None:
         return _flatten_single(tree, leaves)
-    if kind is tuple or kind is list:  # most are leaves: avoids a call
+    if kind is tuple or kind is list:  # most are: no call for them
         parts, rest = cast("Sequence[Tree]", tree), None
     else:
         parts, rest = node.flatten(tree)
     structure: list[object] = [node, rest]
     for part in parts:
-        if type(part) is Tensor:  # nearly all are leaves: avoids a call for each
+        if type(part) is Tensor:  # nearly all are: no call for each
             leaves.append(part)
             structure.append(LEAF)
         else:
@@ -343,7 +358,7 @@ def flatten(tree: Tree, leaves: list[Tensor], dicts: DictNode = SORTED) -> Struc
 
 
 def _node_of(kind: type[object]) -> PytreeNode | None:
-    """Return the node of a dataclass or named tuple seen for the first time."""
+    """Return the node of a record or named tuple that is seen for the first time."""
     made = None if issubclass(kind, _STATIC_TYPES) else fields_node(kind)
     if made is None:
         return None
@@ -362,7 +377,7 @@ def _flatten_single(tree: Tree, leaves: list[Tensor]) -> Structure:
         raise Refusal(
             tree,
             problem,
-            "let the function close over it, as the bound method of a model does"
+            "let the function use it without taking it, as the bound method of a model does"
             " (`gptrs.jit(model.forward)`), or name the argument in `static`",
         )
     raise Refusal(
@@ -394,7 +409,7 @@ def rebuild(structure: Structure, leaves: Iterator[Tensor]) -> Tree:
 
 
 Rebuild = Callable[[Sequence[Tensor]], Tree]
-"""Builds a tree of one structure from its tensors, see `rebuilder`."""
+"""Makes a tree of one structure from its tensors, see `rebuilder`."""
 
 
 def rebuilder(structure: Structure) -> Rebuild:

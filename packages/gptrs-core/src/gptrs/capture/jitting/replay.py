@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import field, replace
 from functools import reduce
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gptrs.backend.contract import Backend, BoundInputs, Buffer
 from gptrs.capture import execute
@@ -25,12 +27,10 @@ from gptrs.ir.ops.control_flow import Call
 from gptrs.ir.program import Function
 from gptrs.ir.symbolic_dim import evaluated
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 from gptrs.spans import span
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledStep:
+class CompiledStep(Struct, frozen=True):
     """A compiled capture: the program, its closed-over inputs, and the nesting of its result."""
 
     function: str
@@ -145,8 +145,7 @@ Block = Callable[[Iterator[Tensor]], tuple[Sequence[Tensor], Hashable]]
 """Computes the result tensors of a call; the second value is the rest of its result."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Repeated:
+class _Repeated(Struct, frozen=True):
     functions: tuple[Function, ...]
     """The function of the block, after its callees."""
     used: tuple[int, ...]

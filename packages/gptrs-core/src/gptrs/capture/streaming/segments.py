@@ -6,16 +6,16 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 
+from msgspec import Struct
+
 from gptrs.backend.contract import InputRole
 from gptrs.ir.ops.indexing import Take
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
 from gptrs.ir.specialize import symbol_sources
 from gptrs.optimizer.evaluation import CHEAP, Definitions
-from gptrs.quick_dataclass import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """A part of a program as a separate program, with the indices of its inputs and outputs.
 
     Values of the whole program are numbered: first its parameters, then the results of segments.
@@ -34,8 +34,7 @@ class Segment:
     """The inputs that it reads only by rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Segments:
+class Segments(Struct, frozen=True):
     """The parts of a program in their order."""
 
     parts: tuple[Segment, ...]

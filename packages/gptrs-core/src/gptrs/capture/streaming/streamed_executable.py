@@ -8,9 +8,10 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import cast
 
+from msgspec import Struct
+from msgspec.structs import replace
 from typing_extensions import override
 
 from gptrs.backend.contract import Buffer, Executable, InputRole, KernelRun
@@ -21,7 +22,6 @@ from gptrs.ir.ops.indexing import Take
 from gptrs.ir.program import Program
 from gptrs.ir.specialize import symbol_sources
 from gptrs.ir.symbolic_dim import evaluated
-from gptrs.quick_dataclass import dataclass
 
 Compile = Callable[[Program, Sequence[InputRole]], Executable]
 """Compiles a part: for its sizes, or for all sizes that guards accept."""
@@ -32,8 +32,7 @@ _Value = Buffer | Parameter | None
 _Streamed = Mapping[WeightStreamer, WeightRows]
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     executable: Executable
     segment: Segment
     rows: Mapping[int, int]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, Self
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.checkpoint.formats.tensor_index import stored_bytes
 from gptrs.errors import CheckpointError, GptrsError
@@ -19,7 +20,6 @@ from gptrs.install_hints import install_own
 from gptrs.ir.dtypes import pack_int4
 from gptrs.ir.tensor_type import TensorType
 from gptrs.lazy_module import lazy_module
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ FIRST_BYTES: Final = 16
 """Number of bytes read to recognize a file."""
 
 
-@dataclass(frozen=True)
-class ForeignFormat:
+class ForeignFormat(Struct, frozen=True):
     """A format that tensors are not read from or written to, and what to do about it.
 
     `written_by` is the command that writes models in it, None without any; `package` is the
@@ -199,8 +198,7 @@ def require_no_pointer(path: str | os.PathLike[str], start: bytes, error: type[G
 # A tensor to be written to a file: its type, which comes first, and its elements, part by part.
 
 
-@dataclass(frozen=True)
-class OutgoingTensor:
+class OutgoingTensor(Struct, frozen=True):
     """`parts` gives the elements in order, as arrays of any shape; it may be called again.
 
     All parts but the last have an even number of elements.

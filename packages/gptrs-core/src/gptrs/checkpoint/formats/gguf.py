@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs.backend.weight_identity import WeightIdentity, file_digest
@@ -22,7 +23,6 @@ from gptrs.checkpoint.quantized_tensor import Part, QuantizedTensor
 from gptrs.errors import CheckpointError
 from gptrs.ir import dtypes
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 
 _ELEMENTS = 2**17
@@ -31,8 +31,7 @@ cache; arrays of 128 KiB and more would be fresh pages in each step, which takes
 """
 
 
-@dataclass(frozen=True, slots=True)
-class RowOrder:
+class RowOrder(Struct, frozen=True):
     """The order of the rows of `heads` in the file.
 
     Each head is in the order of interleaved rotary embeddings, in which its two halves alternate.
@@ -68,8 +67,7 @@ def _row_of(rows: np.ndarray) -> tuple[int, ...]:
     return rows.shape[1:]
 
 
-@dataclass(frozen=True, slots=True)
-class TensorMapping:
+class TensorMapping(Struct, frozen=True):
     """How a model knows a tensor of the file: its `name`, and what llama.cpp changed about it.
 
     `order` is the order of its rows, if it differs from the model's. `transposed` matrices are the

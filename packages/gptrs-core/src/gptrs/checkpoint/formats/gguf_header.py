@@ -13,9 +13,10 @@ import math
 import os
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.backend.weight_identity import file_digest
 from gptrs.checkpoint.files.open_file import read_at
@@ -24,7 +25,6 @@ from gptrs.checkpoint.formats.gguf_types import GGUF_TYPES, GgufType, name_of_ty
 from gptrs.checkpoint.formats.safetensors_header import DAMAGED, refused
 from gptrs.errors import CheckpointError
 from gptrs.ir.tensor_type import MAX_ELEMENTS
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
 
 VERSIONS = (2, 3)
@@ -59,8 +59,7 @@ _STACK = 3
 """The rank of the matrices of all experts."""
 
 
-@dataclass(frozen=True, slots=True)
-class GgufTensor:
+class GgufTensor(Struct, frozen=True):
     """A tensor as the file declares it: `shape` has the fastest axis last, as NumPy has it."""
 
     name: str
@@ -70,8 +69,7 @@ class GgufTensor:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class GgufHeader:
+class GgufHeader(Struct, frozen=True):
     """The metadata by key and the tensors in the order of their data, experts one by one."""
 
     metadata: Mapping[str, MetadataValue]

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.checkpoint.formats.foreign_files import dense_rows, packed_bits, packed_halves
 from gptrs.checkpoint.quantized_tensor import Part
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs.quick_dataclass import dataclass
 
 _LOW_HALVES = np.uint64(0x0F0F0F0F0F0F0F0F)
 _LOW_PAIRS = np.uint64(0x0303030303030303)
@@ -26,8 +26,7 @@ Cut = Callable[[np.ndarray], np.ndarray]
 """Takes a part out of blocks [N, bytes], as [N, elements of a block]."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartFormat:
+class PartFormat(Struct, frozen=True):
     """A part other than the codes: its type, its elements in a block, and how they are cut out."""
 
     dtype: DType
@@ -35,8 +34,7 @@ class PartFormat:
     cut: Cut
 
 
-@dataclass(frozen=True, slots=True)
-class Halves:
+class Halves(Struct, frozen=True):
     """Codes of 4 bits from the byte `start` on: of `run` bytes the low halves, then the high ones.
 
     And so on, to the end of the block.
@@ -55,8 +53,7 @@ class Halves:
         return packed_halves(blocks[:, self.start :], self.run)
 
 
-@dataclass(frozen=True, slots=True)
-class BlockFormat:
+class BlockFormat(Struct, frozen=True):
     """How the blocks of a quantized type become parts.
 
     Fields other than these are as in `QuantizedTensor`. `parts` are all but the codes, which are
@@ -83,8 +80,7 @@ class BlockFormat:
         return packed_bits(self.codes(blocks), self.bits)
 
 
-@dataclass(frozen=True, slots=True)
-class GgufType:
+class GgufType(Struct, frozen=True):
     """A type by its name: `block` elements take `block_bytes`. Plain ones have a `dtype`."""
 
     name: str

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import BinaryIO
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.checkpoint.formats import gptrschk
 from gptrs.checkpoint.formats.foreign_files import OutgoingTensor, write_data
@@ -17,7 +18,6 @@ from gptrs.checkpoint.formats.gguf_header import (
 )
 from gptrs.checkpoint.formats.gguf_types import GGUF_TYPES
 from gptrs.errors import CheckpointError
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 
 ALIGNMENT = 32
@@ -30,8 +30,7 @@ _U32, _F32, _BOOL, _STRING, _ARRAY, _U64 = 4, 6, 7, 8, 9, 10
 _OF_ARRAYS = {"<u4": 4, "<i4": 5, "<f4": 6}
 
 
-@dataclass(frozen=True)
-class GgufOutgoing:
+class GgufOutgoing(Struct, frozen=True):
     """A tensor as bytes ui8 `data`, which are blocks of the type called `type_name`.
 
     `shape` has the fastest axis last.

@@ -13,9 +13,10 @@ import json
 import os
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple, cast
+
+from msgspec import Struct, field
 
 from gptrs.checkpoint.files.open_file import is_plain, open_regular, read_at, resolved
 from gptrs.checkpoint.formats.foreign_files import OutgoingTensor, write_data
@@ -23,7 +24,6 @@ from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
 from gptrs.checkpoint.formats.safetensors_header import DAMAGED, TensorEntry
 from gptrs.checkpoint.formats.tensor_index import MAX_INDEX_BYTES, make_index, read_index
 from gptrs.errors import CheckpointError
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted, shown_value
 from gptrs.strict_json import parse_object
 
@@ -45,8 +45,7 @@ _LENGTH = struct.Struct("<I")
 _KEYS = ("kind", "config", "runtime")
 
 
-@dataclass(frozen=True)
-class CheckpointSettings:
+class CheckpointSettings(Struct, frozen=True):
     """The settings of a model; `files` are texts by name, `FOLDER/NAME` at the deepest."""
 
     kind: str

@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import cast
 
+from msgspec import Struct
+
 from gptrs.errors import CheckpointError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.tensor_type import MAX_ELEMENTS
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import clipped, quoted, shown_value
 from gptrs.strict_json import parse_object
 
@@ -30,8 +31,7 @@ DTYPES: Mapping[str, DType] = {
 """The dtype tags of the format that can be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class TensorEntry:
+class TensorEntry(Struct, frozen=True):
     """The location of a tensor in its file: `nbytes` at `offset` from the start of the file.
 
     `dtype` is None for a dtype tag without a PTIR type; such a tensor can only be listed.
@@ -48,8 +48,7 @@ class TensorEntry:
         return f"{self.dtype or self.tag}[{', '.join(map(str, self.shape))}]"
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(Struct, frozen=True):
     """The tensors of a file in order of offset, and the free-form strings of `__metadata__`."""
 
     entries: dict[str, TensorEntry]

@@ -9,11 +9,11 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Final
 
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs.capture.jitting.captured_function import add_signature_context
 from gptrs.functionals.dispatch.override_policy import Policy
-from gptrs.quick_dataclass import dataclass
 
 Arguments = tuple[object, ...]
 Keywords = Mapping[str, object]
@@ -43,8 +43,7 @@ _ORIGINS: Final = {
 }
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """The override of one functional: the policy, its origin, and the call that applies it."""
 
     policy: Policy

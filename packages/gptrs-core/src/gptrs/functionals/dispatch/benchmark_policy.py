@@ -9,6 +9,7 @@ from contextvars import Context, copy_context
 from typing import cast
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.backend.contract import Backend
 from gptrs.capture import events
@@ -36,7 +37,6 @@ from gptrs.ir.size_guards import example_sizes
 from gptrs.ir.symbolic_dim import SymbolicDim, UnknownSizeError, evaluated
 from gptrs.ir.tensor_type import TensorType
 from gptrs.memory_cache import MemoryCache
-from gptrs.quick_dataclass import dataclass
 from gptrs.spans import span
 
 # Errors of arrays, and whether they are within the tolerance of their type.
@@ -99,8 +99,7 @@ _SEED = 2025
 _LOG = logging.getLogger("gptrs")
 
 
-@dataclass(frozen=True)
-class FunctionalCall:
+class FunctionalCall(Struct, frozen=True):
     """A call of a functional: its arguments, also flattened, and the backend they run on."""
 
     functional: str

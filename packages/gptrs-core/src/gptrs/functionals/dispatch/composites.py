@@ -6,8 +6,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.capture import execute
 from gptrs.capture.jitting.captured_function import signature_context
@@ -26,7 +28,6 @@ from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.custom_call import Composite
 from gptrs.ir.program import Function
 from gptrs.ir.size_guards import GuardedValues, adopt
-from gptrs.quick_dataclass import dataclass
 
 Body = Callable[..., object]
 
@@ -35,8 +36,7 @@ _KEPT = 1024
 """Most kinds of calls kept per functional; a model with many sizes has a few dozen."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Decomposed:
+class _Decomposed(Struct, frozen=True):
     op: Composite
     functions: tuple[Function, ...]
     """The decomposition, after its callees."""

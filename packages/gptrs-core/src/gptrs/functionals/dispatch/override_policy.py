@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable
 from typing import TypeAlias
 
+from msgspec import Struct
+
 from gptrs.errors import UsageError
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import did_you_mean, quoted
 
 BENCHMARK = "benchmark"
@@ -24,8 +25,7 @@ _BENCHMARK = re.compile(r"benchmark(\( *cache *= *([1-9][0-9]{0,5}) *\))?")
 _WORD = re.compile(r"[^=(]*")
 
 
-@dataclass(frozen=True)
-class Force:
+class Force(Struct, frozen=True):
     """Use this implementation; a call that it declines is an error."""
 
     implementation: str
@@ -34,8 +34,7 @@ class Force:
         return self.implementation
 
 
-@dataclass(frozen=True)
-class Prefer:
+class Prefer(Struct, frozen=True):
     """Use this implementation unless it declines, else the portable one."""
 
     implementation: str
@@ -44,8 +43,7 @@ class Prefer:
         return f"prefer={self.implementation}"
 
 
-@dataclass(frozen=True)
-class Benchmark:
+class Benchmark(Struct, frozen=True):
     """Use the fastest implementation on operands of this kind; remember the last `entries`
     kinds."""
 

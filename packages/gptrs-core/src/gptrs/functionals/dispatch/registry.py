@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar, cast, overload
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.capture.ports import plugin_implementations
 from gptrs.capture.tensor import Tensor
@@ -15,7 +16,6 @@ from gptrs.errors import UsageError
 from gptrs.functionals.dispatch.active_overrides import ACTIVE, Arguments, Keywords, suspended
 from gptrs.functionals.dispatch.composites import CompositeCalls
 from gptrs.functionals.dispatch.override_policy import BENCHMARK, is_implementation_name
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import did_you_mean, quoted
 
 Parameters = ParamSpec("Parameters")
@@ -25,8 +25,7 @@ PORTABLE = "portable"
 """The name of the built-in implementation."""
 
 
-@dataclass(frozen=True)
-class Implementation:
+class Implementation(Struct, frozen=True):
     """One way to compute a functional, with the same parameters and meaning.
 
     `declines`, called with the arguments of a call, returns why the implementation does not support

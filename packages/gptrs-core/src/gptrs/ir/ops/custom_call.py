@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from msgspec import Struct
+
 from gptrs.ir import dtypes
 from gptrs.ir.attributes import Dictionary, FunctionName
 from gptrs.ir.dtypes import DType
@@ -12,7 +14,6 @@ from gptrs.ir.op import Op, Signature, op
 from gptrs.ir.ops.control_flow import ControlFlow, Types
 from gptrs.ir.program import Program, Region
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 
 _KIND = re.compile(r"(?:[a-z][a-z0-9_]*\.)+v[0-9]+(?:/\S+)?")
 _TARGET = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)+\.v[0-9]+")
@@ -102,8 +103,7 @@ def decompositions(program: Program) -> frozenset[str]:
 # A backend's decisions on composites, made before canonicalization.
 
 
-@dataclass(frozen=True, slots=True)
-class Declined:
+class Declined(Struct, frozen=True):
     """A refusal, by a backend of a composite that it knows, or of a rewrite that would gain
     nothing."""
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, cast
+
+from msgspec import Struct
 
 from gptrs.ir.dtypes import DType
 from gptrs.ir.literal_text import Scalar
@@ -11,11 +13,9 @@ from gptrs.ir.op import Op, op
 from gptrs.ir.ops.reduction import require_kindred
 from gptrs.ir.size_guards import Shape
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class AxisWindow:
+class AxisWindow(Struct, frozen=True):
     """How a window moves along one axis: position `o` reads `o * stride - low + k * dilation`."""
 
     size: int
@@ -36,8 +36,10 @@ class AxisWindow:
         return max((self.padded(dim) - reach) // self.stride + 1, 0)
 
 
-class Windowed(Op):
-    """Common base of the window ops: the lists that describe the window, with their defaults."""
+class Windowed:
+    """Mixin of the window ops: the lists that describe the window, with their defaults."""
+
+    __slots__ = ()
 
     window: tuple[int, ...]
     strides: tuple[int, ...] | None
@@ -69,7 +71,7 @@ class Windowed(Op):
             if values is None or (len(values) == count and min(values, default=least) >= least):
                 continue
             wanted = f"needs {count} integers >= {least} in `{name}`"
-            raise self.error(f"{wanted}, got {list(values)}", x)
+            raise cast("Op", self).error(f"{wanted}, got {list(values)}", x)
         pairs = list(zip(self.axes(), dims, strict=True))
         padded = tuple(axis.padded(dim) for axis, dim in pairs)
         x.with_shape((*x.shape[:outer], *padded, *x.shape[x.rank - outer :]))
@@ -77,7 +79,7 @@ class Windowed(Op):
 
 
 @op("reduce_window")
-class ReduceWindow(Windowed):
+class ReduceWindow(Windowed, Op):
     """`kind` over the elements under each position of a window with one size an axis of `x`.
 
     `out[o..] = kind over k.., 0 <= k < window, of x[o * strides + k * dilation - low ..]`. Elements
@@ -121,7 +123,7 @@ class ReduceWindow(Windowed):
 
 
 @op("extract_patches")
-class ExtractPatches(Windowed):
+class ExtractPatches(Windowed, Op):
     """The elements under each position of a window over the spatial axes, side by side.
 
     `x` is (N, spatial.., C), channels last, of any element type; the result is

@@ -4,10 +4,11 @@ of ops and attributes are accepted as well.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from typing import cast
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gptrs.errors import ProgramError
 from gptrs.ir.attribute_kind import AttributeKind
@@ -16,7 +17,6 @@ from gptrs.ir.dtypes import DType
 from gptrs.ir.plain_attributes import INTEGER, ElementType, Flag, Integers
 from gptrs.ir.program import Region
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 
 # Changes of an op since an older version of PTIR: names, attributes, regions.
 
@@ -33,8 +33,7 @@ def _same(regions: tuple[Region, ...]) -> tuple[Region, ...]:
     return regions
 
 
-@dataclass(frozen=True)
-class OpChange:
+class OpChange(Struct, frozen=True):
     """Upgrades an instruction of an older version to the current one if possible."""
 
     op: str | None = None
@@ -260,6 +259,5 @@ ROWS: dict[str, OpChange] = {
 """The changes since v0.4, by old op name; in all ops, axes may count from the end."""
 _AXES_ONLY = OpChange(upgrade=_count_axes)
 _CHANGES = {
-    name: dataclasses.replace(row, upgrade=_in_turn(_count_axes, row.upgrade))
-    for name, row in ROWS.items()
+    name: replace(row, upgrade=_in_turn(_count_axes, row.upgrade)) for name, row in ROWS.items()
 }

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType

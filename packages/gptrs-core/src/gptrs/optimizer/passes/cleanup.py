@@ -5,7 +5,9 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.ir.builder import splice, with_operands
 from gptrs.ir.op import Op
@@ -20,7 +22,6 @@ from gptrs.ir.printer import print_region
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
 from gptrs.optimizer.evaluation import CHEAP
 from gptrs.optimizer.pass_base import RegionPass, change_regions
-from gptrs.quick_dataclass import dataclass
 
 
 def without_dead_code(region: Region) -> Region:
@@ -217,8 +218,7 @@ def _with_body(
 LOOP_INVARIANTS = RegionPass("loop-invariants", without_loop_invariants)
 
 
-@dataclass(frozen=True)
-class CompositeInvariants:
+class CompositeInvariants(Struct, frozen=True):
     """`while(s, c): (composite(c) + s, c)` -> the same with the composite in front of the loop.
 
     This must run before claims: once a backend has claimed a composite, its decomposition no longer
@@ -250,8 +250,7 @@ COMPOSITE_INVARIANTS = CompositeInvariants()
 # Inlines calls and composites, except composites that a backend claims.
 
 
-@dataclass(frozen=True)
-class Inlining:
+class Inlining(Struct, frozen=True):
     """`call x {function = @f} -> f(x)`, and the same for `composite`s that `claim` leaves.
 
     Only `@main` remains, and with `share` the functions that it calls more than once. Without

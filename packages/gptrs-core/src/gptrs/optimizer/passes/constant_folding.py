@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.errors import GptrsError
 from gptrs.ir.builder import with_operands
@@ -16,14 +17,12 @@ from gptrs.ir.program import Instruction, Program, Region, Value
 from gptrs.optimizer.evaluation import CHEAP, Evaluator, cut, definitions, known_instructions
 from gptrs.optimizer.exact_values import exact_values
 from gptrs.optimizer.pass_base import change_regions
-from gptrs.quick_dataclass import dataclass
 
 MAX_BYTES = 65_536
 """Largest folded value in bytes, so that programs do not grow without bound."""
 
 
-@dataclass(frozen=True)
-class ConstantFolding:
+class ConstantFolding(Struct, frozen=True):
     """`f(c) -> constant` where c are constants, and f is no random op, call, or endless loop.
 
     Values larger than `MAX_BYTES`, and values that depend on them, are not folded. Instructions

@@ -4,7 +4,7 @@ preserved; PTIR does not fix the bits of a NaN.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gptrs.ir.op import Op
 from gptrs.ir.ops.contraction import DotGeneral

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gptrs.ir.builder import splice, with_operands
 from gptrs.ir.ops.control_flow import Cond, Scan, While

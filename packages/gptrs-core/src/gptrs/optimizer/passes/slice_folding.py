@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import accumulate, pairwise
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.ir.dtypes import DType
 from gptrs.ir.literal_text import Literal, Scalar
@@ -28,7 +30,6 @@ from gptrs.optimizer.rewrite.pattern import (
     rewrite,
 )
 from gptrs.optimizer.rewrite.rewriter import InstructionNode
-from gptrs.quick_dataclass import dataclass
 
 slice_, inner_slice = calls(Slice), calls(Slice)
 pad, reverse = calls(Pad), calls(Reverse)
@@ -40,8 +41,7 @@ axes = Attribute[tuple[int, ...]]("axes")
 SYMBOLIC = Declined("its dims are symbolic")
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(Struct, frozen=True):
     """The part of an axis that a slice reads: `size` elements from `start`, `step` apart."""
 
     start: int

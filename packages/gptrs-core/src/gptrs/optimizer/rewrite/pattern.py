@@ -12,8 +12,10 @@ the `Reshape` with all its attributes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Generic, TypeVar, cast, overload
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.errors import ProgramError
 from gptrs.ir.op import Op
@@ -21,36 +23,31 @@ from gptrs.ir.ops.custom_call import Declined
 from gptrs.ir.program import Value
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
-from gptrs.quick_dataclass import dataclass
 
 T = TypeVar("T")
 OpT = TypeVar("OpT", bound=Op)
 OpT_co = TypeVar("OpT_co", bound=Op, covariant=True)
 
 
-@dataclass(frozen=True, eq=False)
-class Operand:
+class Operand(Struct, frozen=True, eq=False):
     """A symbol for any value; if used twice, both must be the same value."""
 
     name: str
 
 
-@dataclass(frozen=True, eq=False)
-class Operands:
+class Operands(Struct, frozen=True, eq=False):
     """A symbol for any number of remaining operands; must be last in its pattern."""
 
     name: str
 
 
-@dataclass(frozen=True, eq=False)
-class Attribute(Generic[T]):
+class Attribute(Struct, Generic[T], frozen=True, eq=False):
     """A symbol for any attribute of type T; if used twice, both must be equal."""
 
     name: str
 
 
-@dataclass(frozen=True, eq=False)
-class OpPattern:
+class OpPattern(Struct, frozen=True, eq=False):
     """Result number `index` of an instruction; attributes are symbols or required values."""
 
     symbol: OpSymbol[Op]
@@ -71,8 +68,7 @@ class OpPattern:
         return replace(self, index=index)
 
 
-@dataclass(frozen=True, eq=False)
-class OpSymbol(Generic[OpT_co]):
+class OpSymbol(Struct, Generic[OpT_co], frozen=True, eq=False):
     """A symbol for an instruction of one of `ops`; calling it builds a pattern.
 
     In a match it stands for the op with its attributes; if called several times in one pattern, for
@@ -244,8 +240,7 @@ anything.
 """
 
 
-@dataclass(frozen=True, eq=False)
-class Rewrite:
+class Rewrite(Struct, frozen=True, eq=False):
     """One equation over ops; `@rewrite(pattern)` makes it from a function.
 
     Both sides are equal bit for bit, and repeated application must terminate.

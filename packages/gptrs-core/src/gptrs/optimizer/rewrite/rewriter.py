@@ -6,16 +6,15 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from gptrs.errors import ProgramError
 from gptrs.ir.op import Op
 from gptrs.ir.program import Instruction, Region, Value
-from gptrs.quick_dataclass import dataclass
 
 
-@dataclass(eq=False, slots=True)
-class InstructionNode:
+class InstructionNode(Struct, eq=False):
     """An instruction with replaceable operands; compared by identity."""
 
     op: Op
@@ -25,8 +24,11 @@ class InstructionNode:
     origin: Instruction | None = None
     """The instruction that this node still equals, None if it is new or an operand was replaced."""
     erased: bool = False
-    previous: InstructionNode | None = field(default=None, repr=False)
-    following: InstructionNode | None = field(default=None, repr=False)
+    previous: InstructionNode | None = None
+    following: InstructionNode | None = None
+
+    def __repr__(self) -> str:
+        return repr(self.freeze())  # its neighbours would show the whole region
 
     def freeze(self) -> Instruction:
         """Return the node as an instruction: the original if nothing changed."""
@@ -173,8 +175,7 @@ class Rewriter:
 # The journal of an optimization: which rewrites fired, and which declined and why.
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """A rewrite that matched `instruction` but declined, and why."""
 
     rewrite: str
@@ -185,8 +186,7 @@ class Refusal:
         return f"{self.rewrite} at {self.instruction}: {self.reason}"
 
 
-@dataclass(slots=True)
-class Journal:
+class Journal(Struct):
     """Counts over everything optimized while it was open."""
 
     steps: int = 0

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from msgspec import Struct
+
 from gptrs.ir.op import Op
 from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.ops.creation import Constant
@@ -15,7 +17,6 @@ from gptrs.ir.printer import print_region
 from gptrs.ir.program import Instruction, Region, Value
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.evaluation import definitions
-from gptrs.quick_dataclass import dataclass
 
 Axes = tuple[int, ...]
 
@@ -48,8 +49,7 @@ Definer = Callable[[Value], Made | None]
 """Returns the instruction that defines a value, None for a parameter."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(Struct, frozen=True):
     """The value, possibly transposed, bound to a parameter of a template."""
 
     value: Value
@@ -65,8 +65,7 @@ class Bound:
         return self.value.type.with_shape(tuple(shape[axis] for axis in self.permutation))
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateMatch:
+class TemplateMatch(Struct, frozen=True):
     """A match of a template."""
 
     bound: dict[Value, Bound]

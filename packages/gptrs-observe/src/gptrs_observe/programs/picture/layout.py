@@ -10,7 +10,8 @@ import bisect
 import itertools
 from collections.abc import Sequence
 
-from gptrs.quick_dataclass import dataclass
+from msgspec import Struct
+
 from gptrs_observe.programs.diagram import Diagram, DiagramNode
 
 # The order of a layered drawing (Sugiyama et al. 1981): the row and position of each node.
@@ -23,8 +24,7 @@ from gptrs_observe.programs.diagram import Diagram, DiagramNode
 _SWEEPS = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """A piece of an arrow from one row to the next; ports are in (0, 1), along the node's width.
 
     `upper` and `lower` are vertices: the nodes of the diagram by number, then the lanes.
@@ -36,8 +36,7 @@ class Link:
     lower_port: float
 
 
-@dataclass(frozen=True, slots=True)
-class Layers:
+class Layers(Struct, frozen=True):
     """The vertices of each row from left to right, and a chain of links for each edge.
 
     Vertices numbered `nodes` and above are lanes.
@@ -197,8 +196,7 @@ _LANE_WEIGHT = 4
 Point = tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(Struct, frozen=True):
     """A node with its coordinates; `regions` lie within it, in the same coordinates."""
 
     node: DiagramNode
@@ -209,8 +207,7 @@ class Box:
     regions: tuple[Placed, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(Struct, frozen=True):
     """A diagram with its coordinates: boxes, and arrows as points joined by curves."""
 
     name: str
@@ -222,8 +219,7 @@ class Placed:
     arrows: tuple[tuple[Point, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Size:
+class _Size(Struct, frozen=True):
     width: float
     height: float
     regions: tuple[Placed, ...]

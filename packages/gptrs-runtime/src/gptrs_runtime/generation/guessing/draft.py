@@ -8,10 +8,10 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.errors import UsageError
 from gptrs.ir.dtypes import DType
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted, shown_value
 from gptrs_runtime.generation.context import Context
 from gptrs_runtime.generation.paged_cache import PagedCache, paged_cache
@@ -161,8 +161,7 @@ class DraftText:
         self.pages, self.guess = None, []
 
 
-@dataclass(frozen=True)
-class Wish:
+class Wish(Struct, frozen=True):
     """A text and the number of tokens to guess for it."""
 
     text: DraftText

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from gptrs.quick_dataclass import dataclass
+from msgspec import Struct
+
 from gptrs.spans import span
 from gptrs_runtime.generation.guessing.draft import (
     Balance,
@@ -20,8 +21,7 @@ from gptrs_runtime.generation.step_times import StepTimes
 # Counts of guessed tokens.
 
 
-@dataclass(frozen=True)
-class GuessCounts:
+class GuessCounts(Struct, frozen=True):
     """Numbers of guessed tokens and of accepted ones."""
 
     proposed: int = 0
@@ -43,8 +43,7 @@ MOST_GUESSED: Final = 32
 """The longest guess from a text."""
 
 
-@dataclass(frozen=True)
-class Match:
+class Match(Struct, frozen=True):
     """An earlier occurrence of the last tokens: its position, and the odds that the same tokens
     follow.
     """

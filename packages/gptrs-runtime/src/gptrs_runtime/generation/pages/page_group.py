@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.capture.shape_buckets import bucket
-from gptrs.quick_dataclass import dataclass
 
 # Prefix index: a tree of token blocks, indexed by chained hashes, that finds cached pages.
 
@@ -130,8 +130,7 @@ symbols compile each step again when the number grows.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class GroupLayout:
+class GroupLayout(Struct, frozen=True):
     """A cache group: layers whose positions see the last `window` positions, None for all.
 
     `page_bytes` is the size of a page's keys and values in all layers of the group; `most_pages`

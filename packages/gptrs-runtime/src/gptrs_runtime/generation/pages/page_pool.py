@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
 from typing import NamedTuple
 
+from msgspec import Struct, field
+
 from gptrs.errors import CacheBudgetError
-from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.generation.pages.page_group import Block, GroupLayout, PageGroup, PrefixIndex
 
 # The longest prefix of a prompt whose keys and values are cached.
 
 
-@dataclass(frozen=True, slots=True)
-class CachedPrefix:
+class CachedPrefix(Struct, frozen=True):
     """Whole `blocks`, then the first `count` tokens of the block `partial`, if any."""
 
     blocks: list[Block]
@@ -73,8 +72,7 @@ class PageCopy(NamedTuple):
     target: int
 
 
-@dataclass(eq=False)
-class TextPages:
+class TextPages(Struct, eq=False):
     """The pages of one text: `tables[g][i]` holds the positions from `i * page_size` on, group g.
 
     Entry 0 marks a page that no later position sees. `tokens` are those with keys and values in the
@@ -83,9 +81,9 @@ class TextPages:
     the text again.
     """
 
-    limits: tuple[int, ...]
-    tables: list[list[int]]
-    discounts: list[int]
+    limits: tuple[int, ...] = ()
+    tables: list[list[int]] = field(default_factory=list[list[int]])
+    discounts: list[int] = field(default_factory=list[int])
     tokens: list[int] = field(default_factory=list[int])
     blocks: list[Block] = field(default_factory=list[Block])
     lost: bool = False
