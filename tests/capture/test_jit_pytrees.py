@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from msgspec import Struct
 
 import gptrs
 from gptrs.capture.jitting.pytree import register_pytree
@@ -71,6 +72,25 @@ def test_named_tuples_and_dataclasses():
     assert (state.doubled.item(), moments.mean.item(), moments.variance) == (2, 4, None)
     advance(state, Moments(gptrs.tensor([2.0]), gptrs.tensor([4.0])))
     assert advance.compiled == 2  # `name` and `step` are static
+
+
+class Checked(Struct, frozen=True, kw_only=True):
+    weight: Any
+    name: str = "none"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.weight, Tensor):
+            self.weight.item()  # no value is known while a function is captured
+
+
+def test_structs_are_copied_without_their_checks():
+    step = gptrs.jit(lambda each: (each, each.weight * 2))
+    for value in (1.0, 5.0):
+        same, doubled = step(Checked(weight=gptrs.tensor([value]), name="first"))
+        assert type(same) is Checked
+        assert (same.weight.item(), same.name, doubled.item()) == (value, "first", 2 * value)
+    assert step.compiled == 1
+    assert step.signatures[0].arguments == {"each": "Checked(weight=f32[1], name='first')"}
 
 
 def test_containers_of_several_types_differ():
