@@ -13,7 +13,7 @@ import typer
 import gptrs_cli.commands
 from gptrs.plugins.descriptions import CommandPlugin
 from gptrs.plugins.manager import configure, manager
-from gptrs_cli.command_group import HELP_GROUPS, HELP_ORDER, built_in, command_of
+from gptrs_cli.command_group import HELP_GROUPS, HELP_ORDER, command_of
 from gptrs_cli.options.settings import Settings
 from gptrs_runtime.verbs import VERBS
 
@@ -43,14 +43,14 @@ def test_the_help_keeps_their_order(gptrs):
 
 @pytest.mark.parametrize("name", HELP_ORDER)
 def test_the_summary_is_how_the_help_of_the_command_begins(gptrs, name):
-    described = built_in().find(CommandPlugin, name)
+    described = manager().find(CommandPlugin, name)
     lines = gptrs(name, "--help").out.splitlines()
     assert lines[2].strip() == described.summary
 
 
 @pytest.mark.parametrize("name", HELP_ORDER)
 def test_no_command_takes_many_parameters(name):
-    factory = built_in().factory(CommandPlugin, name)
+    factory = manager().factory(CommandPlugin, name)
     functions = [factory]
     if isinstance(factory, typer.Typer):
         functions = [command.callback for command in factory.registered_commands]
@@ -59,9 +59,7 @@ def test_no_command_takes_many_parameters(name):
 
 
 def test_the_shared_options_are_those_of_the_root():
-    options = {
-        p.name for p in command_of(built_in().factory(CommandPlugin, "generate"), "g").params
-    }
+    options = {p.name for p in command_of(manager().factory(CommandPlugin, "generate"), "g").params}
     assert options.issuperset(Settings.__struct_fields__)
 
 

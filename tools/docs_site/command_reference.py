@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from typer.core import TyperGroup
 
 from gptrs.plugins.descriptions import CommandPlugin
+from gptrs.plugins.manager import manager
 from gptrs_cli.command_group import HELP_ORDER, built_in, command_of
 from gptrs_cli.main import app
 
@@ -97,10 +98,10 @@ def page() -> str:
 
 def _leaves() -> Iterator[_Leaf]:
     """Yield every built-in command in the order of the help."""
-    names = {record.name for record in built_in().known(CommandPlugin)}
+    names = built_in()
     known = [name for name in HELP_ORDER if name in names]
-    for name in (*known, *sorted(names - {*known})):
-        yield from _below((name,), command_of(built_in().factory(CommandPlugin, name), name))
+    for name in (*known, *sorted(names.keys() - {*known})):
+        yield from _below((name,), command_of(manager().factory(CommandPlugin, name), name))
 
 
 def _of_packages() -> tuple[list[_Leaf], list[str]]:

@@ -16,7 +16,7 @@ from gptrs.lazy_module import lazy_module
 from gptrs.plugins.descriptions import CommandPlugin
 from gptrs.plugins.manager import PluginManager, manager
 from gptrs.plugins.refusals import failure
-from gptrs.plugins.selection import Selection, is_own
+from gptrs.plugins.selection import is_own
 from gptrs_cli.plain_commands import Application, PlainGroup
 from gptrs_cli.terminal.failures import is_usual_end
 
@@ -79,16 +79,16 @@ class CommandGroup(PlainGroup):
 
     @override
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        for plugins, find_summaries in ((built_in, _own), (manager, _foreign)):
+        for find_summaries in (built_in, _foreign):
             known = find_summaries()
             if cmd_name in known:
-                load = functools.partial(_load, plugins(), cmd_name)
+                load = functools.partial(_load, cmd_name)
                 return LazyCommand(cmd_name, known[cmd_name], load)
         name = cmd_name.rpartition(":")[2]
         if any(record.name == name for record in manager().installed(CommandPlugin)):
             # DISTRIBUTION:NAME; for others this raises the reason why the command cannot be used.
             summary = manager().find(CommandPlugin, cmd_name).summary
-            return LazyCommand(cmd_name, summary, functools.partial(_load, manager(), cmd_name))
+            return LazyCommand(cmd_name, summary, functools.partial(_load, cmd_name))
         if cmd_name in _OF_PACKAGES:
             package = _OF_PACKAGES[cmd_name]
             raise UsageError(
@@ -97,7 +97,7 @@ class CommandGroup(PlainGroup):
             )
         if cmd_name in _SHORT:
             group, name = _SHORT[cmd_name]
-            return _load(built_in(), group).get_command(ctx, name)
+            return _load(group).get_command(ctx, name)
         if cmd_name in _ELSEWHERE:
             raise UsageError(f"there is no command `{cmd_name}`", hint=_ELSEWHERE[cmd_name])
         self.commands = dict.fromkeys(self.list_commands(ctx))  # for typer's suggestions
@@ -106,7 +106,7 @@ class CommandGroup(PlainGroup):
 
 def commands_by_group() -> dict[str, list[str]]:
     """Return the names of commands by their section in the help; plugins come last."""
-    own, foreign = _own(), _foreign()
+    own, foreign = built_in(), _foreign()
     groups = {
         title: [name for name in names if name in own] for title, names in HELP_GROUPS.items()
     }
@@ -128,20 +128,19 @@ class LazyCommand(TyperCommand):
         return self._load().make_context(info_name, args, parent=parent, **extra)
 
 
-@functools.cache
-def built_in() -> PluginManager:
-    """Return the commands of gptrs-cli, which no selection of plugins can hide.
+def built_in() -> dict[str, str]:
+    """Return the summaries of the commands of gptrs-cli, which no selection of plugins can hide.
 
     PluginError when its entry points cannot be read.
     """
-    plugins = PluginManager(Selection(allowed=frozenset()), quiet=True)
-    if not plugins.descriptions(CommandPlugin):
-        reason = next((r.reason for r in plugins.records() if r.distribution == "gptrs-cli"), None)
+    records = [plugin.record for plugin in manager().built_in()]
+    if not records:
+        damaged = (r.reason for r in manager().installed() if r.distribution == "gptrs-cli")
         raise PluginError(
-            f"the entry points of `gptrs-cli` cannot be read: {reason or 'there are none'}",
+            f"the entry points of `gptrs-cli` cannot be read: {next(damaged, 'there are none')}",
             hint=f"reinstall it: {install_own('gptrs-cli')}",
         )
-    return plugins
+    return {record.name: record.summary or "" for record in records}
 
 
 def command_of(factory: Callable[..., object], name: str) -> Any:
@@ -153,7 +152,8 @@ def command_of(factory: Callable[..., object], name: str) -> Any:
     return typer.main.get_command(factory)
 
 
-def _load(plugins: PluginManager, name: str) -> Any:
+def _load(name: str) -> Any:
+    plugins = manager()
     factory = plugins.factory(CommandPlugin, name)
     try:
         command = command_of(factory, name)
@@ -185,10 +185,6 @@ def _guarded(
             raise failure(plugins.record(CommandPlugin, name), "its command", error) from error
 
     return run
-
-
-def _own() -> dict[str, str]:
-    return {record.name: record.summary or "" for record in built_in().known(CommandPlugin)}
 
 
 def _foreign() -> dict[str, str]:

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from gptrs.errors import ModelError, UsageError
 from gptrs.plugins.descriptions import CommandPlugin
+from gptrs.plugins.manager import manager
 from gptrs.quoting import quoted
-from gptrs_cli.command_group import built_in, command_of
+from gptrs_cli.command_group import command_of
 from gptrs_cli.models.head import commands
 from gptrs_cli.options.text_input import is_piped
 from gptrs_runtime.chat.template import chat_template_of
@@ -49,7 +50,7 @@ def run_model(path: Path, arguments: Sequence[str], context: Any) -> None:
 
 
 def _context_of(name: str, words: list[str], context: Any) -> Any:
-    command = command_of(built_in().factory(CommandPlugin, name), name)
+    command = command_of(manager().factory(CommandPlugin, name), name)
     return command.make_context(context.info_name, list(words), parent=context.parent)
 
 

@@ -12,7 +12,6 @@ from importlib.metadata import EntryPoint
 from itertools import islice
 from typing import TypeVar, cast
 
-import pluggy
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -20,7 +19,7 @@ from gptrs.errors import PluginError
 from gptrs.plugins.descriptions import API_VERSION, PluginDescription, is_compatible
 from gptrs.plugins.entry_points import ENTRY_POINTS_FILE, MOST_ENTRIES, Installed, installed
 from gptrs.plugins.foreign_code import foreign_import
-from gptrs.plugins.hookspecs import EXTENSION_POINTS, PROJECT, ExtensionPoint, Hooks
+from gptrs.plugins.hookspecs import EXTENSION_POINTS, HOOKS, ExtensionPoint, Hooks
 from gptrs.plugins.selection import Selection, canonical, is_own
 from gptrs.plugins.state import PluginRecord, PluginState, label
 from gptrs.quoting import joined, one_line
@@ -30,7 +29,8 @@ DISTRIBUTION = "distribution"
 """The kind of records for distributions with unreadable entry points."""
 SEVERAL = "*"
 """The name of an entry point that yields several descriptions with their own names."""
-_COMMAND_LINE = "gptrs-cli"
+COMMAND_LINE = "gptrs-cli"
+"""The distribution of the built-in commands."""
 
 
 def names_of(kind: str, name: str, distribution: str) -> Sequence[str]:
@@ -45,7 +45,7 @@ def is_built_in(kind: str, distribution: str | None) -> bool:
     No selection excludes built-in commands, and no other distribution can take their names: a user
     who selects plugins still needs `gptrs list plugins`.
     """
-    return kind == "command" and canonical(distribution or "") == _COMMAND_LINE
+    return kind == "command" and canonical(distribution or "") == COMMAND_LINE
 
 
 class Plugin(Struct):
@@ -346,8 +346,9 @@ def _describe(plugin: Plugin) -> PluginDescription:
 
 def _computed(target: object, identity: str) -> object:
     """Return the result of `gptrs_describe` of `target`; `target` itself without that hook."""
-    hooks = pluggy.PluginManager(PROJECT)
-    hooks.add_hookspecs(Hooks)
-    hooks.register(target, identity)
-    answers: list[object] = hooks.hook.gptrs_describe()
-    return answers[0] if answers else target
+    HOOKS.register(target, identity)
+    try:
+        answer: object = HOOKS.hook.gptrs_describe()
+    finally:  # the hook asks every plugin that is registered
+        HOOKS.unregister(target)
+    return target if answer is None else answer

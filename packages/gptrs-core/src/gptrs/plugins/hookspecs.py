@@ -76,7 +76,12 @@ EXTENSION_POINTS: Final = (
 class Hooks:
     """The hooks that gptrs calls."""
 
-    @hookspec
+    @hookspec(firstresult=True)
     def gptrs_describe(self) -> PluginDescription:
         """Return the description of a plugin; called once, when plugins are first used."""
         ...
+
+
+HOOKS: Final = pluggy.PluginManager(PROJECT)
+"""The hooks of this process; a plugin is registered while it is asked."""
+HOOKS.add_hookspecs(Hooks)

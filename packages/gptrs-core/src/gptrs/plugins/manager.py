@@ -47,8 +47,8 @@ ModelFactory = Callable[[Mapping[str, object], "Params"], object]
 class PluginManager(PluginRegistry):
     """The plugins of a process, and the backends they created."""
 
-    def __init__(self, selection: Selection, quiet: bool = False) -> None:
-        super().__init__(selection, quiet)
+    def __init__(self, selection: Selection) -> None:
+        super().__init__(selection)
         self._backends: dict[tuple[str | None, BackendSettings], Backend] = {}
         # Reentrant: the factory of a backend that wraps another one requests it.
         self._making = threading.RLock()

@@ -11,8 +11,9 @@ from typing import TypeVar, cast
 from msgspec.structs import replace
 
 from gptrs.errors import GptrsError, PluginError
-from gptrs.plugins.descriptions import FactoryPlugin, PluginDescription
+from gptrs.plugins.descriptions import CommandPlugin, FactoryPlugin, PluginDescription
 from gptrs.plugins.discovery import (
+    COMMAND_LINE,
     DISTRIBUTION,
     SEVERAL,
     Plugin,
@@ -46,16 +47,16 @@ class PluginRegistry:
     With a strict selection, every access raises PluginError while a plugin is broken, incompatible
     or a duplicate, or a name in the selection matches none. `DISTRIBUTION:NAME` selects among
     plugins of one name. Without a distribution, a name means the plugin of gptrs itself, with a
-    warning; PluginError if several third-party plugins have it. A `quiet` registry leaves warnings
-    to another one.
+    warning; PluginError if several third-party plugins have it. Built-in commands work whatever is
+    selected, and whatever is damaged elsewhere.
     """
 
-    def __init__(self, selection: Selection, quiet: bool = False) -> None:
+    def __init__(self, selection: Selection) -> None:
         self.selection = selection
-        self._quiet = quiet
         self._plugins: list[Plugin] | None = None
         self._families: list[Plugin] = []
         self._reading = False
+        self._is_checked = False
         self._lock = threading.RLock()
         self._warned: set[str] = set()
 
@@ -83,6 +84,16 @@ class PluginRegistry:
             if plugin.own and not plugin.built_in and plugin.has_name:
                 self._read_one(plugin)
         return [p.record for p in plugins if p.has_name and p.record.state.usable]
+
+    def built_in(self) -> list[Plugin]:
+        """Return the built-in commands; none if the entry points of gptrs-cli cannot be read."""
+        with self._lock:
+            self._discovered(checked=False)
+            found = self._read_families(_KINDS[CommandPlugin], own=True, source=COMMAND_LINE)
+            plugins = [each for each in found if each.built_in and not each.several]
+            for plugin in plugins:
+                self._read_one(plugin)
+            return plugins
 
     def records(self, point: type[PluginDescription] | None = None) -> list[PluginRecord]:
         """Return all plugins, or those described by `point`, by kind, name and distribution.
@@ -208,6 +219,10 @@ class PluginRegistry:
         Raises PluginError if several third-party plugins have it, and no distribution is named.
         """
         distribution, _, own_name = name.rpartition(":")
+        if point is CommandPlugin:
+            for plugin in self.built_in() if canonical(distribution) in ("", COMMAND_LINE) else ():
+                if plugin.record.name == own_name:
+                    return plugin
         # Other entry points for several plugins are not imported for a plugin that has its own.
         source = canonical(distribution) if own_name == SEVERAL else None
         plugins = [
@@ -228,16 +243,17 @@ class PluginRegistry:
         self._read_one(chosen)
         return chosen
 
-    def _discovered(self) -> list[Plugin]:
+    def _discovered(self, *, checked: bool = True) -> list[Plugin]:
         """Return the discovered plugins; none to a plugin that asks while it is being read."""
         with self._lock:
             if self._reading:
                 return []
             if self._plugins is None:
                 self._plugins = discover(self.selection)
-                if not self._quiet:
-                    self._warn_of_damage()
-            if self.selection.strict:
+            if checked and not self._is_checked:
+                self._is_checked = True
+                self._warn_of_damage()
+            if checked and self.selection.strict:
                 self._require_flawless()
             return self._plugins
 
@@ -315,7 +331,7 @@ class PluginRegistry:
                 raise refusal(plugin.record) from plugin.cause
 
     def _warn_of_rivals(self, plugin: Plugin) -> None:
-        if plugin.has_name and plugin.rivals:
+        if plugin.has_name and plugin.rivals and not plugin.built_in:
             others = joined([f"`{rival.qualified}`" for rival in plugin.rivals], "and")
             text = f"{described(plugin.record)} is used, not {others}, which has the same name"
             self.warn_once(plugin.qualified, text)
