@@ -12,6 +12,7 @@ from gptrs.errors import ParseError, ProgramError
 from gptrs.ir import (
     OPS,
     Builder,
+    Dictionary,
     DType,
     Literal,
     Op,
@@ -21,6 +22,7 @@ from gptrs.ir import (
     print_program,
     verify,
 )
+from gptrs.ir.attribute_kind import MAX_LENGTH
 from gptrs.ir.attributes import attribute_kind
 from gptrs.ir.lexer import Lexer
 from gptrs.ir.op import op
@@ -187,3 +189,16 @@ def test_name_is_taken_once(sample_op):
     with pytest.raises(ValueError, match=r"op `sample` is already defined by .*Sample"):
         op("sample")(type("Other", (Op,), {"infer": lambda self: F32}))
     assert OPS["sample"] is sample_op
+
+
+def test_a_dictionary_has_as_many_names_as_the_message_says() -> None:
+    kind = attribute_kind(Dictionary)
+    names = [f"n{number}" for number in range(MAX_LENGTH + 1)]
+    assert kind.accepts(Dictionary.of(dict.fromkeys(names[1:], 1)))
+    assert not kind.accepts(Dictionary.of(dict.fromkeys(names, 1)))
+
+
+def test_operands_that_may_be_swapped() -> None:
+    """Not those of maxima: of zeros of both signs, and of NaNs, which one comes out may differ."""
+    names = {name for name, op in OPS.items() if op.commutative}
+    assert names == {"add", "mul", "and", "or", "xor"}

@@ -20,6 +20,7 @@ def test_a_comparison_is_decided_by_the_example_and_remembered():
         assert not N <= 16
         assert N < 100
     assert [str(guard) for guard in guards.guards] == ["?0-17", "-?0+99"]
+    assert guards.words() == ["?0 >= 17", "?0 <= 99"]
     assert guards.accept({0: 17})
     assert guards.accept({0: 99})
     assert not guards.accept({0: 16})
