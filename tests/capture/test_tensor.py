@@ -189,3 +189,12 @@ def test_operators_need_no_other_import():
     code = "import gptrs; print((gptrs.tensor([1.0]) + gptrs.tensor([2.0])).item())"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "3.0\n"
+
+
+def test_equality_goes_by_elements_with_numbers_arrays_and_tensors_alone():
+    x = gptrs.tensor([0.0, 1.0])
+    for other in (1, 1.0, True, np.float32(1), np.ones(2, np.float32), gptrs.ones((2,))):
+        assert [(x == other).tolist(), (x != other).tolist()] == [[False, True], [True, False]]
+    for other in ("1", None, [0.0, 1.0]):
+        assert (x == other) is False
+        assert (x != other) is True
