@@ -1,7 +1,6 @@
 """Functions that compute the quantization ops in elementwise kernels.
 
-A scale `compute` type is the one that products and quotients have; zero points and codes are
-integers of any width.
+Products and quotients have the type `compute`. Codes and zero points are integers of any width.
 """
 
 from __future__ import annotations
