@@ -204,7 +204,7 @@ class _Chain:
 
     def geometry(self) -> list[int]:
         """Return the words; _NoPartError if a kernel lacks."""
-        tensors = [word for place in range(len(self._inputs)) for word in self._tensor(place)]
+        tensors = [word for index in range(len(self._inputs)) for word in self._tensor(index)]
         result = self._tensor(len(self._inputs))
         steps = self._steps()
         head = [0] * kernels.HEAD
@@ -215,20 +215,20 @@ class _Chain:
         head[kernels.ROOM] = self._pieces * self._piece
         return [*head, *tensors, *result, *steps]
 
-    def _is_dense(self, place: int) -> bool:
+    def _is_dense(self, index: int) -> bool:
         after = 1
         for size, strides in reversed(self._axes):
-            if strides[place] != after:
+            if strides[index] != after:
                 return False
             after = after * size
         return True
 
-    def _tensor(self, place: int) -> list[int]:
-        is_result = place == len(self._inputs)
-        access = self._output if is_result else self._inputs[place]
+    def _tensor(self, index: int) -> list[int]:
+        is_result = index == len(self._inputs)
+        access = self._output if is_result else self._inputs[index]
         width = access.dtype.itemsize
-        axes = [word for size, strides in self._axes for word in (size, strides[place])]
-        if self._is_dense(place):
+        axes = [word for size, strides in self._axes for word in (size, strides[index])]
+        if self._is_dense(index):
             return [kernels.DENSE, width, 0, 0, *axes]
         mover = (kernels.scatter if is_result else kernels.gather)(width)
         kind = kernels.ONE if access.fixed and self._operations else kernels.STRIDED

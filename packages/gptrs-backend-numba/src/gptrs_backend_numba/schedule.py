@@ -272,10 +272,10 @@ class ScheduleBuilder:
 
     def name_calls(self, start: int, origin: str) -> None:
         """Note the origin of the calls from step `start` on that have none yet."""
-        for place in range(start, len(self.steps)):
-            step = self.steps[place]
+        for index in range(start, len(self.steps)):
+            step = self.steps[index]
             if isinstance(step, KernelCall) and not step.origin:
-                self.steps[place] = replace(step, origin=origin)
+                self.steps[index] = replace(step, origin=origin)
 
     def may_overwrite(self, view: View) -> bool:
         """Whether no value needed later, and no caller, sees the whole storage behind `view`."""

@@ -121,6 +121,8 @@ def _to_53_bits_keeping_inexactness(x: np.ndarray) -> np.ndarray:
     """Round integers beyond +-2^53, which f64 may not hold, to odd multiples of 2^11."""
     low_bits = x.dtype.type(2**11 - 1)
     is_large = (x >= 2**53) | (x <= -(2**53)) if x.dtype == np.int64 else x >= 2**53
+    # A sticky bit: 64 - 11 = 53 bits are left, the significand of f64, with the lowest one set if
+    # anything was cut off.
     rounded = (x & ~low_bits) | ((x & low_bits) != 0).astype(x.dtype) << 11
     return np.where(is_large, rounded, x)
 
@@ -140,6 +142,7 @@ def _float_to_integer(x: np.ndarray, target: DType) -> np.ndarray:
 def _integer_to_integer(x: np.ndarray, source: DType, target: DType) -> np.ndarray:
     (source_low, source_high), (low, high) = integer_limits(source), integer_limits(target)
     bounds = max(low, source_low), min(high, source_high)
+    # Bounds representable in the source type, or NumPy would promote si64 and ui64 to f64.
     inside = np.clip(x, *(np.asarray(bound, x.dtype) for bound in bounds))
     return narrow(inside.astype(computing_type(target)), target)
 

@@ -223,7 +223,7 @@ def _origin(unit: Unit) -> str:
 
 def _last_uses(region: Region, units: Sequence[Unit]) -> dict[Value, int]:
     """Return the number of the last unit that reads each value; results outlive all units."""
-    last = {value: place for place, unit in enumerate(units) for value in unit.inputs}
+    last = {value: index for index, unit in enumerate(units) for value in unit.inputs}
     return last | dict.fromkeys(region.results, len(units))
 
 
@@ -323,8 +323,8 @@ def _carried(
     uses = Multiset(view.storage.root for view in views)
     state: list[View] = []
     owned: list[Storage] = []
-    for place, view in enumerate(views[:count]):
-        if body.results[place] is body.params[place]:
+    for index, view in enumerate(views[:count]):
+        if body.results[index] is body.params[index]:
             state.append(view)
             continue
         buffer = view

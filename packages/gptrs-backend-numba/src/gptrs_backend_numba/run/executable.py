@@ -408,12 +408,12 @@ class NumbaExecutable(Executable):
         """Return the words with addresses of geometries; symbolic ones are left to `_sizes`."""
         words = self._code.words
         if self._sizes is not None:
-            for place in [at for at, word in enumerate(words) if isinstance(word, SymbolicDim)]:
-                self._sizes.place(place, words[place])
-                words[place] = 0
+            for index in [at for at, word in enumerate(words) if isinstance(word, SymbolicDim)]:
+                self._sizes.place(index, words[index])
+                words[index] = 0
         filled = np.array(words, np.int64)
-        for place, geometry in self._code.geometries:
-            filled[place] = address_of(filled) + geometry * filled.itemsize
+        for index, geometry in self._code.geometries:
+            filled[index] = address_of(filled) + geometry * filled.itemsize
         return filled
 
     def _location(self, space: MemorySpace, index: int) -> StorageAddress:

@@ -68,6 +68,8 @@ def scatter_reduce(
     if op.kind == "replace":
         return _replaced(x, tuple(targets), updates)
     total = np.array(widen(x), order="C", copy=True)
+    # `ufunc.at`, since `total[targets] += updates` would apply only one of several updates to an
+    # element.
     COMBINE[SCATTERED[op.kind]].at(total, tuple(targets), widen(updates))
     return narrow(total, dtypes.from_numpy(x.dtype))
 
@@ -78,6 +80,8 @@ SCATTERED = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
 
 def _replaced(x: np.ndarray, targets: tuple[np.ndarray, ...], updates: np.ndarray) -> np.ndarray:
     """Write the last update of each position; NumPy leaves the order of several undefined."""
+    # `unique` returns first occurrences, so the reversed order yields the last update of each
+    # element.
     numbers = np.ravel_multi_index(targets, x.shape).ravel()
     written, from_the_end = np.unique(numbers[::-1], return_index=True)
     result = np.array(x, order="C", copy=True)
@@ -99,6 +103,7 @@ def segment_reduce(op: ops.SegmentReduce, x: np.ndarray, segment_ids: np.ndarray
 def _checked(op: Op, indices: np.ndarray, size: int, axis: int, does: str = "reads") -> np.ndarray:
     """Return the indices as si64; ExecutionError if one is outside [0, size)."""
     wide = widen(indices)
+    # Before the conversion to si64, in which large ui64 indices would become negative.
     outside = wide[(wide < 0) | (wide >= size)]
     if outside.size:
         raise ExecutionError(

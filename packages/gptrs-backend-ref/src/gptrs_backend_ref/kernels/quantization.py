@@ -85,6 +85,7 @@ def _quantized(
 ) -> np.ndarray:
     rounded = np.rint(value / scale)
     number = np.where(np.isnan(rounded), 0, rounded)
+    # Clipped before the cast to si64, which is undefined in C for infinities.
     whole = np.clip(number, -FAR_OUTSIDE, FAR_OUTSIDE).astype(np.int64)
     saturated = np.clip(whole + zero_point, *integer_limits(dtype))
     return convert(saturated, dtype)
@@ -93,6 +94,7 @@ def _quantized(
 def _dequantized(
     q: np.ndarray, scale: np.ndarray, zero_point: np.ndarray | np.int64, compute: DType
 ) -> np.ndarray:
+    # In si64, since 32-bit codes and zero points may differ by 2^32.
     difference = widen(q).astype(np.int64) - zero_point
     return difference.astype(compute.numpy) * scale
 
@@ -131,6 +133,7 @@ def rng_normal(op: random_ops.RngNormal, seed: np.ndarray) -> np.ndarray:
     """Return the inverse normal distribution function of the fractions of the random words."""
     width, words = _words(op, seed)
     precision = min(width, 52)
+    # The half keeps u off 0 and 1, where the normal distribution's inverse is infinite.
     u = ((words >> np.uint64(width - precision)) + 0.5) * 2.0**-precision
     return convert(inverse_normal(u), op.dtype).reshape(op.shape)
 
@@ -141,6 +144,7 @@ def _words(op: random_ops.Random, seed: np.ndarray) -> tuple[int, np.ndarray]:
     width = max(op.dtype.bits, 32)
     blocks = np.arange(-(-count * width // 128), dtype=np.uint64)
     low = blocks + seed[1]
+    # The counter has 128 bits; `blocks + seed[1]` wraps in the low 64.
     carry = (low < blocks).astype(np.uint64)
     words = philox([low & LOW, low >> HALF, carry, np.zeros_like(low)], seed[0])
     if width == 64:
@@ -175,6 +179,8 @@ def inverse_normal(u: np.ndarray) -> np.ndarray:
     (c, d), (e, f) = constants.MIDDLE, constants.FAR
     middle = _polynomial(t - 1.6, c) / _polynomial(t - 1.6, d)
     far = _polynomial(t - 5, e) / _polynomial(t - 5, f)
+    # Both tails are computed for all elements, where `far` may be meaningless, and selected
+    # afterwards.
     tail = np.where(t <= 5, middle, far)
     return np.where(np.abs(q) <= 0.425, central, np.where(q < 0, -tail, tail))
 

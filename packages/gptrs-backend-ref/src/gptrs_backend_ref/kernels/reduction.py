@@ -41,6 +41,8 @@ def reduce(op: reduction_ops.Reduce, x: np.ndarray) -> np.ndarray:
     """Reduce the axes, merged into one contiguous last axis, where NumPy adds pairwise."""
     type_ = TensorType.of(x)
     result, accum = op.infer(type_), op.accumulator(type_)
+    # NumPy sums pairwise (error O(log n)) only along a contiguous axis; over others it adds row by
+    # row (error O(n)).
     kept = [axis for axis in range(x.ndim) if axis not in op.axes]
     rows = [math.prod(x.shape[axis] for axis in axes) for axes in (kept, op.axes)]
     wide = to_accumulator(x.transpose([*kept, *op.axes]).reshape(rows), accum)
@@ -111,6 +113,8 @@ def layer_norm(
     apart = np.ascontiguousarray(np.moveaxis(widen(x), op.axis, -1))
     if apart.size == 0:
         return np.zeros(x.shape, x.dtype)
+    # The second mean is the rounding error of the first, which dominates where elements hardly vary
+    # far from 0 (PTIR, `layer_norm`).
     for _ in range(2):
         apart = apart - _mean(apart)
     normal = apart / np.sqrt(_mean(np.square(apart)) + apart.dtype.type(op.epsilon))
@@ -120,6 +124,8 @@ def layer_norm(
 
 def _mean(rows: np.ndarray) -> np.ndarray:
     """Return the means of rows, scaled by a power of two so that no sum overflows."""
+    # n = share * 2^exponent: dividing by the power of two first is exact, so that no sum overflows
+    # whose mean does not.
     share, exponent = math.frexp(rows.shape[-1])
     scale, count = (rows.dtype.type(number) for number in (math.ldexp(1.0, -exponent), share))
     return (rows * scale).sum(axis=-1, keepdims=True) / count

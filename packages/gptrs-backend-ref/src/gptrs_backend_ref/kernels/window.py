@@ -45,6 +45,7 @@ def _seen(window: ops.AxisWindow, position: int, dim: int) -> slice:
     """Return the elements of an axis of size `dim` that the window covers at `position`."""
     start = position * window.stride - window.low
     stop = min(start + (window.size - 1) * window.dilation + 1, dim)
+    # The first element that the window reads at or past 0; whole dilations are skipped.
     if start < 0:
         start %= window.dilation
     # A negative stop would count from the end of the axis.
@@ -69,5 +70,6 @@ def extract_patches(op: ops.ExtractPatches, x: np.ndarray) -> np.ndarray:
         source = source.reshape(aligned)
         dim = x.shape[axis + 1]
         inside = inside & ((source >= 0) & (source < dim))[..., np.newaxis]
+        # Any valid index will do: elements outside are replaced by `value` below.
         sources.append(source.clip(0, dim - 1))
     return np.where(inside, x[(slice(None), *sources)], value).reshape(result.shape)

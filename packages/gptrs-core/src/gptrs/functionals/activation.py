@@ -64,6 +64,7 @@ def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
     """`x` above 0, else `alpha * (e^x - 1)` (Clevert et al. 2015), of a floating-point tensor."""
     require_float("elu", x=x)
     wide = widened(x)
+    # `expm1`, not `exp - 1`, which would lose every digit for x near 0.
     below = primitives.mul(primitives.expm1(wide), splat(alpha, wide.dtype, wide.shape))
     return converted(_above_zero(wide, below), x.dtype)
 
@@ -80,6 +81,7 @@ def softplus(x: Tensor) -> Tensor:
     """`log(1 + e^x)` (Dugas et al. 2001) of a floating-point tensor; no intermediate overflows."""
     require_float("softplus", x=x)
     wide = widened(x)
+    # `max(x, 0) + log1p(e^-|x|)` equals `log(1 + e^x)`, but its exponent is never positive.
     smooth = primitives.log1p(primitives.exp(primitives.neg(primitives.abs(wide))))
     kinked = primitives.maximum(wide, splat(0, wide.dtype, wide.shape))
     return converted(primitives.add(kinked, smooth), x.dtype)

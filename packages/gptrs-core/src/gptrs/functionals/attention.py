@@ -183,6 +183,8 @@ def attention_by(
         ahead = shape[3] - shape[2] if offset is None else offset
         visible = _both(visible, _causal(shape[2], shape[3], window, ahead))
     if visible is not None:
+        # A selection rather than the sum with -inf: a score of +inf or NaN behind the mask must
+        # vanish, too.
         hidden = splat(-math.inf, scores.dtype, shape)
         scores = primitives.select(expand(visible, shape), scores, hidden)
     return _mix(normalize(scores), value, query.dtype)
@@ -217,6 +219,8 @@ def _scores(query: Tensor, key: Tensor, factor: float, softcap: float | None) ->
     """Scaled and capped products of queries and keys, in at least f32: [B, H, T, S]."""
     batch, heads, length, _ = query.shape
     shape = (batch, heads, length, key.shape[2])
+    # Scores of 16-bit operands stay in f32 up to the softmax: rounding them before would scale each
+    # probability by the error of its exponent.
     wide = query.dtype.accumulator
     scores = _by_head(_grouped(query, key.shape[1]), key, 3, wide)  # (B, K, H / K * T, S)
     scores = _reshape(scores, shape)
@@ -229,11 +233,15 @@ def _scores(query: Tensor, key: Tensor, factor: float, softcap: float | None) ->
 
 def _mix(probabilities: Tensor, value: Tensor, dtype: DType) -> Tensor:
     """Probabilities times values: [B, H, T, S], [B, K, S, E] -> [B, H, T, E] of `dtype`."""
+    # The probabilities keep the accumulator type, so values are widened to them and only the result
+    # is rounded.
     grouped = _grouped(probabilities, value.shape[1])
     mixed = _by_head(grouped, cast(value, probabilities.dtype), 2, dtype)  # (B, K, H / K * T, E)
     return _reshape(mixed, (*probabilities.shape[:3], value.shape[3]))
 
 
+# Query heads are merged into rows rather than keys repeated: each key is then read once for its
+# group.
 def _grouped(x: Tensor, groups: int) -> Tensor:
     """[B, H, T, D] -> [B, K, H / K * T, D]: concatenates the query heads that share a key head."""
     batch, heads, length, head_dim = x.shape

@@ -73,10 +73,12 @@ def rms_norm(
     _require_epsilon("rms_norm", epsilon)
     wide = _widened(x)
     mean = _mean(primitives.mul(wide, wide), [axis])
+    # Epsilon is inside the root, as in torch and the Llama models.
     inverse = primitives.rsqrt(primitives.add(mean, splat(epsilon, mean.dtype, mean.shape)))
     normal = primitives.mul(wide, expand(inverse, wide.shape))
     if weight is not None and weight_offset:
         weight = _widened(weight)
+        # In the wide type: in bf16, 1 + w would drop the low bits of small weights (Gemma).
         weight = primitives.add(weight, splat(weight_offset, weight.dtype, weight.shape))
     return _narrowed(_affine(normal, weight), x)
 
@@ -113,6 +115,7 @@ def batch_norm(
     _require_vectors("batch_norm", x, channels, weight, bias)
     _require_epsilon("batch_norm", epsilon)
     scale = _widened(variance)
+    # From parameters only, so parameter folding computes scale and shift once, at load.
     scale = primitives.rsqrt(primitives.add(scale, splat(epsilon, scale.dtype, scale.shape)))
     if weight is not None:
         scale = primitives.mul(_widened(weight), scale)
@@ -149,6 +152,7 @@ def group_norm(
             f"`group_norm` needs `groups` that divide the {channels} channels of `{x.type}`,"
             f" got {groups}"
         )
+    # Channels of a group are adjacent, so a reshape splits the groups off without moving elements.
     shape = (x.shape[0], math.prod(x.shape[1:-1]), groups, channels // groups)
     normal = standardized(primitives.reshape(_widened(x), shape), [1, 3], epsilon)
     normal = primitives.reshape(normal, x.shape)
@@ -188,6 +192,7 @@ def l2_normalize(x: Tensor, axis: int = -1, epsilon: float = 1e-12) -> Tensor:
     wide = _widened(x)
     squares = primitives.reduce(primitives.mul(wide, wide), "sum", [along], keepdims=True)
     length = primitives.sqrt(squares)
+    # torch's convention: a lower bound of the length, where norms add epsilon to a variance.
     length = primitives.maximum(length, splat(epsilon, length.dtype, length.shape))
     return _narrowed(primitives.div(wide, expand(length, wide.shape)), x)
 
@@ -293,8 +298,11 @@ def rounded_vectors(x: Tensor) -> Tensor:
     finite = primitives.compare(largest, splat(math.inf, dtypes.f32, outer), "lt")
     some = primitives.compare(scale, splat(0, dtypes.f32, outer), "gt")
     usable = primitives.bit_and(finite, some)
+    # Vectors of zeros, or with an infinity or NaN, divide by 1: their scale would make codes of
+    # NaN.
     divisor = primitives.select(usable, scale, splat(1, dtypes.f32, outer))
     steps = primitives.div(x, _each(divisor, shape))
+    # Symmetric codes: -128 stays unused, so the negative of a vector has the negative codes.
     low, high = (splat(sign * _LARGEST, dtypes.f32, shape) for sign in (-1, 1))
     codes = primitives.clamp(primitives.round_nearest_even(steps), low, high)
     codes = primitives.select(_each(usable, shape), codes, splat(0, dtypes.f32, shape))

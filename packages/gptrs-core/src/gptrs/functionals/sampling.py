@@ -68,6 +68,7 @@ def sample(logits: Tensor, seed: Tensor) -> Tensor:
     require_seed("sample", seed)
     wide = cast(logits, logits.dtype.accumulator)
     drawn = primitives.rng_uniform(seed, wide.shape, wide.dtype)
+    # `rng_uniform` includes 0, and log(-log 0) would give that token -inf, however likely it is.
     positive = primitives.maximum(drawn, splat(LEAST_FRACTION, wide.dtype, wide.shape))
     waiting = primitives.neg(primitives.log(positive))
     return primitives.argmax(primitives.sub(wide, primitives.log(waiting)), -1)
@@ -124,8 +125,10 @@ def top_p_filter(logits: Tensor, p: float) -> Tensor:
     if p == 1:
         return logits
     tokens = primitives.iota(logits.shape, -1, dtypes.si64)
+    # Stable, hence ties go to the smaller token on every backend.
     values, order = primitives.sort([logits, tokens], -1, descending=True)
     probabilities = softmax(cast(values, logits.dtype.accumulator), -1)
+    # Exclusive, so that the token that reaches p is itself kept (Holtzman et al. 2019).
     before = primitives.cumulative(probabilities, "sum", -1, exclusive=True)
     # p must stay above 0 after rounding: the largest logit, with 0 before it, is always kept.
     bound = splat(max(p, 2.0**-126), before.dtype, before.shape)

@@ -179,6 +179,8 @@ class PagedCache(TextCache):
                 self._copy(self.pool.extend(text, len(tokens) + after + len(guess)))
             step = self._shapes.padded(_step(rows))
         with self._changing():
+            # Committed only after a complete run: pages of a failed step hold arbitrary keys and
+            # values, and the index must not offer them.
             logits = self._logits(rows, step)
         with self._consistent():
             for row in rows:

@@ -94,6 +94,8 @@ def candidates(logits: np.ndarray, sampling: Sampling) -> tuple[np.ndarray | ran
         tokens = _likeliest(logits, sampling.top_k)
         weights = _weights(logits[tokens], sampling)
         if sampling.top_p is not None and sampling.top_p < 1:
+            # The share is of what top-k left, as in transformers, which renormalizes between its
+            # processors.
             count = _count_reaching(weights, sampling.top_p * float(weights.sum(dtype=np.float64)))
             tokens, weights = tokens[:count], weights[:count]
     elif sampling.top_p is not None and sampling.top_p < 1:
@@ -101,6 +103,7 @@ def candidates(logits: np.ndarray, sampling: Sampling) -> tuple[np.ndarray | ran
     else:
         tokens, weights = range(logits.size), _weights(logits, sampling)
     if sampling.min_p:
+        # The likeliest token has the weight 1, so weights are already relative to it.
         kept = np.flatnonzero(weights >= sampling.min_p)
         tokens, weights = _of(tokens, kept), weights[kept]
     for cut in _cuts(sampling):
@@ -144,6 +147,7 @@ def _typical(weights: np.ndarray, mass: float) -> np.ndarray:
     `mass`."""
     shares, surprise, entropy = _surprise(weights)
     distance = np.abs(surprise - entropy)
+    # Stable for the same tokens on every machine where distances are equal.
     order = np.argsort(distance, kind="stable")
     before = int((np.cumsum(shares[order]) < mass).sum())
     return np.flatnonzero(distance <= distance[order[min(before, len(order) - 1)]])
@@ -172,6 +176,7 @@ def _nucleus_of_all(
     falling = np.sort(weights)[::-1]  # many times faster than `argsort`
     count = _count_reaching(falling, top_p * float(weights.sum(dtype=np.float64)))
     tokens = np.flatnonzero(weights >= falling[count - 1])
+    # Ties at the edge: keep the smaller tokens, as a stable descending sort would.
     if tokens.size > count:
         last = np.flatnonzero(weights[tokens] == falling[count - 1])
         tokens = np.delete(tokens, last[count - tokens.size :])

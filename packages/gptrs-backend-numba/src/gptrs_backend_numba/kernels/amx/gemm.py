@@ -90,17 +90,17 @@ def split_left_kernel(
         here = min(STEPS, steps - first)
         for row in range(tiles * AMX_ROWS):
             tile, i = row // AMX_ROWS, row % AMX_ROWS
-            place = target + (first * tiles + here * tile) * LEFT_BYTES
-            place += i // 16 * TILE_BYTES + i % 16 * 64
+            address = target + (first * tiles + here * tile) * LEFT_BYTES
+            address += i // 16 * TILE_BYTES + i % 16 * 64
             source = lhs + 4 * (row * k + first * STEP)
             full = min(here, whole - first) if row < m else 0
-            split_row(source, place, full)
+            split_row(source, address, full)
             X = pointer(source, np.float32)
             for step in range(full, here):  # what there is of it, and zeros
                 left = length - (first + step) * STEP if row < m else 0
                 for j in range(left):
                     held[j] = X[step * STEP + j]
-                split_row(held.ctypes.data, place + step * LEFT_BYTES, 1)
+                split_row(held.ctypes.data, address + step * LEFT_BYTES, 1)
                 held[:] = 0
     keep_alive(held)
     return 0
@@ -140,16 +140,16 @@ def multiply_unsplit(rows, panel, sums, height, width, k, *, MEMORY, load):
 
 @kernel_part
 def finish_tile(
-    G, geometry, sizes, rows, right, sums, place, place_step, first, row, panel, whole, out,
+    G, geometry, sizes, rows, right, sums, address, address_step, first, row, panel, whole, out,
     *, multiply_unsplit,
 ):  # fmt: skip
-    """Turn the sums of a tile, which lie at `place`, into results unless they are results already.
+    """Turn the sums of a tile, which lie at `address`, into results unless they already are.
 
     `sizes` are m, n and k; `rows` and `right` the addresses of the rows and the panel of the tile;
     it begins with row `first` of its matrix, which is `row` of the results.
     """
     m, n, k = sizes
-    odd = has_nan(place, place_step)
+    odd = has_nan(address, address_step)
     height, width = min(AMX_ROWS, m - first), min(PANEL, n - panel * PANEL)
     if odd:  # infinities have no parts, so their sums became NaN
         multiply_unsplit(rows, right, sums, height, width, k)
@@ -175,7 +175,7 @@ def start_sums(G, sums, row, panel, whole, no_start):
 
 @kernel_part
 def multiply_tile(
-    L, parts, sums, some, place, place_step, source, others, prefetch, split, ready, count,
+    L, parts, sums, some, address, address_step, source, others, prefetch, split, ready, count,
     *, multiply_block, multiply_and_split, split_with_one_tile, split_with_two_tiles,
 ):  # fmt: skip
     """Multiply a tile with a block; return how many pairs of the next block are split by then.
@@ -183,19 +183,19 @@ def multiply_tile(
     A task of few tiles splits more pairs with each, so that all are split when it has done them.
     """
     if ready and count == 1:
-        split_with_one_tile(L, parts, sums, some, place, place_step, source, others, prefetch,
+        split_with_one_tile(L, parts, sums, some, address, address_step, source, others, prefetch,
                             split)  # fmt: skip
         split += PAIRS_WITH_ONE_TILE * some
     elif ready and count == 2:
-        split_with_two_tiles(L, parts, sums, some, place, place_step, source, others, prefetch,
+        split_with_two_tiles(L, parts, sums, some, address, address_step, source, others, prefetch,
                              split)  # fmt: skip
         split += PAIRS_WITH_TWO_TILES * some
     elif ready and split < PAIRS:
-        multiply_and_split(L, parts, sums, some, place, place_step, source, others, prefetch,
+        multiply_and_split(L, parts, sums, some, address, address_step, source, others, prefetch,
                            split)  # fmt: skip
         split += PAIRS_A_STEP * some
     else:
-        multiply_block(L, parts, sums, some, place, place_step)
+        multiply_block(L, parts, sums, some, address, address_step)
     return split
 
 
@@ -246,16 +246,16 @@ def multiply_tiles(
         whole = direct and first + AMX_ROWS <= m
         if begin == 0:
             start_sums(G, sums, row, panel, whole, no_start)
-        place, place_step = sums, np.int64(4 * PANEL)
+        address, address_step = sums, np.int64(4 * PANEL)
         if last and whole:
-            place, place_step = out + row * o_step + 4 * panel * PANEL, o_step
-        split = multiply_tile(L, parts, sums, some, place, place_step, source, others, prefetch,
+            address, address_step = out + row * o_step + 4 * panel * PANEL, o_step
+        split = multiply_tile(L, parts, sums, some, address, address_step, source, others, prefetch,
                               split, ready, count)  # fmt: skip
         L += some * LEFT_BYTES
         if last:
             right = rhs + panel * (SIZE * PANEL * k)
-            finish_tile(G, geometry, (m, n, k), lhs + 4 * first * k, right, sums, place,
-                        place_step, first, row, panel, whole, out)  # fmt: skip
+            finish_tile(G, geometry, (m, n, k), lhs + 4 * first * k, right, sums, address,
+                        address_step, first, row, panel, whole, out)  # fmt: skip
         sums += size
     if ready:  # few tiles have left some pairs of the next block
         split_pairs(source, others, split, PAIRS)

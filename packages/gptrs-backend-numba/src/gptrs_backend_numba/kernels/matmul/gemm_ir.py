@@ -167,9 +167,9 @@ def _products(emit, rows, dtype, moves, steps, panels):
         sums = state[1 + panels + places :]
         at = 0
         for u in range(steps):
-            for place in ahead if steps > 1 else ():
+            for address in ahead if steps > 1 else ():
                 for line in lines:
-                    emit.prefetch(emit.moved(place, line), near=2)
+                    emit.prefetch(emit.moved(address, line), near=2)
             right = [
                 emit.floats(emit.moved(rhs, width * v), dtype)
                 for rhs in streams
@@ -247,8 +247,8 @@ def transpose(size: int):
                 emit.load(emit.moved(source, (source_step, i)), type_, size) for i in range(side)
             ]
             for i, row in enumerate(transposed_lanes(builder, rows)):
-                place = emit.moved(target, (target_step, i))
-                builder.store(row, builder.bitcast(place, ir.PointerType(type_)), align=size)
+                address = emit.moved(target, (target_step, i))
+                builder.store(row, builder.bitcast(address, ir.PointerType(type_)), align=size)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 4), generate
@@ -299,8 +299,8 @@ def copy_run(nbytes: int):
             source, target = emit.pointer(source), emit.pointer(target)
             for line in range(0, nbytes, 64):
                 emit.prefetch(emit.moved(source, (ahead, 1), line))
-            place = builder.bitcast(target, ir.PointerType(type_))
-            builder.store(emit.load(source, type_, 2), place, align=2)
+            address = builder.bitcast(target, ir.PointerType(type_))
+            builder.store(emit.load(source, type_, 2), address, align=2)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 3), generate
@@ -439,7 +439,7 @@ def _merged(builder, x, y, run):
         for lane in range(0, WIDTH, _LANES):
             for i in range(0, 2, run):
                 at = [lane + 2 * half + i + j for j in range(run)]
-                lanes += [*at, *(WIDTH + place for place in at)]
+                lanes += [*at, *(WIDTH + lane for lane in at)]
         pairs.append(builder.shuffle_vector(x, y, _mask(lanes)))
     return pairs
 
@@ -466,10 +466,10 @@ def _single_values(emit, groups, step, dtype):
     b = emit.builder
     found = ir.Constant(VECTOR if dtype == "f32" else ir.VectorType(I32, WIDTH), ir.Undefined)
     for i in range(WIDTH):
-        place = emit.moved(groups[i // _LANES], (step, i % _LANES))
+        address = emit.moved(groups[i // _LANES], (step, i % _LANES))
         if dtype == "f32":
-            value = emit.load(place, F32, 4)
+            value = emit.load(address, F32, 4)
         else:
-            value = b.zext(emit.load(place, I16, 2), I32)
+            value = b.zext(emit.load(address, I16, 2), I32)
         found = b.insert_element(found, value, ir.Constant(I32, i))
     return [found] if dtype == "f32" else [_halves(emit, found, dtype)[0]]

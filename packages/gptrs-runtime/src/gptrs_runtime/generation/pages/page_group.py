@@ -206,6 +206,7 @@ class PageGroup:
 
     def reserve(self, pages: int) -> None:
         """Reserve pages for a text, or release a negative number; `count` grows as needed."""
+        # Cached pages count as well: growing the buffers keeps prefixes that eviction would lose.
         self._promised += pages
         wanted = min(self.reserved + self.cached, self.layout.most_pages)
         if wanted > self.count:
@@ -237,6 +238,7 @@ class PageGroup:
     def hold(self, page: int, *, discounted: bool = False) -> None:
         """Add a holder to a page that has one or is cached."""
         was = self._is_orphan(page)
+        # A held page must not be evicted; it is cached again when its last holder lets go.
         self._cached.pop(page, None)
         self._holds[page] = self.holders(page) + 1
         if discounted:

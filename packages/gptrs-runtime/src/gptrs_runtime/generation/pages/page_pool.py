@@ -163,6 +163,7 @@ class PagePool:
                     group.hold(page, discounted=position < discounts[number])
                 text.tables[number].append(page or 0)
         text.blocks = list(prefix.blocks)
+        # Only whole blocks are shared so far; `_copied_start` adds the tokens of a partial one.
         text.tokens = list(tokens[: len(prefix.blocks) * self.page_size])
         return text, self._copied_start(text, prefix)
 
@@ -204,6 +205,7 @@ class PagePool:
         needed = -(-(text.length + count) // self.page_size)
         for number, group in enumerate(self.groups):
             table = text.tables[number]
+            # The last page is partly filled: other texts, or the index, may refer to its content.
             if begun < len(table):
                 copies += self._own(number, table, begun)
             while len(table) < needed:
@@ -217,6 +219,7 @@ class PagePool:
             self._remember(text, len(text.blocks))
         for number, group in enumerate(self.groups):
             table = text.tables[number]
+            # Pages before the window: backward until one that an earlier step released already.
             position = group.layout.first_seen(text.length, self.page_size) - 1
             while position >= 0 and table[position]:
                 group.release(table[position])
@@ -256,6 +259,7 @@ class PagePool:
         copies: list[PageCopy] = []
         for number, group in enumerate(self.groups):
             table = text.tables[number]
+            # From the end, so that later pages are evicted before the prefix they depend on.
             for page in reversed(table[-(-length // self.page_size) :]):
                 if page:
                     group.release(page)
