@@ -84,6 +84,7 @@ def time_limits(fields: ConfigFields) -> tuple[float, float | None]:
     if len(ends) != 2:
         raise fields.error("time_step_limit", "must be a list of two numbers")
     low, high = (ConfigFields({"time_step_limit": end}, "mamba2") for end in ends)
+    # JSON has no infinity; transformers 5 writes it as `_NO_END`.
     end = None if ends[1] in (_NO_END, math.inf) else high.number("time_step_limit")
     return low.number("time_step_limit"), end
 
@@ -98,6 +99,8 @@ class GatedNorm(Module):
 
     def __call__(self, x: Tensor, gate: Tensor) -> Tensor:
         """[N, C] twice -> [N, C]."""
+        # Gated before the norm (`norm_before_gate=False` of mamba_ssm); the weight covers the whole
+        # width, each norm one group.
         parts = split_heads(x * F.silu(gate), self._groups)
         return F.reshape(F.rms_norm(parts, epsilon=self._epsilon), x.shape) * self.weight
 
@@ -138,16 +141,19 @@ class Mixer(Module):
         gate, mixed, time = F.split(self.in_proj(x), self.projected)
         inner, into, out = F.split(self.activation(self.conv1d(mixed, recent)), self.convolved)
         time = F.clamp(F.softplus(time + self.time_bias), *self.limits)  # (N, H)
+        # The checkpoint stores log(-A); A is negative, so the state decays (Dao and Gu 2024).
         kept = F.exp(time * -F.exp(self.log_decay))
         inner = F.reshape(inner, (rows, groups * heads, width))
         added = inner * F.expand_dims(time, 2)
         inputs = [
             F.reshape(kept, (rows, groups, heads, 1, 1)),
             F.reshape(added, (rows, groups, heads, 1, width)),
+            # B and C belong to a group and broadcast over its heads, without copies.
             F.reshape(into, (rows, groups, 1, self.state_size, 1)),
             F.reshape(out, (rows, groups, 1, self.state_size, 1)),
         ]
         told = states.recurrent(_advance, inputs, (groups, heads, self.state_size, width))
+        # `D` skips the state: it multiplies the input before the time step scales it.
         told = F.reshape(told, inner.shape) + inner * F.expand_dims(self.skip, 1)
         return self.out_proj(self.norm(F.reshape(told, gate.shape), gate))
 
@@ -216,6 +222,7 @@ def _advance(
     state: Tensor, kept: Tensor, added: Tensor, into: Tensor, out: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return the next state, (G, H / G, S, P), and the output, (G, H / G, P)."""
+    # The output reads the new state, so a token sees its own input.
     after = state * kept + into * added
     return after, F.sum(after * out, axis=2)
 

@@ -112,6 +112,7 @@ class Angles(Struct, frozen=True):
 
     def __call__(self, x: Tensor) -> Tensor:
         """[B, H, T, D] -> the same."""
+        # Interleaved pairs, unlike Llama's halves: components 2i and 2i + 1 turn together.
         return F.rotary(x, self.cos, self.sin, interleaved=True)
 
 
@@ -153,6 +154,7 @@ class FeedForward(Module):
         x = self.fc1(x)
         if not self._gated:
             return self.fc2(self._activation(x))
+        # The gate is the second half here; Llama's `swiglu` layout has it first.
         values, gate = F.split(x, 2, axis=2)
         return self.fc2(self._activation(gate) * values)
 

@@ -133,6 +133,7 @@ class Attention(Module):
 
     def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """[N, T, C] of N windows, an f32 mask [N, 1, T, T] -> [N, T, C]."""
+        # Computed from the window: files store the index as a buffer, which says nothing new.
         bias = F.take(self.table, tensor(relative_index(self._window, self._window)))  # (T, T, H)
         bias = F.expand_dims(F.transpose(bias, (2, 0, 1)), 0)
         added = bias if mask is None else bias + mask
@@ -150,6 +151,8 @@ def relative_index(height: int, width: int) -> np.ndarray:
 
 def shift_mask(height: int, width: int, window: int, shift: int) -> np.ndarray:
     """Return the mask of tokens that must not see each other after the shift, f32 [N, 1, T, T]."""
+    # After the roll, a window at the end holds tokens of up to three regions per axis that were not
+    # neighbours; only tokens of one region may see each other (Liu et al. 2021, figure 4).
     regions = [
         (np.arange(size) >= size - window).astype(int) + (np.arange(size) >= size - shift)
         for size in (height, width)
@@ -187,6 +190,7 @@ class Layer(Module):
     def _attended(self, x: Tensor) -> Tensor:
         batch, height, width, channels = x.shape
         window = self._window
+        # A single window covers the axis: shifted, it would only be cut up (as in transformers).
         shift = 0 if min(height, width) <= window else self._shift
         x = rolled(filled_up(x, (1, 2), window), shift)
         full = x.shape
@@ -260,6 +264,7 @@ class Swin(ImageEncoder):
             require_image_size("swin", config.image_size, images)
         least = min(-(-size // config.patch_size) for size in images.shape[2:])
         for _ in config.depths[1:]:
+            # Each stage halves the grid, rounding up, since `Merging` pads odd sizes.
             least = (least + 1) // 2
         if least < config.window_size:
             height, width = images.shape[2:]

@@ -106,6 +106,8 @@ class RelativeBias(Module):
         """Return the bias [1, H, T, S] of queries at the positions from `position` on."""
         query = F.arange(queries) if position is None else F.arange(queries) + position
         distance = F.reshape(F.arange(keys), (1, keys)) - F.reshape(query, (queries, 1))
+        # All distances beyond `max_distance` share the last bucket, so a table of these distances
+        # suffices for any length.
         clipped = F.clamp(distance, -self._most, self._most if self._both_ways else 0)
         table = F.take(self.embedding.table(), tensor(self._buckets))  # (distances, H)
         bias = F.take(table, clipped + self._most)  # (T, S, H)
@@ -119,6 +121,7 @@ def _buckets(config: T5Config, *, both_ways: bool) -> np.ndarray:
     half = count // 2 if both_ways else count
     far, exact = np.abs(distance), half // 2
     with np.errstate(divide="ignore"):
+        # In f32 as in transformers, so that distances at a border fall into the same bucket.
         growth = np.log(far.astype(np.float32) / np.float32(exact))
     growth = growth / np.float32(math.log(most / exact)) * np.float32(half - exact)
     large = exact + np.where(far < exact, 0, growth).astype(np.int64)
@@ -181,6 +184,8 @@ class Block(Module):
         """[B, S, C] and a mask of `F.attention`, f32 [B, H, S, S] -> [B, S, C]."""
         attention, normed = self.attention, self.attention_norm(x)
         keys, values = attention.keys_values(normed)
+        # Unscaled: T5 has the factor 1 / sqrt(D) in the initialization of its query weights
+        # (`_init_weights` of transformers).
         mixed = F.attention(attention.query(normed), keys, values, mask=mask, scale=1.0)
         x = x + attention.merged(mixed)
         return x + self.mlp(self.norm(x))
@@ -207,6 +212,7 @@ class Stack(Module):
         name = "layer.0.SelfAttention.relative_attention_bias"
         self.bias = [
             RelativeBias(config, blocks / index / name, both_ways=not decoder)
+            # Only the first layer stores a bias, which all layers share; umT5 has one for each.
             for index in range(count if config.every_layer else 1)
         ]
         self.final_layer_norm = RMSNorm(params / "final_layer_norm", config.d_model, config.epsilon)
@@ -215,6 +221,7 @@ class Stack(Module):
         """[B, S, C], i1 [B, S] -> [B, S, C]."""
         batch, length = mask.shape
         seen = F.reshape(mask, (batch, 1, 1, length))
+        # One mask per bias, not per layer: layers with a shared bias share its mask.
         masks = [F.where(seen, bias(length, length), -math.inf) for bias in self.bias]
         for index, block in enumerate(self.block):
             x = block.read(x, masks[index % len(masks)])
@@ -253,6 +260,7 @@ class T5(Seq2SeqModule):
     def logits(self, x: Tensor) -> Tensor:
         """[..., C] -> [..., V]."""
         if self.config.scales_output:
+            # Rescales the states for the tied embedding, as in `transformer.py` of Mesh TensorFlow.
             x = x * self.config.d_model**-0.5
         return self.lm_head.unembed(x)
 

@@ -144,6 +144,7 @@ class FrameConvolution(Module):
         self.weight = params.tensor("conv.weight", (outputs, inputs, kernel))
         self.bias = params.tensor("conv.bias", (outputs,)) if config.conv_bias else None
         self._over_time = config.group_norm
+        # With group norm only the first convolution has a norm; with layer norm all have.
         has_norm = not config.group_norm or not number
         self.layer_norm = LayerNorm(params / "layer_norm", outputs, _EPSILON) if has_norm else None
         self._activation = ACTIVATIONS[config.feat_extract_activation]
@@ -172,6 +173,7 @@ def normalized_over_time(x: Tensor, counts: Tensor) -> Tensor:
 
     Equals torch's `GroupNorm` with a group per channel on the sound without padding.
     """
+    # Statistics of the sound alone, or results would depend on the padding of the batch.
     sound = F.cast(is_sound(x, counts), x.dtype)
     total = F.reshape(F.cast(counts, x.dtype), (x.shape[0], 1, 1))
     mean = F.sum(x * sound, axis=1, keepdims=True) / total
@@ -203,6 +205,8 @@ class Positions(Module):
         weight = kernels() if isinstance(kernels, NormedWeight) else kernels
         outputs, width, kernel = weight.shape
         share = outputs // self._groups
+        # torch pads both sides by K / 2 and drops the last frame of even kernels; this pads one
+        # less instead.
         sides = (kernel // 2, (kernel - 1) // 2)
         parts = [
             convolved(

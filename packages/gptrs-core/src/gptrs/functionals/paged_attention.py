@@ -131,8 +131,10 @@ def paged_attention(
     wide = dtypes.f64 if dtypes.f64 in (query.dtype, key_pool.dtype) else dtypes.f32
     _require_sinks(sinks, TensorType(wide, (heads,)))
     factor = 1 / math.sqrt(head_dim) if scale is None else scale
+    # Queries are scaled once, not the scores of every key.
     queries = primitives.mul(converted(query, wide), splat(factor, wide, query.shape))
     table, starts, lengths = (converted(x, dtypes.si32) for x in (page_table, row_starts, lengths))
+    # A loop over texts, since each has its own pages.
     step = _step(queries, (key_pool, value_pool), starts, sinks, window, softcap)
     value_dim = value_pool.shape[3] - vector_bytes(value_pool.type)
     nothing = splat(0, query.dtype, (rows, heads, value_dim))
@@ -170,6 +172,8 @@ def _step(
         row = primitives.iota((rows,), 0, dtypes.si32)
         position = primitives.add(row, expand(primitives.sub(length, end), row.shape))
         seen = _seen(position, position, keys, window)
+        # Values of unseen positions may be NaN, and 0 * NaN is NaN: a probability of 0 does not
+        # hide them.
         used = _seen(_vector(first), _vector(last), values, window)
         mixed = _mixed(_scores(grouped, keys, softcap), seen, _where(used, values), sinks)
         mixed = converted(primitives.reshape(mixed, found.shape), found.dtype)
@@ -228,6 +232,7 @@ def _with_sinks(scores: Tensor, sinks: Tensor) -> Tensor:
     largest = finite_peak(largest)
     exponentials = primitives.exp(primitives.sub(scores, expand(largest, shape)))
     total = primitives.reduce(exponentials, "sum", [3], keepdims=True)
+    # The sink takes part in the sum only: its value is 0.
     total = primitives.add(total, primitives.exp(primitives.sub(sink, largest)))
     return primitives.div(exponentials, expand(positive_total(total), shape))
 

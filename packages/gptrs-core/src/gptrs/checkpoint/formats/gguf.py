@@ -124,6 +124,7 @@ class GgufFile(MappedTensors):
     def read(self, name: str) -> np.ndarray:
         type_ = self.type_of(name)
         if type_.size and (self.quantized(name) is not None or self._is_moved(name)):
+            # Decoded in pieces of rows, which bounds the memory of intermediates.
             array = np.concatenate(list(self._stored_rows(name)))
             array = _transposed(array) if self._mappings[name].transposed else array
             array = np.ascontiguousarray(array).reshape(type_.shape)
@@ -191,6 +192,7 @@ class GgufFile(MappedTensors):
 
         The codes are mostly followed by the other parts, which are therefore extracted with them.
         """
+        # The parts of one tensor are kept between calls; threads must not drop each other's.
         with self._cutting:
             of, parts = self._cut
             if of != name or part not in parts:
@@ -254,6 +256,7 @@ class GgufFile(MappedTensors):
     def _stored_rows(self, name: str) -> Iterator[np.ndarray]:
         """Yield the values of rows, in the order of the model."""
         quantized, tensor = self.quantized(name), self._tensors[name]
+        # Reordering moves rows across pieces, so all of them are needed before the first is known.
         if self._mappings[name].order is not None and math.prod(tensor.shape):
             whole = [self._values(blocks, quantized, tensor) for blocks in self._blocks(name)]
             yield self._in_order(name, np.concatenate(whole))
@@ -261,6 +264,8 @@ class GgufFile(MappedTensors):
         offset = self._mappings[name].offset
         for blocks in self._blocks(name):
             values = self._values(blocks, quantized, tensor)
+            # llama.cpp's converter adds 1 to the norms of Gemma, which it multiplies without an
+            # offset.
             yield values if not offset else (values - values.dtype.type(offset))
 
     def _values(

@@ -59,6 +59,8 @@ class MappedTensors:
         self._entries = dict(entries)
         try:
             mapping = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
+            # A descriptor of our own: the caller closes its one, and reopening by path could find
+            # another file.
             self._descriptor = os.dup(descriptor)
         except (OSError, ValueError) as problem:
             if isinstance(problem, OSError) and problem.errno == errno.ENOMEM:
@@ -192,6 +194,7 @@ class MappedTensors:
             data = read_at(self._descriptor, size, self.entry(name).offset + start)
         except OSError as problem:
             raise refused(str(self.path), name, str(problem.strerror)) from problem
+        # A short read is the end of the file: it shrank after it was opened.
         if len(data) != size:
             self._require_same_size(name, os.fstat(self._descriptor).st_size)
             raise refused(str(self.path), name, "the file became shorter while it was read")
@@ -206,6 +209,8 @@ class MappedTensors:
         if self._mapping is None:
             return
         status = os.fstat(self._descriptor)
+        # The ctime would also change when the file is renamed, or replaced by a renamed one, which
+        # does no harm: the mapping keeps the old content.
         if (status.st_size, status.st_mtime_ns) != (self.size, self._written_ns):
             raise changed_in_use(str(self.path), self.size, status.st_size)
 
