@@ -67,6 +67,7 @@ def make_private(folder: Path) -> None:
     """Create a directory closed to others, or close an existing one; OSError as in
     `private_folder`."""
     folder.mkdir(mode=0o700, exist_ok=True)
+    # `lstat`: a link could lead into a folder of another user.
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         reason = "it must be a directory that belongs to this user"
@@ -96,6 +97,8 @@ def read_own(path: Path, most: int) -> bytes | None:
     None if it is not a regular file, or has more than `most` bytes. PermissionError as in
     `require_own`, other OSErrors as `open` raises them.
     """
+    # Checked on the open descriptor: between a check by name and `open`, the file could be
+    # replaced.
     with os.fdopen(os.open(path, OPEN_FLAGS), "rb") as file:
         status = os.fstat(file.fileno())
         require_own(status)
@@ -123,6 +126,7 @@ def unsealed(name: str, data: bytes) -> bytes | None:
 
 
 def _seal(name: str, content: bytes) -> bytes:
+    # The length in front keeps names and contents apart: no other pair has the same bytes.
     digest = hashlib.sha256(f"{len(name.encode())}:{name}\n".encode())
     digest.update(content)
     return digest.digest()
@@ -141,6 +145,7 @@ def whole_file(path: Path) -> Generator[int]:
             yield descriptor
         finally:
             os.close(descriptor)
+        # Not synced: a lost entry is only made again, and the seal detects a truncated one.
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):

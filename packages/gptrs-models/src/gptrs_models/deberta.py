@@ -174,6 +174,8 @@ def distance_buckets(config: DebertaConfig) -> np.ndarray:
     found = distance
     if config.buckets:
         middle = config.buckets // 2
+        # In f32 and with the ceiling, as in transformers, so that every distance falls into the
+        # same bucket; `maximum` avoids the logarithm of 0.
         far = np.maximum(np.abs(distance), middle).astype(np.float32)
         growth = np.log(far / np.float32(middle)) / np.log(np.float32((config.most - 1) / middle))
         large = np.ceil(growth * np.float32(middle - 1)).astype(np.int64) + middle

@@ -127,11 +127,14 @@ class DeltaNet(Module):
         inputs = [
             F.reshape(kept, one),
             F.reshape(F.sigmoid(rate), one),
+            # Only queries are scaled: a scaled key would change what the delta rule takes out of
+            # the state.
             F.reshape(_unit(query, groups) * key_dim**-0.5, (rows, groups, 1, key_dim, 1)),
             F.reshape(_unit(key, groups), (rows, groups, 1, key_dim, 1)),
             F.reshape(value, (rows, groups, heads, 1, value_dim)),
         ]
         found = states.recurrent(_advance, inputs, self.shape)  # (N, K, R, 1, V)
+        # Gated after the norm, unlike Mamba 2.
         found = self.norm(F.reshape(found, (rows, groups * heads, value_dim)))
         found = found * F.silu(F.reshape(gate, found.shape))
         return self.out_proj(F.reshape(found, (rows, groups * heads * value_dim)))
@@ -143,6 +146,8 @@ class DeltaNet(Module):
         if not self.joined:
             flat, gate, rate, time = (each(x) for each in self.into)
             return flat, gate, F.reshape(rate, one), F.reshape(time, one)
+        # The rows of the joined matrix are grouped by key head: query, key, values and gates of one
+        # head are adjacent.
         mixed = F.reshape(self.into[0](x), (rows, groups, 2 * (key_dim + width)))
         *parts, gate = F.split(mixed, [key_dim, key_dim, width, width])
         flat = F.concat([F.reshape(each, (rows, -1)) for each in parts], axis=1)
@@ -153,6 +158,8 @@ class DeltaNet(Module):
 def _unit(x: Tensor, heads: int) -> Tensor:
     """L2-normalize the vectors of heads, [N, K * D] -> [N, K, D]."""
     x = F.reshape(x, (x.shape[0], heads, -1))
+    # Epsilon is added to the sum of squares, unlike in `F.l2_normalize`, where it bounds the
+    # length.
     return x * F.rsqrt(F.sum(x * x, axis=-1, keepdims=True) + _EPSILON)
 
 
@@ -161,6 +168,7 @@ def _advance(
 ) -> tuple[Tensor, Tensor]:
     """Return the next state, (K, R, D, V), and its output for the query, (K, R, 1, V)."""
     state = state * kept
+    # Decayed before it is compared with the value (gated delta rule, Yang et al. 2025).
     missing = (value - F.sum(state * key, axis=2, keepdims=True)) * rate
     state = state + key * missing
     return state, F.sum(state * query, axis=2, keepdims=True)

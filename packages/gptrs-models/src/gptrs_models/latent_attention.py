@@ -82,6 +82,8 @@ class LatentAttention(Module):
         compressed, shared = F.split(self.kv_a_proj(x), [latent.rank, latent.rotated])
         kept = split_heads(self.kv_a_layernorm(compressed), 1)  # (N, 1, rank)
         key = F.concat([kept, positions.rotate(split_heads(shared, 1))], axis=2)
+        # The pools of keys and values have vectors of one size, and keys are longer by the rotated
+        # part.
         value = F.pad(kept, [(0, 0), (0, 0), (0, latent.rotated)])
         mixed = F.slice_axis(cache.attend(query, key, value, scale=self.scale), 2, 0, latent.rank)
         mixed = F.matmul(F.swap_axes(mixed, 0, 1), F.swap_axes(values, 1, 2))  # (H, N, V)
@@ -96,5 +98,6 @@ class LatentAttention(Module):
 
 def scale_of(head_dim: int, factor: float, all_dims: float) -> float:
     """Return the factor of scores; `mscale_all_dim` of YaRN increases it with the context."""
+    # Squared below, since YaRN's temperature applies to queries and keys (Peng et al. 2023).
     growth = 0.1 * all_dims * math.log(factor) + 1.0 if all_dims and factor > 1 else 1.0
     return head_dim**-0.5 * growth * growth

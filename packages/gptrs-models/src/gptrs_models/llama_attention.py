@@ -85,12 +85,15 @@ class Attention(Module):
         if not self.joined:
             parts = [self.q_proj(x), self.k_proj(x), self.v_proj(x)]
         elif self.groups:
+            # Each group has its query heads, its key head and its value head in a row (GPT-NeoX,
+            # BLOOM, Falcon).
             q_dim = self.q_dim // self.n_kv_heads
             groups = split_heads(self.qkv_proj(x), self.n_kv_heads)  # (N, K, (H / K + 2) * D)
             pieces = F.split(groups, [q_dim, self.head_dim, self.head_dim])
             parts = [merge_heads(piece) for piece in pieces]
         elif self.shards is not None:
             shards = split_heads(self.qkv_proj(x), self.shards)  # (N, shards, 3 * H / shards * D)
+            # Within a shard the order is query, value, key (CodeGen).
             query, value, key = (merge_heads(piece) for piece in F.split(shards, 3))
             parts = [query, key, value]
         else:
@@ -107,6 +110,7 @@ class Attention(Module):
             return query, key
         if not self.norm_over_width:
             return self.q_norm(query), self.k_norm(key)
+        # One norm over all heads together (OLMo 2), not one per head.
         query, key = self.q_norm(merge_heads(query)), self.k_norm(merge_heads(key))
         return split_heads(query, self.n_heads), split_heads(key, self.n_kv_heads)
 

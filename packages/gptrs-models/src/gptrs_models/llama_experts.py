@@ -58,8 +58,11 @@ class GroupedRouter(Module):
         scores = F.sigmoid(found) if self._routing.sigmoid else F.softmax(found, axis=-1)
         choice = scores if self.bias is None else scores + self.bias
         _, experts = F.top_k(self._in_groups(choice), chosen)
+        # The bias balances the load: it takes part in the choice only, not in the weights
+        # (DeepSeek-V3, Liu et al. 2024).
         weights = F.gather(scores, experts, axis=1)
         if normalized:
+            # Sigmoids of all chosen experts may underflow to 0, unlike a softmax.
             weights = weights / (F.sum(weights, axis=-1, keepdims=True) + self._routing.least)
         return weights * self._routing.scale, experts
 
@@ -70,11 +73,14 @@ class GroupedRouter(Module):
         if routing.groups == 1:
             return choice
         grouped = F.reshape(choice, (rows, routing.groups, experts // routing.groups))
+        # The score of a group: its best expert in DeepSeek-V2, the sum of its two best in V3, which
+        # has sigmoids.
         best, _ = F.top_k(grouped, 2 if routing.sigmoid else 1)
         _, groups = F.top_k(F.sum(best, axis=2), routing.chosen_groups)  # (N, k)
         own = F.reshape(F.arange(routing.groups), (1, 1, routing.groups))
         taken = F.equal(F.expand_dims(groups, 2), own)  # (N, k, G)
         taken = F.sum(F.cast(taken, dtypes.si32), axis=1) > 0
+        # -inf, since with a bias scores may be negative and 0 could win.
         kept = F.where(F.expand_dims(taken, 2), grouped, -math.inf)
         return F.reshape(kept, (rows, experts))
 

@@ -122,6 +122,8 @@ class ProcessorChain:
 
     def _seen(self) -> np.ndarray:
         tokens = self._tokens[: self._length]
+        # A view of the buffer that later tokens are appended to: a processor must not change the
+        # past.
         tokens.flags.writeable = False
         return tokens
 
@@ -142,6 +144,7 @@ class ProcessorChain:
         if not self._processors:
             return logits
         tokens = self._seen()
+        # Processors change logits in place, while scores are of the model's own logits.
         changed = logits.copy()
         for processor in self._processors:
             changed = _checked(processor, processor(tokens, changed), logits)
@@ -203,6 +206,7 @@ class RepetitionPenalty:
     ones."""
 
     def __init__(self, penalty: float) -> None:
+        # As f32, the penalty must neither become 0, a divisor, nor infinite.
         self._penalty = np.float32(np.clip(penalty, _F32.tiny, _F32.max))
         self._seen = TokenCounts()
 
@@ -211,6 +215,8 @@ class RepetitionPenalty:
         self._seen.update(tokens)
         seen = logits[self._seen.tokens]
         with np.errstate(over="ignore"):
+            # Dividing a negative logit would make the token likelier (CTRL divides all;
+            # transformers distinguishes signs).
             penalized = np.where(seen < 0, seen * self._penalty, seen / self._penalty)
         logits[self._seen.tokens] = _in_range(penalized, seen)
         return logits
@@ -279,6 +285,7 @@ class SuppressSequences:
     """Suppresses the last token of each sequence after the others, but never end tokens alone."""
 
     def __init__(self, sequences: Iterable[tuple[int, ...]], ends: Iterable[int]) -> None:
+        # As in transformers: a list that bans the end of the text alone would never let it end.
         alone = {(end,) for end in ends}
         self._sequences = [sequence for sequence in sequences if sequence not in alone]
 

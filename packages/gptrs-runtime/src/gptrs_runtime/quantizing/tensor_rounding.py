@@ -92,6 +92,7 @@ def round_affine(groups: np.ndarray, bits: int, rounding: Rounding) -> Rounded:
     if rounding == "nearest":
         return best
     error = _error(groups, best)
+    # The range shrinks around its middle: a bias moves freely, unlike a zero point.
     middle, half = (low + high) / 2, (high - low) / 2
     for shrink in _SHRINKS:
         first = _with_bias(groups, 2 * half * np.float32(shrink) / top, middle - half * shrink, top)
@@ -103,6 +104,7 @@ def round_affine(groups: np.ndarray, bits: int, rounding: Rounding) -> Rounded:
 def round_with_zero_point(groups: np.ndarray, bits: int, rounding: Rounding) -> Rounded:
     """Round f32 [N, size] to codes ui8 from 0 on, a scale f16, and a zero point si32 among them."""
     top = np.float32(2**bits - 1)
+    # The range must include 0, or the zero point would not be among the codes.
     low = np.minimum(groups.min(axis=1, keepdims=True), 0)
     high = np.maximum(groups.max(axis=1, keepdims=True), 0)
     best = _with_zero(groups, (high - low) / top, low, top, fit=False)
@@ -130,6 +132,7 @@ def _half(array: np.ndarray) -> np.ndarray:
 def _codes(groups: np.ndarray, scale: np.ndarray, bits: int) -> np.ndarray:
     """Return the nearest codes as f32."""
     half = 2 ** (bits - 1)
+    # One division per group rather than per weight.
     codes = groups * _ratio(np.ones_like(scale), scale)
     np.rint(codes, out=codes)
     return np.clip(codes, -half, half - 1, out=codes)
@@ -142,6 +145,7 @@ def _of_codes(codes: np.ndarray, scale: np.ndarray) -> Rounded:
 
 def _with_bias(groups: np.ndarray, scale: np.ndarray, bias: np.ndarray, top: np.float32) -> Rounded:
     stored, moved = _half(scale), _half(bias)
+    # Rounded with the stored f16 scale, which readers multiply with, not with the exact one.
     inverse = _ratio(np.ones_like(scale), stored.astype(np.float32))
     codes = np.clip(np.rint((groups - moved.astype(np.float32)) * inverse), 0, top)
     return _affine(codes, stored, moved)

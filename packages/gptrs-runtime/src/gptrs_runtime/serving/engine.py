@@ -99,9 +99,12 @@ class Engine:
         self._drafts = _checked_drafts(named, drafts or {})
         self._requests: weakref.WeakSet[AnswerStream] = weakref.WeakSet()
         self._accepting = True
+        # A forked child has no thread of the engine; its calls would wait forever.
         self._process = os.getpid()
         self._loop = EngineLoop(lanes, self._masks, most_wait)
         self._loop.start()
+        # The thread refers to the loop, not to the engine, so a forgotten engine is collected and
+        # its thread ends.
         self._finalizer = weakref.finalize(self, self._loop.stop)
 
     def __repr__(self) -> str:
@@ -245,6 +248,7 @@ class Engine:
     ) -> AnswerStream:
         self._requests.add(stream)
         self._loop.call(lambda: _begin(lane, stream, priority, client))
+        # Checked after the call is queued: if the thread ended in between, nobody would run it.
         if not self._loop.alive:
             stream.end(EngineClosedError("the engine ended"))
             stream.wake()

@@ -203,6 +203,7 @@ class EngineLoop:
         self._most_wait = most_wait
         self._looked = 0.0
         self._masks = masks
+        # `append` and `popleft` of a deque are atomic, so other threads need no lock.
         self._calls: deque[Callable[[], None]] = deque()
         self._wake = threading.Event()
         self._stopping = False
@@ -254,6 +255,8 @@ class EngineLoop:
         finally:
             self._stopping = True
             self._masks.close()
+            # After `_stopping` is set: requests that arrived meanwhile get an error instead of
+            # waiting.
             self._do_calls()
             for lane in self._lanes:
                 for stream in lane.streams:
@@ -274,6 +277,8 @@ class EngineLoop:
             _tell(lane.changed())
         if not any(stepped):
             self._wake.wait(_PAUSE_S if busy else None)
+        # Work queued after the wait and before this is not lost: the next turn runs `_do_calls`
+        # first.
         self._wake.clear()
 
     def _do_calls(self) -> None:

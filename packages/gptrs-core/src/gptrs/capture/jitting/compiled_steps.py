@@ -116,6 +116,7 @@ class CompiledSteps(Generic[StepT]):
 
     def find(self, key: StepKey) -> StepT | None:
         """Return the step of a call and count the call; None if there is no step."""
+        # Read once, without the lock: another thread may replace it at any time.
         last = self._last
         repeated = last is not None and last[0] == key
         found = last[1] if last is not None and repeated else self._bound.get(key)
@@ -159,6 +160,7 @@ class CompiledSteps(Generic[StepT]):
         call's sizes.
         """
         with self._lock:
+            # It may be of a step that is about to be dropped.
             self._last = None
             if symbolic is None:
                 entry = _Entry(key, step, 1, next(self._clock))

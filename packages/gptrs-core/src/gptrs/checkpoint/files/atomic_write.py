@@ -40,6 +40,7 @@ def atomic_file(
         mode = _mode(target)
         if mode is not None and not stat.S_ISREG(mode):
             raise error(f"cannot write {shown}: it is {kind_of(mode)}, a regular file is needed")
+        # By descriptor from here on: a folder that is renamed meanwhile stays the same one.
         folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
         with contextlib.ExitStack() as stack:
             stack.callback(os.close, folder)
@@ -59,8 +60,11 @@ def _staged(folder: int, name: str, mode: int | None) -> Generator[BinaryIO]:
         file.flush()
         if mode is not None:
             os.fchmod(descriptor, stat.S_IMODE(mode))
+        # The content before the name: after a power failure, the name must never mean a part of the
+        # file.
         os.fsync(descriptor)
         os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        # The new name is an entry of the folder, which is flushed separately.
         os.fsync(folder)
     except BaseException:
         remove(folder, temporary)

@@ -127,6 +127,7 @@ def _q5_k(blocks: np.ndarray) -> np.ndarray:
     """As Q4_K; bit i of 32 bytes in between is the fifth bit of the i-th 32 codes."""
     low, high = _words(blocks[:, 48:], 4, 4), _words(blocks[:, 16:48], 4)
     codes = np.empty((len(blocks), 8, 4), np.uint64)
+    # 8 codes per operation: bytes are processed as words of 64 bits, and no carry crosses them.
     codes[:, 0::2] = low & _LOW_HALVES
     codes[:, 1::2] = low >> np.uint64(4) & _LOW_HALVES
     for bit in range(8):
@@ -140,6 +141,7 @@ def _scales_of_k(blocks: np.ndarray) -> np.ndarray:
     The first 4 of each are the low bits of 8 bytes. The others have their low bits in the last 4
     bytes, and their 2 high bits above the first ones. A minimum is subtracted: a negative bias.
     """
+    # `get_scale_min_k4` of ggml-quants.c, for all 8 at once.
     first, mixed = blocks[:, 4:8], blocks[:, 12:16]
     return np.concatenate([first & 63, mixed & 15 | first >> 2 & 48], axis=1)
 
@@ -150,6 +152,7 @@ def _minima_of_k(blocks: np.ndarray) -> np.ndarray:
 
 
 def _factor_of_minima(blocks: np.ndarray) -> np.ndarray:
+    # ggml subtracts minima; parts have biases, which are added.
     return -_f16(2).cut(blocks)
 
 
