@@ -1,7 +1,7 @@
 """The JAX backend: a program becomes one function that XLA compiles for CPUs, GPUs and TPUs.
 
-And the way in: `from_jax(function, *examples)` and `load("model.stablehlo")` run what JAX wrote on
-any backend. The names are imported on first use, so that listing the plugin imports no JAX.
+Conversely, `from_jax(function, *examples)` and `load("model.stablehlo")` run functions and modules
+of JAX on any backend. Names are imported on first use, so that listing the plugin imports no JAX.
 """
 
 from __future__ import annotations

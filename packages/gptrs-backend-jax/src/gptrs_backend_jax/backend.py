@@ -105,7 +105,7 @@ class JaxBackend(KeptPrograms, Backend):
     def compile(self, program: Program, roles: Sequence[InputRole]) -> JaxExecutable:
         """Compile a program to one function of XLA.
 
-        UnsupportedError lists every op that has no lowering, UsageError says if a role is missing.
+        UnsupportedError lists every op without a lowering; UsageError for a missing role.
         """
         require_supported(self, program)
         expected = len(program.main.body.params)
@@ -131,7 +131,7 @@ class JaxBackend(KeptPrograms, Backend):
     def serialize(self, executable: Executable) -> bytes | None:
         """Return an executable as bytes, None on a mesh, and if JAX cannot serialize it.
 
-        An executable that was read itself is on disk already, as long as the file exists.
+        An executable that was itself read from disk is not written again while its file exists.
         """
         if not isinstance(executable, JaxExecutable) or self._grid is not None:
             return None
@@ -164,9 +164,9 @@ class JaxBackend(KeptPrograms, Backend):
         return GridCall(function, types, donated, heirs, self._grid, self._options)
 
     def to_device(self, array: np.ndarray) -> Buffer:
-        """Put `array` on the device; one of few bytes goes there with the program that reads it.
+        """Put `array` on the device; a small one is transferred with the program that reads it.
 
-        On a mesh it is whole on each device.
+        On a mesh it is replicated.
         """
         if self._grid is not None:
             native = array.astype(array.dtype.newbyteorder("="), copy=False)
@@ -182,7 +182,7 @@ class JaxBackend(KeptPrograms, Backend):
         return buffer.array if isinstance(buffer, HostValue) else None
 
     def copy(self, buffer: Buffer) -> Buffer:
-        """Return a copy of `buffer` where it is."""
+        """Return a copy of `buffer` on the same device."""
         if isinstance(buffer, HostValue):
             return HostValue(buffer.array.copy())
         with all_types(self.device):

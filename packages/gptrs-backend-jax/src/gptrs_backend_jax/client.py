@@ -50,8 +50,8 @@ def join_processes(
 ) -> None:
     """Meet the other processes, before JAX looks for devices; RuntimeError if it has.
 
-    JAX gets values that are None from the launcher; ValueError if it finds none. JAX ends this
-    process when another one ends, unless it is to `outlive` that.
+    JAX gets missing values (None) from the launcher; ValueError if there is no launcher. JAX ends
+    this process when another one ends, unless `outlive` is set.
     """
     if outlive:
         change_setting("jax_enable_recoverability", True)
@@ -107,7 +107,8 @@ def placed(array: np.ndarray, device: Device) -> Array:
 
 @cache
 def array_type() -> type[object]:
-    """Return the class of JAX's arrays: a look at it costs less than a question to `Array`."""
+    """Return the concrete class of JAX's arrays: comparing with it is faster than `isinstance` of
+    `Array`."""
     return cast("type[object]", type(_jax.device_put(np.zeros(1))))
 
 

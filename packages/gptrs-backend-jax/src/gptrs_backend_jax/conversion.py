@@ -122,8 +122,8 @@ def _integer_to_integer(x: Array, source: DType, target: DType) -> Array:
 
 
 MOST_BYTES = 1 << 16
-"""The largest array for which this pays: JAX needs 35 us to put one on a device, for any size, and
-less than one more to pass it when a program is called.
+"""The largest array passed with the call: JAX takes 35 us to put an array on a device, whatever its
+size, and less than 1 us more to pass it to a program.
 """
 
 _OF_TWO_LAYOUTS = frozenset(dtype.numpy for dtype in dtypes.ALL if dtype.bits == 4)
@@ -141,7 +141,7 @@ class HostValue:
         self._on_device: Array | None = None
 
     def on_device(self, device: Device) -> Array:
-        """Return it as an array of JAX, which is made once: for weights."""
+        """Return it as a JAX array, made once, since weights are passed repeatedly."""
         if self._on_device is None:
             self._on_device = placed(self.array, device)
         return self._on_device

@@ -176,7 +176,7 @@ def ignored_settings(settings: BackendSettings, device: Device) -> list[str]:
 
 
 def parallelism(device: Device) -> str:
-    """Return what XLA divides its work by on a CPU, in words that differ where it may."""
+    """Return a text that identifies how XLA divides work on a CPU."""
     if device.platform != "cpu":
         return ""
     threads = os.environ.get(THREADS), _started.get("cpu")

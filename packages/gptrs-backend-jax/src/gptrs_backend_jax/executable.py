@@ -178,7 +178,8 @@ class JaxExecutable(Executable):
     def serialized(self) -> SerializedProgram | None:
         """Return the program for other processes; None if JAX cannot serialize it.
 
-        What JAX has read it cannot write again: it would lack the functions of its kernels.
+        JAX cannot write a program again that it has read: the functions of its kernels would be
+        missing.
         """
         code = None if self._was_read else serialized(self._call)
         return None if code is None else SerializedProgram(code, self._recording.messages)
@@ -244,7 +245,7 @@ class JaxExecutable(Executable):
         return profiled(lambda: waited_for(self.run(inputs)), self._kernels, tell)
 
     def _values(self, inputs: Sequence[Buffer]) -> list[Array | np.ndarray]:
-        """Return what JAX is called with; UsageError for buffers of others.
+        """Return the arguments for JAX; UsageError for buffers of other backends.
 
         Types and shapes are left to JAX, which looks at them anyway.
         """
@@ -277,9 +278,9 @@ class JaxExecutable(Executable):
         inputs: Sequence[Buffer],
         bound: BoundInputs | None = None,
     ) -> tuple[list[Buffer], _Run | None]:
-        """Return the results for `values`, and what may fail.
+        """Start a run; return its results, and its pending check.
 
-        They stand for `inputs`, and for those that are `bound` after them.
+        `values` are the arguments for `inputs`, followed by those for the `bound` inputs.
         """
         try:
             with wide_types():
@@ -324,7 +325,7 @@ def _waited_for(results: list[Buffer], run: _Run | None) -> list[Buffer]:
 
 
 class _Run:
-    """A run that can fail: on the device is a number that says with what."""
+    """A run that can fail: a number on the device tells which check failed."""
 
     __slots__ = ("_failure", "_recording")
 

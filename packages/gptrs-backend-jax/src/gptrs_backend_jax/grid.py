@@ -39,7 +39,7 @@ class Grid:
         self._grid = _jax.make_mesh(sizes, names, axis_types=kinds, devices=self.devices)
 
     def sharding(self, sharding: Sharding) -> Any:
-        """Return how an array lies on the devices, as JAX says it."""
+        """Return the JAX form of a sharding."""
         return _jax.sharding.NamedSharding(self._grid, _jax.P(*sharding))
 
     def indices(self, shape: Sequence[int], sharding: Sharding) -> dict[int, list[Index]]:
@@ -123,7 +123,8 @@ class GridCall(Struct):
                 positions,
             )
         with wide_types(), warnings.catch_warnings():
-            # A donated input that fits no result is freed, which is what was asked for.
+            # A donated input that fits no result is freed, as intended, so JAX's warning is
+            # suppressed.
             warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
             made = _jax.jit(
                 self.function, donate_argnums=tuple(self.donated), out_shardings=positions

@@ -1,4 +1,4 @@
-"""Programs that XLA compiled, on disk: where JAX keeps them, their budget, their removal."""
+"""Compiled XLA programs on disk: JAX's cache folder, its budget, and removal."""
 
 from __future__ import annotations
 
@@ -195,7 +195,8 @@ def _our_sources() -> str:
 
 @cache
 def _processor() -> str:
-    """Return what the processor can do: code for one of a network may not run on another."""
+    """Return the features of the processor: machines that share a cache folder over a network may
+    differ."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

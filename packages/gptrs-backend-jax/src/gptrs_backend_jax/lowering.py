@@ -103,11 +103,11 @@ def from_accumulator(x: Array, accum: DType, out: DType) -> Array:
 
 
 _NO_PRODUCT = -0x5A5A5A5A
-"""The bits of a NaN that no multiplication gives, as an integer of the width of the float."""
+"""Bits of a NaN that no multiplication produces, as an integer of the float's width."""
 
 
 def unfused(product: Array) -> Array:
-    """Return `product`, f32 or f64, so that no compiler combines it with what follows.
+    """Return `product`, f32 or f64, in a form that no compiler fuses with following operations.
 
     LLVM contracts `a * b + c` to one operation that rounds once (FMA), for any precision set in
     XLA. An integer operation between them that changes nothing prevents that.
@@ -231,7 +231,7 @@ def scan(
     length: int,
     reverse: bool,
 ) -> tuple[Carried, Scanned]:
-    """Return the last carried value, and what all steps gave, stacked."""
+    """Return the last carried value, and the stacked results of all steps."""
     return cast(
         "tuple[Carried, Scanned]",
         _lax.scan(step, first, scanned, length=length, reverse=reverse),

@@ -172,8 +172,8 @@ class ProgramWalk(Struct):
     def _once(self, what: Hashable, call: Callable[..., Arrays], given: Arrays) -> Arrays:
         """Return the result of `call`, traced once for the same arrays, as are its checks.
 
-        The layers of a model look up the same rows of the same table, and XLA would check each
-        time, since each check names another error.
+        The layers of a model look up the same rows of the same table, and XLA would repeat the
+        check, since each check has its own error.
         """
         key = (what, *map(id, given))
         found = self._recorded.get(key)

@@ -74,7 +74,7 @@ class RefExecutable(Executable):
 
     def __init__(self, program: Program, table: OpTable[Kernel]) -> None:
         self._params = program.main.body.params
-        # Callees come before those that refer to them.
+        # Callees precede their callers.
         functions: dict[str, RegionBody] = {}
         for function in program.reachable():
             functions[function.name] = RegionBody(function.body, functions, table)
@@ -143,9 +143,9 @@ class RefBackend(Backend):
         return True
 
     def compile(self, program: Program, roles: Sequence[InputRole]) -> RefExecutable:
-        """Find the kernel of each instruction; the roles of the inputs change nothing here.
+        """Find the kernel of each instruction; the roles of inputs make no difference here.
 
-        UnsupportedError lists every op that has none, UsageError says if a role is missing.
+        UnsupportedError lists every op without a kernel; UsageError for a missing role.
         """
         require_supported(self, program)
         expected = len(program.main.body.params)

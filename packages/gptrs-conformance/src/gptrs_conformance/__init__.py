@@ -1,1 +1,1 @@
-"""The conformance kit: what a backend must do, stated as cases that it can be run on."""
+"""The conformance kit: the requirements on a backend, as executable cases."""

@@ -44,7 +44,7 @@ from gptrs_conformance.op_runner import Outcome
 
 _STEP = 1e-5
 _LARGEST = 4096
-"""Elements of a case: more would lie too close to each other."""
+"""Most elements of a case: more values would be too close to each other."""
 _POSITIVE = (e.Log, e.Log1p, e.Sqrt, e.Rsqrt, e.Pow)
 _NO_PRODUCTS = ("reduce_window", "scatter_reduce", "segment_reduce")
 
@@ -82,7 +82,7 @@ def _is_smooth(case: OpCase, operands: Sequence[TensorType]) -> bool:
 
 
 def run_derivative(backend: Backend, case: OpCase) -> Outcome:
-    """Run a case in both modes. Whatever the backend raises, an Outcome comes back."""
+    """Run a case in both modes; returns an Outcome whatever the backend raises."""
     try:
         with use_backend(backend):
             return _judged(case)
@@ -99,7 +99,7 @@ def run_derivative(backend: Backend, case: OpCase) -> Outcome:
 def _judged(case: OpCase) -> Outcome:
     random = np.random.default_rng(1)
     inputs = [_moderate(case, at, random) for at in range(len(case.inputs))]
-    if isinstance(case.op, e.Rem):  # which jumps where the ratio is whole
+    if isinstance(case.op, e.Rem):  # it jumps where the ratio is an integer
         inputs[0] = inputs[1] * (2 + random.uniform(0.2, 0.8, inputs[1].shape))
     moving = [at for at, array in enumerate(inputs) if array.dtype == np.float64]
     points = [inputs[at] for at in moving]

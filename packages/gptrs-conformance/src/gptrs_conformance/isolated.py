@@ -47,12 +47,11 @@ def run_isolated(
     progress: StepProgress | None = None,
     keep: Keep | None = None,
 ) -> Report:
-    """Run what `plan` says on the backend that `opened` gives, in `jobs` children at a time.
+    """Run `plan` on the backend returned by `opened`, in `jobs` child processes at a time.
 
-    A case may take so many `seconds`. `keep` gets the report now and then, and at the end. An
-    interrupt ends the run: the report is then not `complete`. What `opened` raises in a child is
-    raised here; BackendError if it ends the process. Where processes cannot fork, the kit runs in
-    this one.
+    A case may take `seconds`. `keep` gets the report from time to time, and at the end. An
+    interrupt ends the run with an incomplete report. Exceptions of `opened` in a child are raised
+    here; BackendError if it ends the process. If processes cannot fork, the kit runs in this one.
     """
     if "fork" not in multiprocessing.get_all_start_methods():
         with opened() as backend:

@@ -29,7 +29,7 @@ class OpCase(Struct, frozen=True, eq=False):
     expected: tuple[np.ndarray, ...]
     tolerance: Tolerance = EXACT
     label: str = ""
-    """Says in a report what the case is about."""
+    """A description for reports."""
     error: str | None = None
     regions: tuple[Region, ...] = ()
     functions: tuple[Function, ...] = ()

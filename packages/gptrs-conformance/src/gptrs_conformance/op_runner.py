@@ -30,7 +30,7 @@ class Outcome(Struct, frozen=True):
 
 
 def run_case(backend: Backend, case: OpCase) -> Outcome:
-    """Run one case. Whatever the backend raises, an Outcome comes back.
+    """Run one case; returns an Outcome whatever the backend raises.
 
     Refused means that `refusal` says so and `compile` raises UnsupportedError that names the op.
     Anything except the expected result, with equal types, in separate memory and with unmodified

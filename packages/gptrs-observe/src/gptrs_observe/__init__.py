@@ -1,1 +1,1 @@
-"""Observe running programs: `dump` writes each to a folder, `profile` sums up kernel times."""
+"""Observes running programs: `dump` writes each to a folder, `profile` sums up kernel times."""

@@ -1,4 +1,4 @@
-"""Attribution of the wall time of a profile to parts that add up to the total."""
+"""Attributes the wall time of a profile to parts that add up to the total."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Part(Struct, frozen=True):
 def attribution(profile: Profile) -> list[Part]:
     """Return the parts of the wall time, largest first, with the unattributed rest last.
 
-    Of the thread that began the profile; each part without the others.
+    Covers the thread that started the profile; parts do not overlap.
     """
     timed = any(program.kernels for program in profile.programs.values())
     sums: dict[str, float] = defaultdict(float)
@@ -78,7 +78,7 @@ def attribution(profile: Profile) -> list[Part]:
 
 
 _MODULE = re.compile(r"\.(?:input|output|attention)(?:@\d+)?$")
-"""The end of a name of what a module has."""
+"""Suffixes of the names of module values."""
 
 
 class TraceRequest(Struct, frozen=True):
@@ -144,9 +144,9 @@ class LensToken(Struct, frozen=True):
 def logit_lens(
     model: LoadedModel, states: Mapping[str, np.ndarray], count: int
 ) -> dict[str, list[LensToken]]:
-    """Return the likeliest `count` next tokens by each hidden state at the last position.
+    """Return the `count` likeliest next tokens by each hidden state at the last position.
 
-    Of the first text. Each state goes through the last norm and the head of the model
+    Uses the first text. Each state goes through the last norm and the head of the model
     (nostalgebraist 2020); the last one has been through the norm. ModelError for a model without
     these.
     """

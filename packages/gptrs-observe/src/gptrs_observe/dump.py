@@ -1,4 +1,4 @@
-"""Execution dumps: every compiled program, what the passes did to it, and each of its runs."""
+"""Execution dumps: every compiled program, the effect of passes, and each of its runs."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ _CHOOSE = "name a new or empty folder, or one of an earlier dump"
 class DumpFolder:
     """A folder for dumps, created if missing; several dumps may write to it concurrently.
 
-    UsageError for a folder that holds anything but an earlier dump; GptrsError for what the system
-    refuses, here and in every method.
+    UsageError for a folder with anything but an earlier dump; GptrsError if the system refuses an
+    operation, here and in every method.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

@@ -152,7 +152,7 @@ def error_fields(error: BaseException) -> dict[str, object]:
 def op_counts(program: Program) -> dict[str, int]:
     """Count the instructions of a program, in total and of each op, the most frequent first.
 
-    A composite is one instruction; what its decomposition has is not counted.
+    A composite counts as one instruction; its decomposition does not count.
     """
     inner = decompositions(program)
     counts = Counter(

@@ -1,4 +1,4 @@
-"""Hooks on the modules of a model: their inputs and outputs are read, or replaced."""
+"""Hooks on the modules of a model, which read or replace inputs and outputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gptrs.quoting import quoted
 from gptrs_runtime.loaded_model import LoadedModel
 
 Replacement = Callable[[Tensor], Tensor] | np.ndarray
-"""A function of the output of a module, or rows that replace its first ones."""
+"""A function of a module's output, or rows that replace its first rows."""
 
 
 def module_names(model: LoadedModel) -> list[str]:
@@ -34,8 +34,8 @@ class Hooks:
 
     `with hooks:` is the scope in which the model is watched. The model is captured and compiled
     once for these hooks, with additional results, then replayed: values change from call to call,
-    and so may the arrays of `replace`. In the scope blocks are compiled one by one, and not once
-    for all equal ones.
+    and so may the arrays of `replace`. In the scope, equal blocks are compiled separately instead
+    of once.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Hooks:
 
     @property
     def outputs(self) -> dict[str, np.ndarray]:
-        """The output of each module in its last run, by its name, after what replaces it."""
+        """The output of each module in its last run, by name, after replacement."""
         return self._values(".output")
 
     @property
@@ -102,9 +102,9 @@ class Hooks:
         return self._recording.found[f"{name}.output"].numpy()
 
     def put(self, name: str, value: np.ndarray) -> None:
-        """Let another array of the same type replace the output of a module; nothing is compiled.
+        """Change the array that replaces the output of a module; nothing is compiled.
 
-        UsageError for a module whose output no array replaces, and for another type.
+        UsageError for a module whose output is not replaced by an array, or for another type.
         """
         found = self._replace.get(name)
         if not isinstance(found, Tensor):
@@ -182,7 +182,7 @@ def _modules(model: LoadedModel) -> dict[str, Module]:
 
 
 def _first_rows(x: Tensor, rows: Tensor) -> object:
-    """Return `x` with its first rows replaced; `rows` itself where it does not fit."""
+    """Return `x` with its first rows replaced; `rows` itself if the sizes do not fit."""
     count = rows.shape[0] if rows.shape else 0
     if rows.dtype != x.dtype or rows.shape[1:] != x.shape[1:] or count == 0:
         return rows

@@ -80,7 +80,7 @@ class ProgramMemory(Struct):
         }
 
 
-# Which layer of a model a kernel belongs to, by the names of the weights that it reads.
+# The layer of a kernel, from the names of the weights it reads.
 
 
 _WEIGHT = re.compile(r"(?:derived_)*p\d+_(?P<path>.+)|(?:derived_)+(?P<derived>.+)")
@@ -170,7 +170,7 @@ class ProgramProfile(Struct):
 
     @property
     def share_of_kernels(self) -> float:
-        """Which part of its time passed within kernels."""
+        """The share of its time spent in kernels."""
         within = sum(totals.seconds for totals in self.kernels.values())
         return within / self.seconds if self.seconds else 0.0
 
@@ -346,7 +346,7 @@ class Profile(ExecutionTraceSink):
 
 @contextmanager
 def recording(profile: Profile) -> Generator[None]:
-    """Scope in which `profile` records all programs of the process; runs take longer meanwhile."""
+    """Scope in which `profile` records all programs of the process, which slows runs down."""
     install(profile)
     try:
         with spans_told(profile.after_span):

@@ -142,12 +142,12 @@ def _microseconds(seconds: float) -> float:
 
 @contextmanager
 def profiling(folder: str | Path | None = None, title: str = "") -> Generator[Profile]:
-    """Scope in which all programs of the process are profiled; runs take longer meanwhile.
+    """Scope in which all programs of the process are profiled, which slows runs down.
 
-    In the end the profile is written to `folder`, which is made before anything runs: report.html,
-    profile.json, profile.txt, trace.json for Perfetto, and profile.speedscope.json. Nothing is
-    written where no program ran. `title` describes the run. UsageError for a folder that cannot be
-    made or written to.
+    At the end, the profile is written to `folder`, which is created before anything runs:
+    report.html, profile.json, profile.txt, trace.json for Perfetto, and profile.speedscope.json.
+    Nothing is written if no program ran. `title` describes the run. UsageError for a folder that
+    cannot be created or written to.
     """
     with nullcontext() if folder is None else folder_made(Path(folder)):
         profile = Profile()
@@ -161,9 +161,9 @@ def profiling(folder: str | Path | None = None, title: str = "") -> Generator[Pr
 
 @contextmanager
 def folder_made(folder: Path, error: type[GptrsError] = UsageError) -> Generator[None]:
-    """Scope that begins by making the folder of a profile; `error` if that is not possible.
+    """Scope that first creates the folder of a profile; `error` if that fails.
 
-    A folder that it made and that is empty at the end is removed.
+    A folder that it created is removed if it is empty at the end.
     """
     made: list[Path] = []
     try:

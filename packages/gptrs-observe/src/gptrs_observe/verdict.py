@@ -37,7 +37,7 @@ class Verdict(Struct, frozen=True):
 
 
 def verdict_of(profile: Profile, limits: MachineLimits | None) -> Verdict:
-    """Return the verdict; shares of limits only where these are given."""
+    """Return the verdict; includes shares of the limits only if these are given."""
     tokens, rate = _tokens(profile)
     number, program = _costliest(profile)
     if program is None:

@@ -1,4 +1,4 @@
-"""Messages from the process that leads to those that follow: a head as JSON, and bytes."""
+"""Messages from the leading process to its followers: a JSON head, and bytes."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Leader:
 
 
 def lead(group: ProcessGroup) -> list[Follower]:
-    """Return the ways to all other processes, which call `follow` meanwhile.
+    """Return channels to all other processes, which call `follow` at the same time.
 
     The followers get the address, and a secret that authenticates them, from JAX.
     """
@@ -118,7 +118,7 @@ def lead(group: ProcessGroup) -> list[Follower]:
 
 
 def follow() -> Leader:
-    """Return the way from the process that leads, which calls `lead` meanwhile."""
+    """Return the channel from the leading process, which calls `lead` at the same time."""
     invitation = _told(None)
     deadline, problem = time.monotonic() + _MEET_S, "no address"
     while time.monotonic() < deadline:
@@ -188,7 +188,7 @@ def _told(invitation: Mapping[str, object] | None) -> dict[str, Any]:
 
 
 def _host_of(group: ProcessGroup) -> str:
-    """Return the host of the first process, nothing where a launcher knows it."""
+    """Return the host of the first process, empty if a launcher knows it."""
     return "" if group.count is None else group.coordinator.rpartition(":")[0].strip("[]")
 
 

@@ -1,4 +1,4 @@
-"""The backend of a process that follows: it does what the first one does, until that ends."""
+"""The backend of a follower process: it repeats what the first process does until that ends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FollowingBackend(Backend):
         self.mesh = backend.mesh
 
     def follow(self) -> None:
-        """Do what the first process does, until it ends; BackendError if it is gone."""
+        """Repeat what the first process does until it ends; BackendError if it is lost."""
         held: Held = {}
         with closing(self._leader):
             while True:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 _LEAVE_S: Final = 10
-"""How long the others have to end before this one does; JAX aborts those that do so later."""
+"""Seconds for the others to end before this process does; JAX aborts those that end later."""
 _WATCH_S: Final = 0.5
 """How often the connections to followers are checked."""
 
@@ -68,7 +68,7 @@ class Followers:
         self.forgotten: deque[int] = deque()
         """Numbers of dropped tensors; appended to from any thread."""
         self.lost: str | None = None
-        """Which of them is gone, as text."""
+        """A description of the process that was lost."""
         self._numbers = itertools.count(1)
         atexit.register(self.end)
         self._ended = threading.Event()
@@ -90,7 +90,8 @@ class Followers:
         return {"do": what, "forget": drop, **head}
 
     def _watch(self) -> None:
-        """Note the first one that is gone. They send nothing, so all that can come is an end."""
+        """Note the first lost process. Followers send nothing, so a readable socket means end of
+        file."""
         while self.lost is None and not self._ended.wait(_WATCH_S):
             gone = [way.number for way in self.ways if way.is_gone()]
             if gone and not self._ended.is_set():

@@ -72,8 +72,8 @@ def _product_of_keys(op: DotGeneral, ctx: LoweringContext, lhs: Array) -> Array 
 def _product_of_values(op: DotGeneral, ctx: LoweringContext, lhs: Array) -> Array | None:
     """[K, .., W, S], values [W, K, S, E] that are 0 where unused -> [K, .., E].
 
-    A weight of 0 leaves nothing of a number, but makes NaN of an infinite one. So if the result is
-    not finite, or a page occurs several times in the table, the pages are copied after all.
+    A weight of 0 cancels a finite number but turns an infinity into NaN. So if the result is not
+    finite, or a page occurs several times in the table, the pages are copied after all.
     """
     found = _used_pages(ctx, ctx.instruction.operands[1])
     if found is None:

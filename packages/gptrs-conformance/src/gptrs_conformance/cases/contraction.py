@@ -102,7 +102,7 @@ def _adds_in_f32(op: DotGeneral, dtype: DType) -> bool:
 
 
 def _least(out: DType) -> float:
-    """Return how much a result near zero may be off where the type has few small values."""
+    """Return the absolute error allowed near zero, where the type has few values."""
     return {"f8e4m3": 2.0**-9, "f8e5m2": 2.0**-16, "f16": 2.0**-24}.get(out.name, 0.0)
 
 

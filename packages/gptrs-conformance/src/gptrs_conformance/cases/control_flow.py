@@ -226,7 +226,7 @@ def call(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterator
 
 # Conformance rows of `composite`: a kind that no backend claims.
 #
-# The backend sees such a program as the product gives it one: with the composite inlined.
+# The backend sees such a program as in normal use: with the composite inlined.
 
 
 TYPE = TensorType(dtypes.f32, (2, 3))

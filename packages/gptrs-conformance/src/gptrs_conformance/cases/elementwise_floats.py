@@ -67,7 +67,7 @@ def binary(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterat
     edges = edge_floats(dtype)
     x, y = np.repeat(edges, len(edges)), np.tile(edges, len(edges))
     if op_class in (ops.Maximum, ops.Minimum):
-        # Which zero comes out of two of different signs is left open.
+        # Which of two zeros of different signs is the result is unspecified.
         keep = (x != 0) | (y != 0)
         x, y = x[keep], y[keep]
     yield _binary_case(op, x, y, "edges")

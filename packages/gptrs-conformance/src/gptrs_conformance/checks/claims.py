@@ -24,11 +24,11 @@ from gptrs_conformance.uses import ALL_USES
 
 
 def require_claims(functional: str, backend: Backend) -> None:
-    """Raise CheckFailure where a claimed call is not close to what its decomposition gives.
+    """Raise CheckFailure if a claimed call differs too much from its decomposition.
 
-    Every use of the functional is run both ways in f32, and one of each other float type. A backend
-    without a claim of it has nothing to show. UnsupportedError, with the reasons, for one that
-    knows the composite and declines it in each use: such a claim never fires.
+    Every use of the functional is run both ways in f32, and one use in each other float type. A
+    backend that does not claim it passes. UnsupportedError, with the reasons, for a backend that
+    knows the composite but declines every use: such a claim never fires.
     """
     reasons: dict[str, None] = {}
     fired: set[DType] = set()
@@ -66,7 +66,7 @@ def captured(use: Use, arrays: Arrays) -> Program:
 
 
 def _claims(program: Program, functional: str, backend: Backend) -> Iterator[Claimed]:
-    """Yield what the backend says of each call of the functional, those in functions included."""
+    """Yield the backend's decision on each call of the functional, including calls in functions."""
     for function in program.functions:
         for made in function.body.walk():
             if isinstance(made.op, Composite) and made.op.title == functional:

@@ -1,4 +1,4 @@
-"""Precisions of products: what those say that a backend lets users choose."""
+"""Checks of the precisions that a backend offers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def bf16_rounds_both_sides(backend: Backend) -> None:
 
 
 def _rounded(x: np.ndarray) -> np.ndarray:
-    """Return the nearest bf16 of each number, the even one of two."""
+    """Round each number to the nearest bf16, ties to even."""
     bits = x.view(np.uint32)
     odd = bits >> np.uint32(16) & np.uint32(1)
     rounded = bits + np.uint32(0x7FFF) + odd & np.uint32(0xFFFF0000)

@@ -75,7 +75,8 @@ def submitted_runs_take_bound_weights(backend: Backend) -> None:
 
 
 def _first_failing(executable: Executable, inputs: list[Buffer]) -> Callable[[], None]:
-    """Begin a run that fails; return what raises its error, which may be `submit` itself."""
+    """Start a run that fails; return the callable that raises its error, which may be `submit`
+    itself."""
     try:
         _, run = executable.submit(inputs, None)
     except ExecutionError:

@@ -24,7 +24,7 @@ from gptrs_conformance.program_generator.dice import Dice
 from gptrs_conformance.program_generator.symbols import common_sizes, with_symbols
 
 PROGRAMS = 80
-"""How many random programs a backend with symbols is given; another gets one of each group."""
+"""Number of random programs for backends with symbols; others get one per group."""
 _GROUP = 10
 _SIZES_A_PROGRAM = 3
 
@@ -33,8 +33,8 @@ def require_all_sizes(backend: Backend, program: Program, seed: int) -> int:
     """Raise CheckFailure unless `program` with symbols gives the same results as specialized.
 
     It is optimized and compiled with symbols; for several sizes that the guards accept, each result
-    is compared bit for bit with that of the specialized program. Returns the number of those; 0 for
-    a program that has no size of 2 or more.
+    is compared bit for bit with that of the specialized program. Returns the number of sizes
+    compared; 0 for a program without a size of 2 or more.
     """
     sizes = common_sizes(program)
     if not sizes:
@@ -90,7 +90,7 @@ def _difference(found: list[np.ndarray] | str, expected: list[np.ndarray] | str)
 
 
 def _plain(array: np.ndarray) -> bytes:
-    """Return the bits, with one NaN for all, whose bits PTIR leaves open."""
+    """Return the bits, with all NaNs made equal, since PTIR leaves their bits open."""
     if dtypes.from_numpy(array.dtype).is_complex:
         return _plain(np.real(array)) + _plain(np.imag(array))
     if dtypes.from_numpy(array.dtype).is_float:

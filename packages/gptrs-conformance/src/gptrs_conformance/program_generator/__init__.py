@@ -1,9 +1,8 @@
 """Seeded random programs: well typed, running without an error, the same on every machine.
 
-One module an op family writes the instructions, `draft` keeps what is known of their values, and
-`programs` puts them together; callers may add steps of their own (`extra_steps`). An op without an
-emitter, a function in the module of its family, is written with the operands of its
-cases in the kit.
+One module per op family emits instructions, `draft` tracks facts about their values, and `programs`
+combines them; callers may add steps of their own (`extra_steps`). An op without an emitter in the
+module of its family gets the operands of its cases in the kit.
 """
 
 from gptrs_conformance.program_generator import contraction, control_flow, elementwise, layout

@@ -1,4 +1,4 @@
-"""A region in the making: instructions, the values they gave, and what is known of those."""
+"""A region under construction: instructions, their values, and facts about these."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Draft(Struct):
     facts: dict[Value, Facts] = field(default_factory=dict[Value, Facts])
 
     def attempt(self, step: Callable[[], Made]) -> Made | None:
-        """Return what a step makes; None if it declined, and then all is as before."""
+        """Return the result of a step; None, with all changes undone, if it declined."""
         marks = [(items, len(items)) for items in (self.params, self.instructions, self.values)]
         written = len(self.library.functions)
         try:

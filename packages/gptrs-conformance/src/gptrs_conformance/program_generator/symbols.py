@@ -1,4 +1,4 @@
-"""Programs with symbolic dims, made of programs with numbers: what stood for a size is a symbol."""
+"""Makes programs with symbolic dims from static ones by replacing sizes with symbols."""
 
 from __future__ import annotations
 

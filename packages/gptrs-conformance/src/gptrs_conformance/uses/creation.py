@@ -1,4 +1,4 @@
-"""Uses of what makes a tensor from numbers, or keeps elements by where they are."""
+"""Uses of functionals that make a tensor from numbers, or select elements by index."""
 
 # The table below is of lambdas, whose parameters have no types.
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false

@@ -1,4 +1,4 @@
-"""Uses of what cuts tensors into parts, puts them together, repeats and pads them."""
+"""Uses of functionals that split, join, repeat and pad tensors."""
 
 # The table below is of lambdas, whose parameters have no types.
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false

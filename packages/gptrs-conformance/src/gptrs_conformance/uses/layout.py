@@ -1,4 +1,4 @@
-"""Uses of what moves and converts elements."""
+"""Uses of functionals that move and convert elements."""
 
 # The table below is of lambdas, whose parameters have no types.
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false

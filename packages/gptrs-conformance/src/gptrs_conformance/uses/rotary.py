@@ -1,4 +1,4 @@
-"""Uses of rotary embeddings: their frequencies, their tables, and the turn itself."""
+"""Uses of rotary embeddings: frequencies, tables, and the rotation itself."""
 
 # The table below is of lambdas, whose parameters have no types.
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false

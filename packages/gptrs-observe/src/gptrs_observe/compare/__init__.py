@@ -1,1 +1,2 @@
-"""Compare models: `validation` runs model and reference, `agreement` says how far they differ."""
+"""Compares models: `validation` runs model and reference, `agreement` measures their
+differences."""

@@ -23,8 +23,8 @@ from gptrs_runtime.results import Number
 class Agreement(Struct, frozen=True):
     """The absolute errors of an array called `name`, of `type` in IR syntax.
 
-    `scale` is the range of the reference, its largest number less its smallest; where these are
-    equal, its magnitude.
+    `scale` is the range of the reference, largest minus smallest number; if these are equal, their
+    magnitude.
     """
 
     name: str
@@ -101,7 +101,7 @@ def _scale(values: np.ndarray) -> float:
     return float(finite.max() - finite.min()) or float(np.abs(finite).max())
 
 
-# How far the outputs of an imported model are from those expected.
+# Agreement of an imported model's outputs with expected ones.
 
 
 def output_agreements(
@@ -109,9 +109,9 @@ def output_agreements(
 ) -> tuple[Agreement, ...]:
     """Compare outputs by the names in `expected`.
 
-    Integers that differ are infinitely far apart relative to their range. UsageError if nothing
-    is expected, or of an output that there is not; ModelError if shapes or kinds of elements
-    differ.
+    Integers that differ are infinitely far apart relative to their range. UsageError if nothing is
+    expected, or for an expected output that does not exist; ModelError if shapes or kinds of
+    elements differ.
     """
     unknown = [name for name in expected if name not in ours]
     if unknown or not expected:
@@ -173,7 +173,7 @@ def summarize(name: str, state: np.ndarray) -> StateSummary:
     )
 
 
-# The distance of one model from another on a text, such as of a quantized one from the original.
+# The divergence of one model from another on a text, such as a quantized model from the original.
 
 
 _ROWS = 64

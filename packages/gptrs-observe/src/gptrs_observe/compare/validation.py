@@ -48,7 +48,7 @@ class Reference(Protocol):
 class ValidationOptions(Struct, frozen=True):
     """Options of a comparison: the tolerance is a share of the range of the numbers.
 
-    Language models go on greedily for `max_tokens`, or as far as their context goes.
+    Language models generate `max_tokens` greedy tokens, or up to the end of their context.
     """
 
     tolerance: float = 1e-4
@@ -190,17 +190,17 @@ def _greedy_tokens(lm: CausalLM, prompt: np.ndarray, count: int) -> np.ndarray:
         logits = texts.append([tokens[-1:]])
 
 
-# Values of two runs, and where they begin to differ.
+# Values of two runs, and the first value that differs.
 
 
 class TraceComparison(Struct, frozen=True):
     """The agreement of each value that both have, in the order of computation."""
 
     tolerance: float
-    """Largest error that is right, as a share of the range of the reference."""
+    """Tolerance, relative to the range of the reference."""
     values: tuple[Agreement, ...]
     alone: tuple[str, ...]
-    """Values that the other one does not have."""
+    """Values missing in the other run."""
 
     def holds(self, value: Agreement) -> bool:
         """Return whether all errors are within the tolerance."""
@@ -212,7 +212,7 @@ class TraceComparison(Struct, frozen=True):
         return next((value for value in self.values if not self.holds(value)), None)
 
     def up_to_mismatch(self) -> TraceComparison:
-        """Return it up to the first mismatch."""
+        """Return the comparison up to the first mismatch."""
         first = self.first_mismatch
         if first is None:
             return self
@@ -225,7 +225,7 @@ def compare_traces(
 ) -> TraceComparison:
     """Compare values by name; UsageError if none is in common, ModelError if shapes differ.
 
-    Images inside of our models have their channels last; they are compared as others have them.
+    Images inside our models are channels-last; they are compared channels-first.
     """
     common = [name for name in ours if name in theirs]
     if not common:

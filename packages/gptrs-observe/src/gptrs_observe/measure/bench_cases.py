@@ -1,4 +1,4 @@
-"""Pieces of work that are measured: ours, and what a peer must offer to do the same."""
+"""Benchmark cases, and the interface of peers that run the same work."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class PeerModel(Protocol):
 
 
 class Prefill:
-    """Reads a prompt to the choice of the first token; each run takes the next of `prompts`.
+    """Reads a prompt up to the choice of its first token; each run takes the next of `prompts`.
 
     Prompts should differ, so that none is found in a cache.
     """
@@ -183,7 +183,7 @@ class KnownPrefill:
 
 
 class ForwardCase:
-    """Runs the model once on an array that it takes: its logits, its vectors of tokens, its states.
+    """Runs the model once on an input: logits, token vectors, or states.
 
     ModelError for a model with none of these.
     """
@@ -196,7 +196,7 @@ class ForwardCase:
         """Nothing to do."""
 
     def run(self) -> None:
-        """All that comes out, as arrays of NumPy."""
+        """Return all outputs as NumPy arrays."""
         self._run(self._inputs)
 
 

@@ -83,10 +83,10 @@ def warm(
 ) -> Warmed:
     """Compile what `model` needs for prompts of these lengths and for text after them.
 
-    Returns what the caches did not have; all that is kept is on disk then. Each prompt is read as
-    `generate` reads it, a token follows, and `forward` runs once. The default lengths shrink to the
-    context of the model; ContextLengthError for a given one that does not fit in it, ModelError for
-    a model that cannot generate.
+    Returns the entries that the caches lacked; afterwards, everything is on disk. Each prompt is
+    read as `generate` reads it, a token follows, and `forward` runs once. The default lengths
+    shrink to the context of the model; ContextLengthError for a given one that does not fit in it,
+    ModelError for a model that cannot generate.
     """
     asked = _lengths_that_fit(lengths, model.causal_lm().context_length)
     tasks = {"prompt": _generate_after, "forward": _forward}
@@ -167,9 +167,9 @@ def _lengths_that_fit(lengths: Sequence[int] | None, context: int) -> list[int]:
 
 
 def _generate_after(model: LoadedModel, length: int) -> None:
-    # Another token for each length: what the cache has of a prompt would not be read again.
+    # Another token for each length: cached parts of a prompt would not be read again.
     prompt = [length % model.causal_lm().vocab_size] * length
-    # The second new token is not read, so that it need not fit into the context.
+    # The second new token is never read, so it need not fit into the context.
     options = GenerationOptions(2, Sampling(0.0), ignore_eos=True, context_shift=True)
     for _ in TextStream(model, prompt, options):
         pass

@@ -52,7 +52,7 @@ class LoadRun(NamedTuple):
 
 
 class Spread(Struct, frozen=True):
-    """A median, and between what lies the middle half."""
+    """A median and the interquartile range."""
 
     median: float
     low: float

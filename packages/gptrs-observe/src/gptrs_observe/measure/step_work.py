@@ -1,4 +1,4 @@
-"""The work of a compiled step: the weights that it reads, and its operations."""
+"""The work of a compiled step: bytes of weights read, and operations."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _Programs(ExecutionTraceSink):
 
 
 _programs = _Programs()
-"""Of all measurements: a later one runs what an earlier one compiled."""
+"""Executables shared by all measurements, so that a later one runs what an earlier one compiled."""
 
 
 def first_run(case: BenchCase) -> tuple[float, list[WorkOfStep | None]]:
@@ -114,7 +114,7 @@ def _work(program: Program, roles: Sequence[InputRole]) -> WorkOfStep | None:
     return WorkOfStep(sum(weights), work.arithmetic)
 
 
-# How fast the machine is at the most: measured by the backend where it can, else with NumPy.
+# The machine's limits, measured by the backend if it can, else with NumPy.
 
 
 _READ_ELEMENTS = 32 << 20
@@ -156,7 +156,7 @@ def _best(run: Callable[[], object]) -> float:
     return min(seconds)
 
 
-# Seconds become figures: a row of a table, with rates and the share of what the machine can do.
+# Turns seconds into table rows with rates and the share of the machine's limit.
 
 
 class Row(Struct, frozen=True):

@@ -30,7 +30,7 @@ LEAST = 3
 SHORTEST = 4
 """Instructions of a layer at least, unless it is a call: fewer are no layer."""
 _TRIES = 4
-"""Periods that are tried at an instruction: the distances to the next ones that are alike."""
+"""Most periods tried at an instruction: distances to the next similar instructions."""
 
 
 class Repeat(Struct, frozen=True):
@@ -128,10 +128,10 @@ def _wiring(
     instructions: Sequence[Instruction],
     origin: dict[Value, int],
 ) -> list[int]:
-    """Return where each operand of the layer from `start` on is made.
+    """Return the origin of each operand of the layer at `start`.
 
-    In the layer itself: its position there. In an earlier layer: -1 less the distance to it. Before
-    the `first` layer: -1.
+    Within the layer, its index there; in an earlier layer, -1 minus the distance to it; before the
+    `first` layer, -1.
     """
     indices = [
         origin.get(operand, -1)

@@ -215,8 +215,8 @@ class InstructionTimes(Struct, frozen=True):
 def read_times(path: Path, program: Program) -> InstructionTimes:
     """Return the times in a profile.json; UsageError if it is not one, or of other programs.
 
-    A kernel belongs to the instructions whose op it ends with, and whose result has the type that
-    it writes; several of them share its time. Symbols stand for any size.
+    A kernel belongs to the instructions with its last op and its result type; several such
+    instructions share its time. Symbols match any size.
     """
     kernels = _kernels(path)
     total = sum(seconds for _, _, seconds in kernels) or 1.0

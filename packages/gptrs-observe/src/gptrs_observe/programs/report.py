@@ -238,7 +238,7 @@ class PassReport(Struct, frozen=True):
     equations: dict[str, str]
     """Summaries of the rewrites of the pass, by name; empty for a pass without rewrites."""
     fired: dict[str, int]
-    """Applications by rewrite; without those that were never applied."""
+    """Applications by rewrite, omitting rewrites never applied."""
     declined: Sequence[DeclinedRewrite]
 
 
