@@ -82,6 +82,7 @@ class Derivation(Struct, frozen=True):
         sources = [leaves[number] for number in self.recipe.inputs]
         parents = [source for source in sources if isinstance(source, Parameter)]
         assert len(parents) == len(sources), "only parameters are folded"
+        # By content, not by identity: two programs over the same weights share the derived one.
         content = b"".join(parent.key.to_bytes(16, "little") for parent in parents)
         key = int.from_bytes(
             hashlib.blake2b(self.computation.digest + content, digest_size=16).digest(), "little"
@@ -95,6 +96,8 @@ class Derivation(Struct, frozen=True):
             buffers = [parent.buffer(keep=parent in held) for parent in parents]
             (result,) = self.computation.executable.run(buffers)
             for parent, buffer in zip(parents, buffers, strict=True):
+                # A mapped source was read only for this; its pages would count as memory of the
+                # process.
                 if not parent.loaded:
                     parent.release_pages(buffer)
             return result
@@ -356,6 +359,7 @@ class _Compiler(Struct):
             for source in inputs
         ]
         need = MemoryNeed(split.program, roles)
+        # Before the backend compiles, which may take seconds.
         need.require(guards.example if guards else {})
         kept = None if self.kept is None else (self.kept, guards.guards if guards else ())
         with span("compile", self.request.origin):

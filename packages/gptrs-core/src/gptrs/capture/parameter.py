@@ -128,6 +128,7 @@ class Parameter:
 
     def acquire(self) -> Buffer:
         """Return the weight in the memory of its backend, held until `release`."""
+        # Only one thread reads the weight: a second buffer would double its memory.
         with self._lock:
             if self._buffer is None:
                 self._buffer = self._read()
@@ -146,6 +147,7 @@ class Parameter:
 
     def prefetch(self) -> None:
         """Ask the system to read ahead the mapped files of the weight or its sources."""
+        # The cached form replaces the file: reading both would waste the disk.
         if self.identity is not None and self.backend.prefetch_weight(self.identity):
             return
         for source in self.sources or (self,):

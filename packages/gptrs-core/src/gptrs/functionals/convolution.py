@@ -225,6 +225,8 @@ def conv_transpose(
         return _with_bias(_side_by_side(x, weight), bias)
     if any(step > 1 for step in strides):
         none = [0] * x.rank
+        # The gradient of a strided convolution: zeros between the elements undo the stride, then
+        # the reversed kernel runs at stride 1 (Dumoulin and Visin 2016, chapter 4).
         x = primitives.pad(x, none, none, [0, *(step - 1 for step in strides), 0])
     weight = _turned(weight, groups)
     sides = [
@@ -276,6 +278,8 @@ def _side_by_side(x: Tensor, weight: Tensor) -> Tensor:
     count, sizes = len(kernel), x.shape[1:-1]
     turned = primitives.transpose(weight, (0, *range(2, weight.rank), 1))
     matrix = primitives.reshape(turned, (inputs, math.prod(kernel) * outputs))
+    # Windows do not overlap, so no sums are needed: each element yields its own block of the
+    # result.
     made = primitives.dot_general(x, matrix, ([-1], [0]))
     split = primitives.reshape(made, (x.shape[0], *sizes, *kernel, outputs))
     pairs = [axis for i in range(1, count + 1) for axis in (i, i + count)]
@@ -364,6 +368,7 @@ def _grouped(x: Tensor, weight: Tensor, windows: Windows, groups: int) -> Tensor
     matrices = primitives.reshape(weight, (depth, groups, outputs // groups))
     products = primitives.dot_general(rows, matrices, ([-1], [0]), ([0], [1]))
     axes = range(1, len(lead) + 1)
+    # The batch axis of a product comes first; channels of the result need the groups last.
     products = primitives.transpose(products, (*axes, 0, -1))  # (N, positions.., groups, O / g)
     return primitives.reshape(products, (*lead, outputs))
 
@@ -401,6 +406,7 @@ def _patches(x: Tensor, windows: Windows) -> Tensor:
             [(axis.low, axis.high) for axis in windows],
             [axis.dilation for axis in windows],
         )
+    # Pointwise convolutions read `x` itself.
     if set(strides) == {1}:
         return x
     sizes = (x.shape[0], *(axis.positions for axis in windows), x.shape[-1])

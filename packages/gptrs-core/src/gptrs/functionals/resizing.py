@@ -232,6 +232,7 @@ def _weighed(x: Tensor, weights: np.ndarray, axis: int) -> Tensor:
 
 def _by_matrix(x: Tensor, matrix: Tensor, axis: int) -> Tensor:
     order = list(range(x.rank))
+    # A swap is its own inverse, so one permutation serves before and after the product.
     order[axis], order[-1] = order[-1], order[axis]
     product = primitives.dot_general(primitives.transpose(x, order), matrix, ([-1], [0]))
     return primitives.transpose(product, order)
@@ -270,12 +271,16 @@ def _weights(
     span = int(np.ceil((1 if kernel is _triangle else 2) * stretch))
     for column, position in enumerate(positions):
         first = int(np.floor(position)) - span + 1
+        # Coordinates of "half_pixel" start below 0, hence `floor`, not truncation.
         taps = np.arange(first, first + 2 * span)
         weights = kernel((taps - position) / stretch)
         inside = (taps >= 0) & (taps < size)
         if exclude:
             weights = np.where(inside, weights, 0.0)
+        # Only where weights are missing or stretched: otherwise they add up to 1 up to rounding,
+        # which a division would change.
         if exclude or stretch > 1.0:
             weights = weights / weights.sum()
+        # `add.at`, since several taps beyond an end fall on its element and must add up.
         np.add.at(made[:, column], np.clip(taps, 0, size - 1), weights)
     return made

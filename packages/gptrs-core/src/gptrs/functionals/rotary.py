@@ -145,6 +145,7 @@ class YarnScaling(RotaryScaling):
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, head_dim - 1)
         # An empty ramp would cause a division by zero.
+        # 0.001 as in transformers.
         return low, high + 0.001 if low == high else high
 
 
@@ -175,6 +176,8 @@ class Llama3Scaling(RotaryScaling):
         low, high = self.low_frequency_factor, self.high_frequency_factor
         plain = unscaled_frequencies(head_dim, theta)
         divided = plain / np.float32(self.factor)
+        # In f32 as in transformers: at position 100,000, one unit in the last place of a frequency
+        # is an angle of up to 0.01.
         wave = np.float32(2 * math.pi) / plain
         share = (self.original_max_position / wave - np.float32(low)) / np.float32(high - low)
         blended = (np.float32(1) - share) * plain / np.float32(self.factor) + share * plain
@@ -228,6 +231,7 @@ class LongRopeScaling(RotaryScaling):
 
 def _powers(head_dim: int, theta: float) -> np.ndarray:
     """f32 [head_dim / 2]: `theta^(2i / head_dim)`."""
+    # Exponents are f32 as in transformers; the power is computed in f64 and rounded once.
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     return np.power(theta, exponents.astype(np.float64)).astype(np.float32)
 

@@ -113,6 +113,7 @@ def _hyperbolic_cosine(x: Tensor) -> Tensor:
 
 def _hyperbolic_sine(x: Tensor) -> Tensor:
     size = elementwise.abs(x)
+    # `e^x - e^-x` would cancel near 0; with g = expm1(x) it equals g + g / (g + 1).
     grown, half = elementwise.expm1(size), elementwise.exp(size * 0.5)
     near = 0.5 * (grown + grown / (grown + 1.0))
     return elementwise.sign(x) * where(size > _GROWN, half * (half * 0.5), near)
@@ -120,12 +121,14 @@ def _hyperbolic_sine(x: Tensor) -> Tensor:
 
 def _inverse_sine(x: Tensor) -> Tensor:
     size = elementwise.abs(x)
+    # `x + sqrt(x^2 + 1) - 1` without the cancellation near 0.
     grown = size + size * size / (1.0 + elementwise.sqrt(size * size + 1.0))
     huge = elementwise.log(size) + math.log(2)
     return elementwise.sign(x) * where(size > _HUGE, huge, elementwise.log1p(grown))
 
 
 def _inverse_cosine(x: Tensor) -> Tensor:
+    # `x^2 - 1` as a product: squared, it would cancel near 1.
     less = x - 1.0
     near = elementwise.log1p(less + elementwise.sqrt(less) * elementwise.sqrt(x + 1.0))
     return where(x > _HUGE, elementwise.log(x) + math.log(2), near)
@@ -153,7 +156,9 @@ def _angle(x: Tensor) -> Tensor:
 
 def _point_angle(y: Tensor, x: Tensor) -> Tensor:
     rise, run = elementwise.abs(y), elementwise.abs(x)
+    # The smaller over the larger, so that no quotient overflows.
     large = maximum(rise, run)
+    # Two infinities would divide to NaN; C99 makes them a diagonal (Annex F).
     slope = where(equal(rise, run), 1.0, minimum(rise, run) / large)
     slope = where(equal(large, 0.0), 0.0, slope)
     angle = _angle(slope)
@@ -165,4 +170,5 @@ def _point_angle(y: Tensor, x: Tensor) -> Tensor:
 
 def _is_negative(x: Tensor) -> Tensor:
     """Return where x is below 0, or is -0."""
+    # The reciprocal of -0.0 is -inf: the only way to see its sign by comparison.
     return logical_or(x < 0.0, elementwise.reciprocal(x) < 0.0)

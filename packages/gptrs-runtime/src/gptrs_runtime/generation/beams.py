@@ -213,6 +213,7 @@ class BeamSearch:
         flat, vocabulary = np.concatenate(rows), rows[0].size
         # Enough that `count` candidates continue, even if the others end their text.
         most = min(flat.size, self._beams.count * max(2, 1 + len(self._task.ends)))
+        # A partition takes linear time; only the few survivors are sorted, ties by index.
         likeliest = np.argpartition(-flat, most - 1)[:most]
         ordered: list[int] = likeliest[np.lexsort((likeliest, -flat[likeliest]))].tolist()
         return [
@@ -242,12 +243,15 @@ class BeamSearch:
             return True
         if beams.early_stopping is True:
             return False
+        # With a positive penalty the score of a growing text improves with length, so its bound is
+        # at the end; with another one, at the present length.
         is_never = beams.early_stopping == "never" and beams.length_penalty > 0
         return self._rated(best, self._task.max_tokens if is_never else length) > found[-1].score
 
     def _branched(self, growing: Sequence[_Beam], going: Sequence[_Candidate]) -> list[_Beam]:
         """Return the texts with their next tokens: one continues in its parent's pages, others
         share them."""
+        # Pages of beams without a successor are released first, so that the forks below find room.
         used = {id(each.beam) for each in going}
         for beam in growing:
             if id(beam) not in used:

@@ -129,6 +129,8 @@ class Scheduler:
 
         CacheBudgetError if the cache would not even hold the text alone.
         """
+        # At once, in the caller's thread: in the queue, a text that can never fit would block the
+        # others.
         self._cache.require(text.most_positions, self._chunk)
         turn = self._turns.next(client, 1 + len(copies))
         priority_key = (-priority, turn, next(self._count))
@@ -149,6 +151,7 @@ class Scheduler:
         with self._cache.exclusive():
             self._take_in()
             self._waiting.clear()
+            # A copy, since `_end` removes from the list.
             for work in list(self._running):
                 self._end(work)
 
@@ -191,6 +194,7 @@ class Scheduler:
             return 1
         most = min(self._cache.steps_at_once, self._chunk)
         most = min(most, *(self._before_border(read.work) for read in reads))
+        # All texts run the same number of steps: the one with the least room decides.
         most = min(most, *(read.work.room - read.work.pages.length for read in reads))
         return min(most, *(read.work.text.steps_ahead for read in reads)) if most > 1 else 1
 
@@ -283,6 +287,8 @@ class Scheduler:
             if self._is_full:
                 return
             text = work.text
+            # Cached pages have no logits, so a scored text shares only its first token, which needs
+            # none.
             known = text.context.tokens[: 1 if text.is_scored else None]
             if self._is_being_read(text) or (self._is_long(work) and self._reads_enough):
                 continue
@@ -290,6 +296,8 @@ class Scheduler:
             pages = self._cache.admit(known, room, self._chunk, text.source, text.family)
             # A text without room blocks later ones: if smaller texts could pass, a large one might
             # starve.
+            # Running texts will release pages; without any, waiting would never end, hence the
+            # error below.
             if pages is None and self._running:
                 return
             if pages is None:

@@ -196,6 +196,7 @@ class AnswerStream:
         first, self._told[index] = self._told[index], len(text.tokens)
         reason = text.reason if text.ended else None
         tokens, scores = tuple(text.tokens[first:]), tuple(text.scores[first:])
+        # Before `_open` changes: a reader that sees no open answers must find the last piece.
         self._pieces.append(Piece(index, piece, tokens, scores, reason, text.error))
         if reason is not None:
             self._open -= 1
@@ -203,6 +204,7 @@ class AnswerStream:
     def end(self, error: Exception | None = None) -> None:
         """End all answers that have not ended; `error` says why."""
         if not self.done:
+            # Before `_open`, too: readers look at it first.
             self._error = error
             self._open = 0
 
@@ -213,6 +215,7 @@ class AnswerStream:
 
     def wake(self) -> asyncio.AbstractEventLoop | None:
         """Wake a waiting thread; return the event loop of a waiting task, if any."""
+        # Taking the lock for every piece costs more than this look, which is mostly false.
         if self._thread_waits:
             with self._changed:
                 self._changed.notify_all()
