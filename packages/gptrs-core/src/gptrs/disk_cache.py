@@ -129,6 +129,7 @@ class EntryFormat(Struct, frozen=True):
 
     def version_of(self, path: Path) -> str | None:
         """Return the version that a file states, unchecked; None without one."""
+        # Reads the head only: a report does this for every file.
         start = len(self.magic) + SEAL_BYTES
         try:
             with os.fdopen(os.open(path, OPEN_FLAGS), "rb") as file:
@@ -323,6 +324,7 @@ def make_room(files: Iterable[Found], budget: int, need: int = 0, before: float 
     for found in in_order:
         if free >= need or found.used >= before:
             break
+        # Another process may have evicted it meanwhile.
         found.path.unlink(missing_ok=True)
         free += found.nbytes
     return free

@@ -53,6 +53,8 @@ def shared_folder(*names: str) -> Path | None:
         if folder.is_symlink() or not folder.is_dir() or os.access(folder, os.W_OK):
             return None
         for each in (folder, *folder.resolve(strict=True).parents):
+            # In a sticky parent such as /tmp only owners can replace their entries; in the folder
+            # itself, even an added file would be an entry.
             _require_trusted(each.stat(), sticky=each != folder)
     except OSError:
         return None

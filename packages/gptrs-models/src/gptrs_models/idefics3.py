@@ -177,6 +177,7 @@ class Idefics3(Llama, MixedCausalLMModule):
 
     def image_prompt(self, rows: int, columns: int) -> str:
         """Return the text for an image of rows x columns tiles and one of the whole."""
+        # The texts of transformers' `_prompt_split_image` and `_prompt_single_image`.
         edge, marks = "<fake_token_around_image>", self.image_mark * self.picture_tokens
         whole = f"{edge}<global-img>{marks}{edge}"
         if not rows and not columns:

@@ -91,6 +91,7 @@ def _widths(fields: ConfigFields) -> Widths:
         return _divisible(round(channels), divisor, least)
 
     outputs = tuple(rounded(channels * multiplier) for channels in CHANNELS)
+    # Multipliers below 1 spare the last convolution, for small models (Sandler et al. 2018).
     keeps_head = fields.boolean("finegrained_output", True) and multiplier < 1
     return Widths(
         stem=rounded(STEM * multiplier),
@@ -104,7 +105,10 @@ _WIDEST = 1000.0
 
 
 def _divisible(channels: int, divisor: int, least: int) -> int:
-    """Return the nearest multiple of `divisor`, at least `least`; never over 10 % lower."""
+    """Return the nearest multiple of `divisor`, at least `least`; never over 10 % lower.
+
+    As transformers' `make_divisible`.
+    """
     nearest = max(least, int(channels + divisor / 2) // divisor * divisor)
     return nearest + divisor if nearest < 0.9 * channels else nearest
 

@@ -236,6 +236,8 @@ class Encoder(Module):
     def _normalized(self, x: Tensor, counts: Tensor) -> Tensor:
         """Normalize each row of x [B, T, C] over its first `counts` frames."""
         batch, _, width = x.shape
+        # A `GroupNorm` of one group, over frames and channels; padding is left out, so that a
+        # sound's result does not depend on its batch.
         sound = F.cast(is_sound(x, counts), x.dtype)
         total = F.reshape(F.cast(counts, x.dtype), (batch, 1, 1)) * width
         apart = x - F.sum(x * sound, axis=(1, 2), keepdims=True) / total
@@ -277,6 +279,7 @@ class Moonshine(DecoderModule):
         model = params / "model"
         self.encoder = Encoder(config, model / "encoder")
         self.decoder = Decoder(config, model / "decoder")
+        # Absent if the output shares the embeddings.
         own = "proj_out.weight" in params
         self.proj_out = (
             Embedding(params / "proj_out", config.vocab_size, config.hidden_size)

@@ -275,6 +275,8 @@ class MLP(Module):
         width, inner = config.hidden_size, config.inner
         self.gated = config.swiglu
         if config.swiglu:
+            # Two thirds keep the parameters of a plain MLP (Shazeer 2020); rounded as in
+            # transformers' `Dinov2SwiGLUFFN`.
             inner = (int(inner * 2 / 3) + 7) // 8 * 8
             scopes = (layer / "mlp" / "weights_in", layer / "mlp" / "weights_out")
         elif config.scales:
@@ -333,6 +335,7 @@ class ViT(ImageEncoder):
     def __init__(self, config: ViTConfig, params: Params) -> None:
         super().__init__(config.channels, PROCESSORS[config.kind], config.image_size)
         width = config.hidden_size
+        # A checkpoint of the encoder alone has no prefix.
         whole = f"{config.kind}.layernorm.weight" in params
         body = params / config.kind if whole else params
         self.config = config

@@ -146,6 +146,7 @@ class Whisper(DecoderModule):
         self.config, model = config, params / "model"
         self.encoder = Encoder(config, model / "encoder")
         self.decoder = Decoder(config, model / "decoder")
+        # Absent if the output shares the embeddings.
         own = "proj_out.weight" in params
         self.proj_out = (
             Embedding(params / "proj_out", config.vocab_size, config.decoder.width)
@@ -169,6 +170,7 @@ class Whisper(DecoderModule):
         shape = (self.mel_bins, self.frames)
         if features.shape[1:] != shape:
             raise ModelError(f"a window has {shape}, got {features.shape[1:]}")
+        # The model has no mask: silence fills a short window.
         seen = np.ones((len(features), self.config.max_source_positions), np.bool_)
         return DecoderState(self._hear(tensor(features)), seen)
 

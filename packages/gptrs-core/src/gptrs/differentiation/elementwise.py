@@ -73,6 +73,7 @@ def _div(step: Step[e.Div], g: Tensor) -> Cotangents:
 
 @rule(e.Rem)
 def _rem(step: Step[e.Rem], g: Tensor) -> Cotangents:
+    # The quotient rounded toward zero, as the remainder has the sign of the dividend.
     ratio = p.div(*step.operands)
     negative = p.compare(ratio, zeros(ratio), "lt")
     return [g, p.neg(p.mul(g, p.select(negative, p.ceil(ratio), p.floor(ratio))))]
@@ -98,6 +99,7 @@ def _extreme(step: Step[Op], g: Tensor) -> Cotangents:
     """Pass the cotangent to the chosen operand, half to each if they are equal, and to both at
     NaN."""
     lhs, rhs = step.operands
+    # Comparisons with NaN are false, so that neither side is cut off.
     worse = "lt" if isinstance(step.op, e.Maximum) else "gt"
     share = p.select(p.compare(lhs, rhs, "eq"), p.mul(g, filled(0.5, g)), g)
     nil = zeros(g)
@@ -117,6 +119,7 @@ def _select(step: Step[e.Select], g: Tensor) -> Cotangents:
 def _clamp(step: Step[e.Clamp], g: Tensor) -> Cotangents:
     """Pass the cotangent to `x` within the bounds, inclusive, else to the bound that it exceeds."""
     x, low, high = step.operands
+    # As torch's `clamp_backward_min_max`: the result is `high` where the bounds are crossed.
     ordered = p.compare(low, high, "lt")
     inside = p.bit_and(p.compare(x, low, "ge"), p.compare(x, high, "le"))
     below = p.bit_and(p.compare(x, low, "lt"), ordered)

@@ -95,6 +95,7 @@ def _to_records(op: Cumulative, x: Tensor, g: Tensor) -> Tensor:
         low[axis], high[axis] = (1, -1) if op.reverse else (-1, 1)
         g = p.pad(g, low, high)
     best = p.cumulative(x, "max" if op.kind == "max" else "min", axis, op.reverse)
+    # A NaN equals nothing, not even the running NaN that it caused.
     record = p.bit_or(p.compare(x, best, "eq"), p.compare(x, x, "ne"))
     number = p.iota(x.shape, axis, dtypes.si64)
     # The first element is always a record, so every result has one.

@@ -237,11 +237,13 @@ def max_pool_with_indices(
     top = primitives.reshape(primitives.transpose(best, order), (*values.shape[:-1], 1))
     top = expand(top, values.shape)
     inside = primitives.compare(where, splat(0, where.dtype, where.shape), "ge")
+    # A zero of the padding may equal the largest element.
     is_best = primitives.bit_and(primitives.compare(values, top, "eq"), inside)
     beyond = splat(int(numbers.size), where.dtype, where.shape)
     found = primitives.reduce(primitives.select(is_best, where, beyond), "min", [-1])
     if x.dtype.is_float:
         is_nan = primitives.compare(values, values, "ne")
+        # The last NaN: the loop of torch's `max_pool2d` takes every NaN that it meets.
         nowhere = splat(-1, where.dtype, where.shape)
         last = primitives.reduce(primitives.select(is_nan, where, nowhere), "max", [-1])
         zero = splat(0, last.dtype, last.shape)
@@ -403,6 +405,7 @@ def _ceiled(axis: AxisWindows) -> AxisWindows:
     """Return the window with padding above for a position that is partly outside the axis."""
     room = axis.low + axis.dim + axis.high - axis.reach
     positions = -(-room // axis.stride) + 1
+    # As torch's `pooling_output_shape`: no window starts in the high padding.
     if (positions - 1) * axis.stride >= axis.low + axis.dim:
         positions -= 1
     if positions < 1:

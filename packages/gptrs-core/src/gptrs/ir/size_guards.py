@@ -222,6 +222,7 @@ class SizeGuards:
         return f"{greater} >= {smaller}"
 
     def _with_definitions(self, text: str) -> str:
+        # Definitions read earlier symbols only, so the latest are written out first.
         for size in reversed(self._derived.values()):
             a, *rest = map(str, size.operands)
             written = (
@@ -292,6 +293,7 @@ class GuardedValues(Generic[Kept]):
         """
         sizes, around = example_sizes(), ASSUMPTIONS.get()
         assumed = around.assumed if isinstance(around, SizeGuards) else {}
+        # Without the sizes themselves: guards tell which sizes a value serves.
         full = bool(sizes), tuple(assumed.items()), key
         known = self._known.get(full)
         if known is None or not known[1].accept(sizes):

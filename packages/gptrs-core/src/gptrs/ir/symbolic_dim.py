@@ -470,6 +470,7 @@ def _floored(dim: SymbolicDim, divisor: int) -> int:
     parts = [(monomial, *divmod(factor, divisor)) for monomial, factor in dim.terms]
     whole = _made((monomial, quotient) for monomial, quotient, _ in parts)
     rest = [(monomial, rest) for monomial, _, rest in parts if rest]
+    # floor((c*x+r)/(c*n)) is floor((x+floor(r/c))/n)
     common = math.gcd(divisor, *(factor for monomial, factor in rest if monomial))
     rest = [(monomial, factor // common) for monomial, factor in rest if factor >= common]
     inner, divisor = _made(rest), divisor // common

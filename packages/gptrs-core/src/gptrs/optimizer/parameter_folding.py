@@ -138,6 +138,7 @@ def _frontier(region: Region, foldable: set[Instruction], given: set[Value]) -> 
             wanted[value] = None
         else:
             pending.extend(defined[value].operands)
+    # In the program's order, whatever the order of the search.
     return [value for value in worth if value in wanted]
 
 

@@ -252,6 +252,7 @@ class GeneratedText:
 
     def _give_up(self, error: NoTokenError) -> str:
         """End the text with an error; return the text held back."""
+        # `_rest` may find a stop string in the text held back, but the error remains the reason.
         rest = self._rest("error")
         self.reason, self.error = "error", str(error)
         self._text.append(rest)
@@ -272,6 +273,7 @@ class GeneratedText:
 
 def _require_token(changed: np.ndarray, logits: np.ndarray) -> None:
     """Raise NoTokenError if processors suppressed every token."""
+    # Logits that are all -inf before processors are the model's own: the sampler reports them.
     if changed is not logits and changed.max() == -np.inf and logits.max() > -np.inf:
         raise _none_left()
 

@@ -83,6 +83,7 @@ def load_prompt_cache(
     shown = quoted(str(path), 200)
     archive = open_archive(path)
     try:
+        # First, so that the pages of another model are not read at all.
         _require_same(_about(archive, shown), model, cache, shown)
         arrays = {name: archive.read(name) for name in archive.names() if name != _ABOUT}
         about = archive.read(_ABOUT)
@@ -140,6 +141,7 @@ def _expected(model: LoadedModel, cache: PagedCache) -> dict[str, object]:
 
 def _about(archive: TensorArchive, shown: str) -> Mapping[str, object]:
     """Return the description in the file."""
+    # It is read before the digest is checked, so its size is limited.
     if _ABOUT not in archive.names() or archive.type_of(_ABOUT).nbytes > _MAX_ABOUT_BYTES:
         raise _refused(shown, "is no file of a cached prompt")
     return parse_object(archive.read(_ABOUT).tobytes(), shown, CheckpointError, hint=_AGAIN)

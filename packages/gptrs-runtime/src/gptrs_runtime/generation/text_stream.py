@@ -58,6 +58,8 @@ class IncrementalDecoder:
         self.held = 0
         if len(self._tokens) > _WINDOW:
             del self._tokens[: self._emitted]
+            # The text to leave out next time: without the tokens before them, these may decode
+            # differently.
             text = self._decode(self._tokens)
         self._emitted, self._emitted_text = len(self._tokens), text
         return piece
@@ -174,6 +176,7 @@ class TokenScores(Struct, frozen=True):
         count = min(count, exact.size)
         edge = exact.size - count
         tokens = np.argpartition(exact, edge)[edge:] if 0 < count < exact.size else np.arange(count)
+        # Equal scores are ordered by id; `argpartition` leaves their order open.
         best = tokens[np.lexsort((tokens, -exact[tokens]))] if count else tokens[:0]
         top = tuple((int(i), float(exact[i])) for i in best if exact[i] > -np.inf)
         return cls(token, float(exact[token]), top)

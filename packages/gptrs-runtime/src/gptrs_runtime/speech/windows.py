@@ -40,6 +40,7 @@ def transcribe_windows(
     UsageError for a language and a task that the model does not know.
     """
     hearer = model.transcriber()
+    # The encoder takes whole windows only, so shorter sounds are padded with silence.
     whole = np.pad(samples, (0, max(0, hearer.frames * HOP - samples.size)))
     features = log_mel(whole, hearer.mel_bins)
     frames = max(1, samples.size // HOP)
@@ -118,6 +119,7 @@ class _Writer:
         """Add the parts of a window to the text before the next one."""
         for part in parts:
             tokens = list(part.tokens)
+            # As `skip_ending_double_timestamps` of transformers' `_pad_to_max_length`.
             twice = len(tokens) > 2 and tokens[-2] >= self._settings.first_time
             self._before += tokens[:-1] if twice else tokens
         self._conditions = self._fallback.conditions_next(temperature)
@@ -149,10 +151,13 @@ class _Writer:
         given = [*prompt, *self._begin]
         read = [row for part in _pieces(given) for row in hearer.write(np.array([part]), state)[0]]
         silence = settings.silence
+        # The probability of no speech is read right after the start token, before language and
+        # task, as in OpenAI's `DecodingTask`.
         at_start = read[len(prompt)]
         no_speech = None if silence is None else float(np.exp(_log_softmax(at_start)[silence]))
         sampling = replace(self._sampling, temperature=temperature)
         sampler = Sampler(sampling, self._draws)
+        # A random stream for each attempt that samples; with one seed they would draw alike.
         self._draws += temperature > 0
         processors = built_in_processors(sampling, settings.suppression, [settings.end], len(given))
         chain = ProcessorChain(processors, given)

@@ -210,6 +210,8 @@ class _ProgramReader(pickle.Unpickler):
             return dtypes.by_name
         known = module in _RECORDS or module.startswith(("gptrs.ir.", "gptrs.optimizer."))
         found = super().find_class(module, name) if known and "." not in name else None
+        # Only classes of the module itself: functions, and names that it imports, would let a file
+        # call other code.
         if not isinstance(found, type) or found.__module__ != module:
             raise pickle.UnpicklingError(f"`{module}.{name}` is no part of a program")
         return found

@@ -197,6 +197,7 @@ class _Cutter:
             frozenset(self._numbers[v] for v in _tables(instructions).intersection(params)),
         )
         self._count += len(outputs)
+        # `outputs` continues with the late results of the last part, which no later part reads.
         self._numbers.update(zip(kept, outputs, strict=False))
         return segment
 

@@ -65,6 +65,7 @@ def with_common_subexpressions(region: Region) -> Region:
     numbers: dict[Value, int] = {}
     for instruction in region.instructions:
         instruction = with_operands(instruction, known)
+        # Regions compare by identity, so their text stands for them.
         regions = tuple(print_region(region) for region in instruction.regions)
         key = (instruction.op, _in_order(instruction.op, instruction.operands, numbers), regions)
         earlier = first.get(key)

@@ -71,6 +71,7 @@ class ConstantFolding(Struct, frozen=True):
             return found | dict(zip(others, made, strict=True))
         except GptrsError:
             pass
+        # One failing value fails the joint program, so each is tried alone.
         for value in others:
             try:
                 (found[value],) = self.evaluate(cut([value], (), defined))
@@ -110,6 +111,7 @@ def _constant(array: np.ndarray, into: list[Instruction]) -> Value:
     """Append the constant to `into`, as a broadcast of one element if all are equal."""
     literal = Literal.of(array)
     shape = literal.type.shape
+    # A broadcast of one element takes no room in the program.
     if shape and math.prod(shape) > 1 and literal.splat is not None:
         one = _append(Constant(Literal(literal.type.with_shape(()), literal.splat)), (), into)
         return _append(BroadcastTo(shape), (one,), into)

@@ -339,6 +339,7 @@ def _chain(
     chain: list[InstructionNode] = []
     node = definition(image)
     while node is not None and isinstance(node.op, (Transpose, Cast, Reshape)):
+        # Else these moves would be computed twice, with and without the padding.
         if not is_read_once(node.results[0]):
             break
         chain.insert(0, node)
@@ -372,6 +373,8 @@ def _without_padding(
 def _kept(axes: Sequence[int | None], before: Shape, after: Shape) -> Axes:
     """Return the axes of a reshaped value: `axes` where they are kept whole, else None."""
     found: list[int | None] = [None] * len(after)
+    # A kept axis has as many elements before it as it had. Axes of size 1 share that number with
+    # the next one, and a size of 0 makes all products equal.
     if not symbols_of((*before, *after)) and math.prod(before):
         starts = {math.prod(after[:at]): at for at, dim in enumerate(after) if dim > 1}
         for at, (axis, dim) in enumerate(zip(axes, before, strict=True)):

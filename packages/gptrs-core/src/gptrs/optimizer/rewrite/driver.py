@@ -104,6 +104,7 @@ class _Driver:
         _require_same_types(rewrite, root, values)
         if self._journal:
             self._journal.fired[rewrite.name] += 1
+        # Before the replacement: afterwards the old results have no users.
         self._enqueue_users(root)
         for old, new in zip(root.results, values, strict=True):
             self.rewriter.replace(old, new)
