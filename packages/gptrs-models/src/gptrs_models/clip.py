@@ -255,6 +255,7 @@ class VisionTower(Module):
             rows += 1
         self.positions = Embedding(embeddings / "position_embedding", rows, width)
         self.pre_layernorm = (
+            # Misspelled in the checkpoints.
             None if config.sigmoid else LayerNorm(params / "pre_layrnorm", width, config.epsilon)
         )
         self.layers = _layers(config, params)
@@ -320,6 +321,8 @@ class TextTower(Module):
             x = layer(x)
         x = self.final_layer_norm(x)
         if self.head is not None:
+            # As in transformers the last position, even if it is padding: texts are padded to the
+            # context.
             return self.head(F.squeeze(F.slice_axis(x, 1, length - 1, 1), 1))
         shape = (batch, 1, self.config.hidden_size)
         ends = F.broadcast_to(F.reshape(self._ends(tokens), (batch, 1, 1)), shape)
