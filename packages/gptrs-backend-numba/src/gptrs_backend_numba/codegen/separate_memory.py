@@ -28,7 +28,7 @@ def read_apart(typing_context, memory, index):
     """Return an element that no result overlaps."""
 
     def generate(context, builder, signature, arguments):
-        loaded = builder.load(_place(context, builder, signature, arguments))
+        loaded = builder.load(_element_address(context, builder, signature, arguments))
         loaded.set_metadata("noalias", _scopes(builder, range(MOST_RESULTS)))
         return loaded
 
@@ -43,7 +43,7 @@ def write_apart(number):
     def write(typing_context, memory, index, value):
         def generate(context, builder, signature, arguments):
             value = context.cast(builder, arguments[2], signature.args[2], signature.args[0].dtype)
-            stored = builder.store(value, _place(context, builder, signature, arguments))
+            stored = builder.store(value, _element_address(context, builder, signature, arguments))
             stored.set_metadata("alias.scope", _scopes(builder, [number]))
             others = [each for each in range(MOST_RESULTS) if each != number]
             stored.set_metadata("noalias", _scopes(builder, others))
@@ -54,6 +54,6 @@ def write_apart(number):
     return write
 
 
-def _place(context, builder, signature, arguments):
+def _element_address(context, builder, signature, arguments):
     element = context.get_data_type(signature.args[0].dtype)
     return builder.gep(arguments[0], [arguments[1]], source_etype=element)

@@ -220,14 +220,14 @@ def _named(value: object, function: object) -> list[str]:
     """Return where `value` is found; its name is that of `function`."""
     module = str(getattr(function, "__module__", ""))
     names = qualified_name(function).removeprefix(f"{module}.")
-    place = [module, names]
+    reference = [module, names]
     try:
-        found = _found(place)
+        found = _found(reference)
     except (ImportError, AttributeError):
         found = None
     if found is not value:
         raise TypeError(f"`{module}.{names}` is not found by its name")
-    return place
+    return reference
 
 
 def _found(place: list[str]) -> Any:

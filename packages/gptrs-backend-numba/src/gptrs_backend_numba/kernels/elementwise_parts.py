@@ -66,7 +66,7 @@ def gather_block(x, out, axes, rank, first, count, *, BITS):
 
 @kernel
 def scatter_block(x, out, axes, rank, first, count, *, BITS):
-    """Move dense elements to places `first` and on of a strided tensor, see `gather_block`."""
+    """Move dense elements to a strided tensor, from index `first` on, see `gather_block`."""
     A, X, O = pointer(axes, np.int64), pointer(x, BITS), pointer(out, BITS)
     n, step = A[2 * rank - 2], A[2 * rank - 1]
     row = first // n

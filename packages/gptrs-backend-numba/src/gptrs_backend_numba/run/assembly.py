@@ -353,15 +353,15 @@ class Sizes:
 
 def _sources(types: Sequence[TensorType]) -> dict[int, tuple[int, int]]:
     """Return the input and the axis that each symbol is read from."""
-    places: dict[int, tuple[int, int]] = {}
+    sources: dict[int, tuple[int, int]] = {}
     symbolic = [(index, type_) for index, type_ in enumerate(types) if not type_.is_static]
     for index, type_ in symbolic:
         for axis, dim in enumerate(type_.shape):
             for number in type_.symbols:
                 if dim == symbol(number):
-                    places.setdefault(number, (index, axis))
-    open_ = {number for _, type_ in symbolic for number in type_.symbols} - places.keys()
+                    sources.setdefault(number, (index, axis))
+    open_ = {number for _, type_ in symbolic for number in type_.symbols} - sources.keys()
     if open_:
         listed = ", ".join(f"?{number}" for number in sorted(open_))
         raise ProgramError(f"sizes are read off the inputs, but none has {listed} alone as a dim")
-    return places
+    return sources

@@ -422,8 +422,8 @@ class NumbaExecutable(Executable):
 
     def _described(self, types: Sequence[TensorType], roles: Sequence[InputRole]) -> list[Input]:
         packings: dict[int, list[tuple[StorageAddress, Arrangement]]] = {}
-        for place, packing in enumerate(self.schedule.packings):
-            location = self._location(MemorySpace.PACKED, place)
+        for number, packing in enumerate(self.schedule.packings):
+            location = self._location(MemorySpace.PACKED, number)
             packings.setdefault(packing.input, []).append((location, packing.layout))
         return [
             Input(type_, role, self._location(MemorySpace.INPUT, index), packings.get(index, ()))

@@ -73,8 +73,8 @@ def conv_block(tiles: int):
     Arguments: the address of the first position in the first plane, the bytes of a plane, the
     address of a table with the bytes from there to the plane and position of each step; of the
     column, and of the one that comes next; of the parts of the first step, which is split already,
-    and of the second one: that of the next column will be in the place of the first if the count
-    is even; the count; and of the sums, `WIDTH` numbers a row.
+    and of the second one: the next column's will replace the first if the count is even; the
+    count; and of the sums, `WIDTH` numbers a row.
     """
 
     @intrinsic
@@ -302,10 +302,10 @@ def finish_rows(typing_context, sums, count, width, scale, shift, residual, boun
                 for pair in zip(values[::2], values[1::2] or values, strict=True):
                     odd = builder.or_(odd, builder.fcmp_unordered("uno", *pair))
 
-                def place_in(base):
+                def address_in(base):
                     return lambda i: emit.moved(base, (row, i))
 
-                epilogue.finish(values, [0] * at_once, masks, place_in(out), place_in(added))
+                epilogue.finish(values, [0] * at_once, masks, address_in(out), address_in(added))
                 moved = [emit.moved(address, (row, at_once)) for address in (added, out)]
                 return [emit.moved(sums, LINE * at_once), *moved, odd]
 

@@ -91,10 +91,10 @@ def _emit_neighbours(emit, kind, arguments):
         sums = emit.loop(rows, 1, [ZERO] * positions, tap_row)
         own = (emit.moved(pointer, (c, 4)) for pointer in (scale, shift))
 
-        def place_in(base):
+        def address_in(base):
             return lambda p: emit.moved(base, (line, p), (c, 4))
 
-        addresses = (place_in(base) for base in (out, emit.pointer(residual)))
+        addresses = (address_in(base) for base in (out, emit.pointer(residual)))
         last = Epilogue(emit, *own, residual, bounds)
         last.finish(sums, [0] * positions, {0: mask}, *addresses)
 

@@ -194,10 +194,10 @@ def conv_tile(rows: int, vectors: int, prefetches: bool, paired: bool):
             pointers = [emit.pointer(address) for address in (scale, shift)]
             epilogue = Epilogue(emit, *pointers, residual, emit.pointer(bounds))
 
-            def place_in(base):
+            def address_in(base):
                 return lambda i: emit.moved(base, (row, tiles[i][0]), 4 * tiles[i][1])
 
-            addresses = [place_in(emit.pointer(address)) for address in (out, residual)]
+            addresses = [address_in(emit.pointer(address)) for address in (out, residual)]
             for masks in masks_of(emit, width, vectors):
                 by_lane = {WIDTH * v: mask for v, mask in enumerate(masks)}
                 epilogue.finish(sums, [at for _, at in tiles], by_lane, *addresses)

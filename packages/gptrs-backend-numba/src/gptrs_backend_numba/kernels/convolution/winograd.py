@@ -213,11 +213,11 @@ def winograd_after(side: int, rounded: bool):
                 own = (emit.moved(pointer, (c, 4)) for pointer in (scale, shift))
                 epilogue = Epilogue(emit, *own, residuals, bounds)
 
-                def place_in(table):
+                def address_in(table):
                     return lambda i: emit.moved(_address(emit, table, i), (c, 4))
 
-                added = place_in(emit.pointer(residuals))
-                epilogue.finish(values, [0] * len(values), {0: mask}, place_in(outs), added)
+                added = address_in(emit.pointer(residuals))
+                epilogue.finish(values, [0] * len(values), {0: mask}, address_in(outs), added)
 
             def body(c, _):
                 for (mask,) in masks_of(emit, builder.sub(channels, c)):

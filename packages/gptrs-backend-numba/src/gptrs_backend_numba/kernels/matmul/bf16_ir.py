@@ -25,7 +25,7 @@ from gptrs_backend_numba.codegen.vector_ir import (
     number,
     words,
 )
-from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS, VECTORS, places
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS, VECTORS, vector_addresses
 
 STEP = 32
 """Values of k in a step: a row of a register of AMX."""
@@ -154,7 +154,9 @@ def _emit_rows(emit, rows, left, right, count, start, start_step, sums, prefetch
 
     begin = [emit.pointer(left), emit.pointer(right), emit.pointer(prefetch), *starts]
     found = emit.loop(count, 1, begin, step)[3:]
-    for value, address in zip(found, places(emit, sums, number(PANEL), rows, VECTORS), strict=True):
+    for value, address in zip(
+        found, vector_addresses(emit, sums, number(PANEL), rows, VECTORS), strict=True
+    ):
         emit.store(value, address)
 
 

@@ -104,7 +104,7 @@ def _emit_tile(emit, arguments, rows, dtype, panels, chains):
     vectors = rows, VECTORS * panels
     sums = [ZERO] * (vectors[0] * vectors[1])
     for address, distance in ((start, start_row), (other, other_row)):
-        sums = increased(emit, sums, address, places(emit, address, distance, *vectors))
+        sums = increased(emit, sums, address, vector_addresses(emit, address, distance, *vectors))
     starts = sums + [ZERO] * (len(sums) * (chains - 1))
     streams, ahead = [emit.pointer(rhs)], [emit.pointer(prefetch)]
     for panel in range(1, panels):
@@ -119,15 +119,15 @@ def _emit_tile(emit, arguments, rows, dtype, panels, chains):
         body = _products(emit, rows, dtype, (step, prefetch_step), steps, panels)
         state = emit.loop(times, steps, state, body)
     sums = state[1 + len(streams) + len(ahead) :]
-    results = places(emit, out, row, *vectors)
-    for at, place in enumerate(results):
+    results = vector_addresses(emit, out, row, *vectors)
+    for at, target in enumerate(results):
         value = sums[at]
         for chain in range(1, chains):
             value = builder.fadd(value, sums[at + chain * len(results)])
-        emit.store(value, place)
+        emit.store(value, target)
 
 
-def places(emit, address, row, rows, vectors):
+def vector_addresses(emit, address, row, rows, vectors):
     """Return pointers to the vectors of a tile, row by row."""
     base = emit.pointer(address)
     return [
@@ -142,7 +142,7 @@ def increased(emit, sums, address, starts):
     load, begin = b.append_basic_block("load"), b.append_basic_block("begin")
     b.cbranch(b.icmp_signed("!=", address, number(0)), load, begin)
     b.position_at_end(load)
-    loaded = [emit.load(place, VECTOR, 4) for place in starts]
+    loaded = [emit.load(start, VECTOR, 4) for start in starts]
     found = [
         value if start is ZERO else b.fadd(value, start)
         for value, start in zip(loaded, sums, strict=True)
@@ -160,11 +160,11 @@ def _products(emit, rows, dtype, moves, steps, panels):
     """Return the body of the loop over k: `steps` values, each added to the next chain of sums."""
     width = bytes_of(dtype) * WIDTH
     lines = range(0, width * VECTORS, 64) if panels > 1 else (0,)
-    places = max(2, panels)
+    prefetches = max(2, panels)
 
     def body(k, state):
-        lhs, streams, ahead = state[0], state[1 : 1 + panels], state[1 + panels :][:places]
-        sums = state[1 + panels + places :]
+        lhs, streams, ahead = state[0], state[1 : 1 + panels], state[1 + panels :][:prefetches]
+        sums = state[1 + panels + prefetches :]
         at = 0
         for u in range(steps):
             for address in ahead if steps > 1 else ():
@@ -211,10 +211,10 @@ def dots(dtype: str):
                 for half in range(2):
                     left = emit.load(emit.moved(x, (k, 4), 4 * half * WIDTH), VECTOR, 4)
                     for row in range(DOT_ROWS):
-                        place = emit.moved(rhs, (step, row), (k, size), size * half * WIDTH)
-                        emit.prefetch(emit.moved(place, (step, DOT_ROWS)), near=2)
+                        right = emit.moved(rhs, (step, row), (k, size), size * half * WIDTH)
+                        emit.prefetch(emit.moved(right, (step, DOT_ROWS)), near=2)
                         at = 2 * row + half
-                        sums[at] = emit.multiply_add(left, emit.floats(place, dtype), sums[at])
+                        sums[at] = emit.multiply_add(left, emit.floats(right, dtype), sums[at])
                 return sums
 
             sums = emit.loop(count, 2 * WIDTH, [ZERO] * (2 * DOT_ROWS), body)
@@ -370,7 +370,9 @@ def _emit_tile_along_k(emit, arguments, rows, dtype):
     out, row, prefetch, _, prefetch_step = rest
     sums = [ZERO] * (rows * VECTORS)
     for address, distance in ((start, start_row), (other, other_row)):
-        sums = increased(emit, sums, address, places(emit, address, distance, rows, VECTORS))
+        sums = increased(
+            emit, sums, address, vector_addresses(emit, address, distance, rows, VECTORS)
+        )
     groups = [emit.moved(emit.pointer(rhs), (step, first)) for first in range(0, PANEL, _LANES)]
     state = [emit.pointer(lhs), emit.pointer(prefetch), *groups, *sums]
     chunk = 16 // bytes_of(dtype)
@@ -378,9 +380,9 @@ def _emit_tile_along_k(emit, arguments, rows, dtype):
     for times, steps in ((builder.sub(count, tail), chunk), (tail, 1)):
         body = _products_along_k(emit, rows, dtype, (step, prefetch_step), steps)
         state = emit.loop(times, steps, state, body)
-    results = places(emit, out, row, rows, VECTORS)
-    for value, place in zip(state[2 + len(groups) :], results, strict=True):
-        emit.store(value, place)
+    results = vector_addresses(emit, out, row, rows, VECTORS)
+    for value, target in zip(state[2 + len(groups) :], results, strict=True):
+        emit.store(value, target)
 
 
 def _products_along_k(emit, rows, dtype, moves, steps):

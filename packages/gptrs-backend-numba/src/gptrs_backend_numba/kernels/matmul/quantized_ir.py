@@ -26,7 +26,7 @@ from gptrs_backend_numba.codegen.vector_ir import (
     words,
 )
 from gptrs_backend_numba.kernels.matmul.bf16_ir import HAS_PAIRS, pair_dots, store_wide
-from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, VECTORS, places
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, VECTORS, vector_addresses
 from gptrs_backend_numba.kernels.matmul.quantized_form import Form
 
 HAS_DOTS = {16: "avx512vnni", 8: "avxvnni"}.get(WIDTH) in FEATURES
@@ -87,7 +87,7 @@ def _emit_tile(emit, arguments, rows, form):
     left, codes, *parameters, blocks, shift, super_shift, out, row = arguments
     b = emit.builder
     addresses = [emit.pointer(address) for address in parameters]
-    kept = places(emit, out, row, rows, VECTORS)
+    kept = vector_addresses(emit, out, row, rows, VECTORS)
     in_memory = USES_PAIRS and rows > 1  # sums of integers take the registers
 
     def body(block, state):
