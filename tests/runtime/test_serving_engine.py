@@ -370,6 +370,23 @@ def test_who_waits_long_begins_before_a_flood_of_higher_priority(monkeypatch):
     assert begun == ["honest", *["flood"] * 4]
 
 
+@pytest.mark.parametrize("client", ["same", "other"])
+def test_many_answers_to_one_request_leave_a_slot_to_another(client):
+    """The text that is put back for it goes on later, with the same tokens."""
+    many = GenerationOptions(100, DRAWN.sampling, ignore_eos=True)
+    slow = Slow()
+    slowly = GenerationOptions(100, DRAWN.sampling, ignore_eos=True, logits_processors=[slow])
+    with Engine(PromptedModel(), most_running=3) as engine:
+        flood = engine.submit([1, 2], slowly, answers=8, client="same")
+        eventually(lambda: slow.tokens)
+        short = engine.submit([3], GenerationOptions(2, ignore_eos=True), client=client)
+        time.sleep(0.3)
+        slow.go_on.set()
+        short.result()
+        assert len([text for text in flood.texts if text.ended]) < 3
+        assert tokens_of(flood) == alone([1, 2], many, 8)
+
+
 def test_models_come_and_go_while_others_answer():
     first, second = PromptedModel(), PromptedModel()
     with Engine({"first": first}) as engine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Final, NamedTuple
@@ -28,6 +29,9 @@ class Work(Struct, eq=False):
     priority_key: tuple[int, float, int]
     copies: list[GeneratedText] = field(default_factory=list[GeneratedText])
     when_read: WhenRead | None = None
+    client: Hashable = None
+    request: int = 0
+    """The same number for the answers to one request."""
     since: float = field(default_factory=time.perf_counter)
     """When it began to wait, by `time.perf_counter`."""
     pages: TextPages = field(default_factory=lambda: TextPages((), [], []))
@@ -79,6 +83,30 @@ def in_order(waiting: Sequence[Work]) -> list[Work]:
     if oldest is None or time.perf_counter() - oldest.since < MOST_PASSED_S:
         return list(waiting)
     return [oldest, *(work for work in waiting if work is not oldest)]
+
+
+PATIENCE_S: Final = 0.25
+"""How long a text waits for a slot before one of many by the same hand is put back for it."""
+
+
+def to_yield(waiting: Sequence[Work], running: Sequence[Work]) -> tuple[Work, Work] | None:
+    """Return a waiting text, and the running one that is put back for it; None if all are to wait.
+
+    The first is one whose client runs none, else one whose request runs none; the second is the
+    youngest of the client, or the request, that runs most. Who runs a single one keeps it.
+    """
+    since = time.perf_counter() - PATIENCE_S
+    for name in ("client", "request"):
+        hands = Counter(getattr(each, name) for each in running)
+        hand, count = hands.most_common(1)[0]
+        if count > 1:
+            for work in waiting:
+                if work.since <= since and getattr(work, name) not in hands:
+                    theirs = [each for each in running if getattr(each, name) == hand]
+                    return work, max(
+                        theirs, key=lambda each: (each.priority_key, -len(each.text.tokens))
+                    )
+    return None
 
 
 def by_priority(work: Work) -> tuple[int, float, int]:

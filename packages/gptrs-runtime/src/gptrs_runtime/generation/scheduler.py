@@ -29,6 +29,7 @@ from gptrs_runtime.generation.scheduled_text import (
     by_priority,
     in_order,
     read_shares,
+    to_yield,
 )
 from gptrs_runtime.generation.text_cache import GreedyRow, Row, TextCache
 
@@ -41,6 +42,8 @@ _ROOM: Final = 128
 _LEAST_ROOM: Final = 64
 """With less room than this it grows: a step may choose as many tokens."""
 _MOST_READING: Final = 8
+_LOOK_S: Final = 0.1
+"""How often it is asked who gives way: that takes 0.1 ms with 1,024 texts that wait."""
 _MOST_SCORED: Final = 64
 """Most tokens of a scored text per step, since each has logits f32 [V]."""
 
@@ -96,7 +99,9 @@ class Scheduler:
         self._waiting: list[Work] = []
         self._running: list[Work] = []
         self._grown: list[tuple[GeneratedText, str]] = []
-        """Pieces not returned by a step yet."""
+        """The pieces that no step has returned yet."""
+        self._looked = 0.0
+        """When it was last asked who is to give way."""
         self._failed: list[tuple[GeneratedText, Exception]] = []
 
     @property
@@ -133,8 +138,8 @@ class Scheduler:
         # others.
         self._cache.require(text.most_positions, self._chunk)
         turn = self._turns.next(client, 1 + len(copies))
-        priority_key = (-priority, turn, next(self._count))
-        work = Work(text, priority_key, list(copies), when_read)
+        number = next(self._count)
+        work = Work(text, (-priority, turn, number), list(copies), when_read, client, number)
         work.since = time.perf_counter() if since is None else since
         self._added.append(work)
 
@@ -283,7 +288,8 @@ class Scheduler:
         A text whose prompt shares a prefix with one being read waits for it, and lets others pass.
         """
         self._take_in()
-        for work in in_order(self._waiting):
+        waiting = in_order(self._waiting)
+        for work in self._given_way(waiting) if self._is_full else waiting:
             if self._is_full:
                 return
             text = work.text
@@ -312,6 +318,18 @@ class Scheduler:
             self._waiting.remove(work)
             self._running.append(work)
             self._prepare(work)
+
+    def _given_way(self, waiting: Sequence[Work]) -> list[Work]:
+        """Put a running text back for one that waits, where that is fair; return the latter."""
+        now = time.perf_counter()
+        if not self._grows or not waiting or now - self._looked < _LOOK_S:
+            return []
+        self._looked = now
+        found = to_yield(waiting, self._running)
+        if found is None:
+            return []
+        self._wait_again(found[1])
+        return [found[0]]
 
     def _first_room(self, text: GeneratedText) -> int:
         """Return the number of positions reserved for a new text."""
@@ -390,7 +408,8 @@ class Scheduler:
             work.when_read(work.pages)
             work.when_read = None
         while work.copies:
-            copy = Work(work.copies.pop(0), work.priority_key)
+            text, request = work.copies.pop(0), work.request
+            copy = Work(text, work.priority_key, client=work.client, request=request)
             pages = None if self._is_full else self._cache.fork(work.pages)
             if pages is None:
                 insort(self._waiting, copy, key=by_priority)

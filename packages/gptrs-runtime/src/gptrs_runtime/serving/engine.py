@@ -92,8 +92,8 @@ class Engine:
             self._new_lane(family, budget) for family, budget in zip(found, budgets, strict=True)
         ]
         of_name = {name: lane for lane in lanes for name in lane.family.names}
-        self._lanes = {name: of_name[name] for name in named}
-        self._models = dict(named)
+        self._lanes: dict[str, Lane] = {name: of_name[name] for name in named}
+        self._models: dict[str, LoadedModel] = dict(named)
         self._most_requests = most_requests
         self._prompt_lookup = prompt_lookup
         self._drafts = _checked_drafts(named, drafts or {})
