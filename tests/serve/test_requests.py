@@ -29,6 +29,10 @@ REQUIRED = {
     "TagBody": {"input": "a"},
     "TokenizeBody": {},
     "DetokenizeBody": {"tokens": [1]},
+    "LoadBody": {"model": "a"},
+    "UnloadBody": {"model": "a"},
+    "LoadAdapterBody": {"lora_name": "a", "lora_path": "b"},
+    "UnloadAdapterBody": {"lora_name": "a"},
 }
 FIELDS = [
     (name, field)

@@ -104,6 +104,40 @@ class StructuredOutputs(Struct, forbid_unknown_fields=True):
     json_object: bool | None = None
 
 
+class LoadBody(RequestFields, kw_only=True):
+    """`/models/load`."""
+
+    model: Annotated[
+        str, Meta(min_length=1, description="[NAME=]MODEL, or the name of an unloaded one.")
+    ]
+
+
+class UnloadBody(RequestFields, kw_only=True):
+    """`/models/unload`."""
+
+    model: Annotated[str, Meta(description="The name of a model or an adapter.")]
+
+
+class LoadAdapterBody(RequestFields, kw_only=True):
+    """`/v1/load_lora_adapter`."""
+
+    lora_name: Annotated[str, Meta(min_length=1, description="The name that requests use.")]
+    lora_path: Annotated[str, Meta(min_length=1, description="The folder of the adapter.")]
+    base_model_name: (
+        Annotated[str, Meta(description="The model; the first one without it.")] | None
+    ) = None
+    load_inplace: (
+        Annotated[Literal[False], Meta(description="A name is given once.", extra=NOTHING)] | None
+    ) = None
+
+
+class UnloadAdapterBody(RequestFields, kw_only=True):
+    """`/v1/unload_lora_adapter`."""
+
+    lora_name: Annotated[str, Meta(description="The name of the adapter.")]
+    lora_int_id: Annotated[Any, Meta(description="Names suffice.", extra=NOTHING)] | None = None
+
+
 class Generating(
     _with_fields_of(all_options(), RequestFields), forbid_unknown_fields=True, kw_only=True
 ):
@@ -537,7 +571,8 @@ class TokenizeBody(RequestFields, kw_only=True):
     """`/tokenize`: a text, or messages as the template of the model renders them."""
 
     model: Model | None = None
-    prompt: Annotated[str, Meta(description="A text.")] | None = None
+    # Four megabytes would be a million tokens: a minute of a thread, and 600 MB.
+    prompt: Annotated[str, Meta(max_length=500_000, description="A text.")] | None = None
     messages: Annotated[list[Message], Meta(description="Or a conversation.")] | None = None
     tools: Tools | None = None
     tool_choice: Choice | None = None
@@ -554,5 +589,6 @@ class TokenizeBody(RequestFields, kw_only=True):
 class DetokenizeBody(RequestFields, kw_only=True):
     """`/detokenize`."""
 
-    tokens: Annotated[Tokens, Meta(description="The tokens.")]
+    # A million tokens take the interpreter from everybody else for two seconds.
+    tokens: Annotated[Tokens, Meta(max_length=131_072, description="The tokens.")]
     model: Model | None = None

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast, get_args
 
 import typer
 from starlette.applications import Starlette
 
 from gptrs.api import UsageError
-from gptrs.api.backends import Backend, ProcessGroup
+from gptrs.api.backends import Backend, Precision, ProcessGroup
 from gptrs.plugins.manager import get_backend
 from gptrs.quoting import did_you_mean, listed, quoted
 from gptrs_runtime.load import load_model
@@ -37,6 +37,7 @@ from gptrs_serve.listening import (
 )
 from gptrs_serve.problems import LOCAL_HOSTS
 from gptrs_serve.request_log import LogFormat, json_log
+from gptrs_serve.residence import Residence
 from gptrs_serve.served import WRITING, Served, load_drafts, load_models, with_adapters
 
 _ORIGIN: Final = re.compile(
@@ -201,6 +202,13 @@ _AccessLog = Annotated[bool, typer.Option("--access-log", help="Log each request
 _LogFormat = Annotated[
     str, typer.Option("--log-format", metavar="text|json", help="How lines of the log look.")
 ]
+_Admin = Annotated[
+    bool,
+    typer.Option(
+        "--admin",
+        help="Let clients load and unload models and adapters; with keys, those with admin=yes.",
+    ),
+]
 _MostBody = Annotated[
     str, typer.Option("--most-body", metavar="SIZE", help="Of a request; images are in it.")
 ]
@@ -281,6 +289,7 @@ def serve(
     access_log: _AccessLog = False,
     log_format: _LogFormat = "text",
     most_body: _MostBody = "4MB",
+    admin: _Admin = False,
     config: _Config = None,
 ) -> None:
     """Answer the clients of OpenAI, Anthropic and Ollama.
@@ -294,7 +303,9 @@ def serve(
         return _follow(made(), group)
     limits = _limits(most_running, most_requests, most_wait)
     cache = {"cache_budget": cache_budget, "cache_dtype": cache_dtype}
-    load = partial(_loaded, models, adapter, weights, precision, weight_budget)
+    loading = partial(
+        load_model, weight_budget=weight_budget, weights=weights, precision=_precision(precision)
+    )
     ring = KeyRing(read_keys(api_key_file), partial(read_keys, api_key_file))
     access = Access(
         keys=ring,
@@ -309,13 +320,17 @@ def serve(
         new_listener(host, port) if uds is None else new_unix_listener(uds) as listener,
     ):
         is_open = uds is None and not _is_local(host) and not ring
+        _require_guarded(admin=admin, is_open=is_open)
 
         def opened() -> tuple[Starlette, Served]:
             runs_on = made() if group is None else _leading(made)
-            loaded = load(runs_on)
+            load = partial(loading, backend=runs_on)
+            loaded = with_adapters(load_models(models or ["demo"], load), adapter or [])
             made_engine = partial(Engine, prompt_lookup=prompt_lookup, **limits, **cache)
             engine = _engine(made_engine, loaded, draft or [], runs_on)
             served = Served(loaded, engine, most_output, most_requests)
+            if admin:
+                served.residence = Residence(served, load, drain_seconds)
             app = new_app(served, access)
             _tell(listener, loaded, wire, is_open=is_open)
             return app, served
@@ -326,6 +341,11 @@ def serve(
             # Processes that follow connect to the first while it loads: in the main thread.
             app, served = opened()
             run_app(app, listener, drain_seconds, served.lost, wire)
+
+
+def _require_guarded(*, admin: bool, is_open: bool) -> None:
+    if admin and is_open:
+        raise UsageError("--admin would let the network change the models: add API keys")
 
 
 def _limits(most_running: int, most_requests: int, most_wait: float) -> dict[str, Any]:
@@ -437,23 +457,12 @@ def _engine(
     return made(writers, drafts=guessing) if writers else None
 
 
-def _loaded(
-    models: Sequence[str] | None,
-    adapters: Sequence[str] | None,
-    weights: str | None,
-    precision: str | None,
-    weight_budget: str | None,
-    backend: Backend,
-) -> dict[str, LoadedModel]:
-    """Load the models and their adapters, all in one way."""
-    load = partial(
-        load_model,
-        backend=backend,
-        weight_budget=weight_budget,
-        weights=weights,
-        precision=precision,  # pyright: ignore[reportArgumentType]
-    )
-    return with_adapters(load_models(models or ["demo"], load), adapters or [])
+def _precision(given: str | None) -> Precision | None:
+    if given is not None and given not in get_args(Precision):
+        raise UsageError(
+            f"--precision: {quoted(given)} is none of {', '.join(get_args(Precision))}"
+        )
+    return cast("Precision | None", given)
 
 
 def _leading(made: Callable[[], Backend]) -> Backend:

@@ -17,7 +17,7 @@ from gptrs.api import UsageError
 from gptrs_runtime.generation.scheduled_text import Client
 
 KEY_VARIABLE: Final = "GPTRS_SERVE_API_KEY"
-_HINT: Final = "write one on each line: KEY [name=WORD] [weight=N] [most-requests=N]"
+_HINT: Final = "write one on each line: KEY [name=WORD] [weight=N] [most-requests=N] [admin=yes]"
 
 
 class Key(Struct, frozen=True):
@@ -30,6 +30,8 @@ class Key(Struct, frozen=True):
     name: str = ""
     weight: float = 1.0
     most_requests: int | None = None
+    is_admin: bool = False
+    """Whether it may load and unload models."""
 
     @property
     def client(self) -> Client:
@@ -129,10 +131,13 @@ def _key(line: str, where: str) -> Key:
     named = given.pop("name", "")
     weight = given.pop("weight", "1")
     most = given.pop("most-requests", None)
+    admin = given.pop("admin", "no")
+    if admin not in ("yes", "no"):
+        raise UsageError(f"{where}: `admin={admin}` is neither yes nor no", hint=_HINT)
     if given:
         raise UsageError(f"{where}: there is no `{next(iter(given))}`", hint=_HINT)
     try:
-        key = Key(text, named, float(weight), None if most is None else int(most))
+        key = Key(text, named, float(weight), None if most is None else int(most), admin == "yes")
     except ValueError as error:
         raise UsageError(f"{where}: {error}", hint=_HINT) from error
     if not 0.001 <= key.weight <= 1000 or (most is not None and int(most) < 1):

@@ -15,8 +15,12 @@ from gptrs_serve.bodies import (
     ChatBody,
     CompletionBody,
     DetokenizeBody,
+    LoadAdapterBody,
+    LoadBody,
     ScoreBody,
     TokenizeBody,
+    UnloadAdapterBody,
+    UnloadBody,
 )
 from gptrs_serve.dialects.anthropic_body import CountBody, MessagesBody
 from gptrs_serve.dialects.audio import BODIES
@@ -94,6 +98,14 @@ ROUTES: Final[Mapping[str, Route]] = {
     "/api/version": Route("get", "Tell the version of Ollama whose API this is."),
     **{path: Route("post", "Say how models are served.") for path in CHANGES if path != _DELETE},
     _DELETE: Route("delete", "", deletes="Say how models are served."),
+    "/models/load": Route("post", "Load a model, with `--admin`.", LoadBody),
+    "/models/unload": Route("post", "Unload a model, with `--admin`.", UnloadBody),
+    "/v1/load_lora_adapter": Route(
+        "post", "Load an adapter, with `--admin`, as vLLM.", LoadAdapterBody, answer="text/plain"
+    ),
+    "/v1/unload_lora_adapter": Route(
+        "post", "Unload one, with `--admin`, as vLLM.", UnloadAdapterBody, answer="text/plain"
+    ),
     "/v1/models": Route("get", "List the models that are served."),
     "/v1/models/{name}": Route("get", "Describe a model."),
     "/health": Route("get", "Tell whether the server can answer."),

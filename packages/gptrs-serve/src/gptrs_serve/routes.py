@@ -19,9 +19,14 @@ from gptrs_serve.bodies import (
     ChatBody,
     CompletionBody,
     DetokenizeBody,
+    LoadAdapterBody,
+    LoadBody,
     ScoreBody,
     TokenizeBody,
+    UnloadAdapterBody,
+    UnloadBody,
 )
+from gptrs_serve.changes import CHANGES, adapted, loaded, unloaded
 from gptrs_serve.chat import chat
 from gptrs_serve.completions import completions
 from gptrs_serve.dialects.anthropic import counted, messages
@@ -32,6 +37,7 @@ from gptrs_serve.dialects.ollama import (
     HOW,
     embeddings,
     generated,
+    known_name,
     ollama_chat,
     one_embedding,
     refused,
@@ -80,11 +86,15 @@ def routes(
     async def hearing(request: Request) -> Response:
         return await heard(request, served, origins)
 
-    def post(path: str, body: type) -> Route:
+    def post(path: str, body: type[Any]) -> Route:
         answer = answers[body]
 
         async def handler(request: Request) -> Response:
-            return await answer(request, decoded(await read_body(request, most_bytes), body))
+            asked = decoded(await read_body(request, most_bytes), body)
+            if served.residence is not None and body not in CHANGES:
+                name = getattr(asked, "model", None)
+                await served.residence.ensure(name and known_name(name, served))
+            return await answer(request, asked)
 
         return route(path, handler, "POST")
 
@@ -126,6 +136,10 @@ def _answers(served: Served, metrics: Metrics, responses: Responses) -> Mapping[
         ScoreBody: lambda r, b: scored(r, b, served),
         TokenizeBody: lambda _, b: tokenize(b, served),
         DetokenizeBody: lambda _, b: detokenize(b, served),
+        LoadBody: lambda r, b: loaded(r, b, served),
+        UnloadBody: lambda r, b: unloaded(r, b.model, served),
+        LoadAdapterBody: lambda r, b: adapted(r, b, served),
+        UnloadAdapterBody: lambda r, b: unloaded(r, b.lora_name, served, is_adapter=True),
         **tasks,
     }
 
@@ -148,7 +162,7 @@ def _read(served: Served, metrics: Metrics, responses: Responses) -> dict[str, H
     async def tagged(_: Request) -> Response:
         return tags(served)
 
-    async def loaded(_: Request) -> Response:
+    async def in_memory(_: Request) -> Response:
         return running(served)
 
     return {
@@ -156,7 +170,7 @@ def _read(served: Served, metrics: Metrics, responses: Responses) -> dict[str, H
         "/v1/models/{name}": model,
         "/v1/responses/{name}": responses.retrieve,
         "/api/tags": tagged,
-        "/api/ps": loaded,
+        "/api/ps": in_memory,
         "/api/version": version,
         "/openapi.json": described,
         "/health": _health(served),

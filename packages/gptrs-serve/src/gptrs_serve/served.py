@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -26,6 +25,9 @@ from gptrs_serve.pools import Pool
 from gptrs_serve.problems import RequestError
 from gptrs_serve.text_calls import TextCalls
 from gptrs_serve.token_texts import TokenTexts
+
+if TYPE_CHECKING:
+    from gptrs_serve.residence import Residence
 
 RANKING: Final = ("text_classifier", "reranker")
 """The capabilities of rerankers: encoders with a head, language models with a score."""
@@ -59,8 +61,10 @@ class Served:
         self.models = dict(models)
         self.created = int(time.time())
         self.engine = engine
-        self._most_output = most_output
+        self.most_output = most_output
         self._texts = {name: TokenTexts(model) for name, model in self.models.items()}
+        self.residence: Residence | None = None
+        """Loads and unloads models; None without `--admin`."""
         self.calls = TextCalls(most_requests)
         self.hearings = TextCalls(most_requests)
         """Sounds, which take long: in a thread of their own, one after another."""
@@ -69,14 +73,35 @@ class Served:
         self.forms = Pool("forms", most_requests)
         self._backends = [model.backend for model in self.models.values()]
 
-    @cached_property
-    def _default(self) -> dict[str, str]:
-        """The first model of each capability."""
-        found: dict[str, str] = {}
-        for name, model in self.models.items():
-            for capability in model.capabilities:
-                found.setdefault(capability, name)
-        return found
+    def add(self, name: str, model: LoadedModel) -> None:
+        """Serve a further model; RequestError if it cannot be served, or not by this server."""
+        require_served(name, model)
+        if not model.capabilities.isdisjoint(WRITING):
+            if self.engine is None:
+                raise RequestError(
+                    f"`{name}` writes texts, and this server has begun without such a model: start"
+                    " it with one"
+                )
+            self.engine.add(name, model)
+        self._texts[name] = TokenTexts(model)
+        self.models[name] = model
+
+    def remove(self, name: str) -> Callable[[float], None]:
+        """Serve a model no more; return what waits so many seconds for its requests, and ends them.
+
+        The result blocks; call it in a thread.
+        """
+        model = self.models.pop(name)
+        del self._texts[name]
+        engine = self.engine
+        if engine is None or model.capabilities.isdisjoint(WRITING):
+            return lambda _: None
+        return lambda seconds: engine.remove(name, seconds)
+
+    def _default(self, capability: str) -> str | None:
+        """Return the first model of a capability."""
+        found = (name for name, each in self.models.items() if capability in each.capabilities)
+        return next(found, None)
 
     def lost(self) -> str | None:
         """Return why nothing can be answered any more, None while all processes are there.
@@ -94,7 +119,7 @@ class Served:
 
     def named(self, name: str | None, capability: str) -> tuple[str, LoadedModel]:
         """Return a model of a capability, the first one without a name; RequestError if none."""
-        chosen = self._default.get(capability) if name is None else name
+        chosen = self._default(capability) if name is None else name
         if chosen is None or chosen not in self.models:
             shown = "" if name is None else f" called {name[:80]!r}"
             raise RequestError(
@@ -147,8 +172,9 @@ class Served:
 
     def close(self) -> None:
         """End all threads, and the engine."""
-        for threads in (self.calls, self.hearings, self.reading, self.forms):
-            threads.close()
+        for threads in (self.calls, self.hearings, self.reading, self.forms, self.residence):
+            if threads is not None:
+                threads.close()
         if self.engine is not None:
             self.engine.close()
 
@@ -158,7 +184,7 @@ class Served:
         They are the most that there may be, not the least: clients ask for 4,096 of any model.
         RequestError if more are asked for than the operator allows.
         """
-        most = self._most_output
+        most = self.most_output
         if asked is not None and most is not None and asked > most:
             raise RequestError(
                 f"this server writes {most} tokens at most, asked for {asked}", param="max_tokens"
@@ -295,10 +321,15 @@ def load_models(
                 f"two models are called `{name}`" if name else f"`{given}` names no model",
                 hint="write NAME=MODEL",
             )
-        if not set(SERVED) & set(model.capabilities):
-            raise UsageError(f"`{name}` neither writes, embeds, classifies nor hears")
+        require_served(name, model)
         loaded[name] = model
     return loaded
+
+
+def require_served(name: str, model: LoadedModel) -> None:
+    """Raise UsageError for a model that no route asks for anything."""
+    if model.capabilities.isdisjoint(SERVED):
+        raise UsageError(f"`{name}` neither writes, embeds, classifies nor hears")
 
 
 def load_drafts(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from gptrs_runtime.chat.answer_reader import (
 )
 from gptrs_runtime.generation.scheduled_text import Client
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_serve.changes import may_change, unload_later, unloaded
 from gptrs_serve.chat import Chat, asked_chat
 from gptrs_serve.completions import asked_prompt
 from gptrs_serve.dialects.anthropic import arguments_of
@@ -32,6 +33,7 @@ from gptrs_serve.dialects.ollama_body import (
     OllamaChatBody,
     OneEmbeddingBody,
     ShowBody,
+    is_dropped,
 )
 from gptrs_serve.events import for_client, line_of
 from gptrs_serve.listing import context_length, embedded
@@ -61,7 +63,9 @@ _CAPABILITIES: Final = {"text_embedder": "embedding", "image_lm": "vision"}
 def known_name(name: str, served: Served) -> str:
     """Return the name of a model without the tag that Ollama's clients add."""
     bare = name.removesuffix(_LATEST)
-    return bare if name not in served.models and bare in served.models else name
+    unloaded = () if served.residence is None else served.residence.unloaded
+    known = {*served.models, *unloaded}
+    return bare if name not in known and bare in known else name
 
 
 async def ollama_chat(
@@ -70,11 +74,16 @@ async def ollama_chat(
     """Answer a conversation; without one a client loads the model, which is loaded."""
     name = known_name(body.model, served)
     served.named(name, "causal_lm")
+    drops = is_dropped(body.keep_alive) and may_change(request, served)
     if not body.messages:
+        if drops:
+            await unloaded(request, name, served)
         message = {"role": "assistant", "content": ""}
-        return JSONResponse({**_stamp(body.model), "message": message, **_LOADED})
+        return JSONResponse({**_stamp(body.model), "message": message, **_ended(drops)})
     asked = asked_chat(body.asked(name), served, metrics, client_of(request))
     chat = await for_client(request, asked)
+    if drops:
+        unload_later(name, served)
     return await LineWriter(chat, body.model, in_message=True).answer(request, stream=body.stream)
 
 
@@ -84,8 +93,11 @@ async def generated(
     """Answer a text, as a message of the template, or continue it where there is none."""
     name = known_name(body.model, served)
     _, model = served.named(name, served.capability(name, WRITING))
+    drops = is_dropped(body.keep_alive) and may_change(request, served)
     if not body.prompt and not body.suffix:
-        return JSONResponse({**_stamp(body.model), "response": "", **_LOADED})
+        if drops:
+            await unloaded(request, name, served)
+        return JSONResponse({**_stamp(body.model), "response": "", **_ended(drops)})
     if body.raw or body.suffix or not _has_template(model):
         if body.images or body.system:
             raise RequestError(
@@ -96,6 +108,8 @@ async def generated(
     else:
         asked = asked_chat(body.asked(name), served, metrics, client_of(request))
     chat = await for_client(request, asked)
+    if drops:
+        unload_later(name, served)
     return await LineWriter(chat, body.model, in_message=False).answer(request, stream=body.stream)
 
 
@@ -110,7 +124,7 @@ async def _continued(
     """Ask for a text that goes on, without template."""
     asked = body.completion(name)
     if asked.max_tokens == 16 and (body.options is None or body.options.num_predict is None):
-        asked.max_tokens = _NO_LIMIT
+        asked.max_tokens = served.most_output or _NO_LIMIT
     prompt = await asked_prompt(asked, name, model, body.prompt, served, client)
     assert prompt.stream is not None  # some token is asked for
     return Chat(name, model, prompt.stream, AnswerForm(), False, served.texts_of(name), metrics)
@@ -219,7 +233,9 @@ def _nanoseconds(seconds: float) -> int:
     return math.ceil(seconds * 1e9)
 
 
-_LOADED: Final[Mapping[str, object]] = {"done": True, "done_reason": "load"}
+def _ended(drops: bool) -> dict[str, object]:
+    """Return the end of an answer without a text."""
+    return {"done": True, "done_reason": "unload" if drops else "load"}
 
 
 def _stamp(name: str) -> dict[str, object]:
@@ -260,16 +276,20 @@ async def version(_: Request) -> Response:
 
 
 def tags(served: Served) -> Response:
-    """Return the models that there are."""
-    return JSONResponse({"models": [_listed(name, served) for name in served.models]})
+    """Return the models that there are, and those that a request would load."""
+    found = [_listed(name, served) for name in served.models]
+    unloaded = [] if served.residence is None else served.residence.unloaded
+    return JSONResponse({"models": [*found, *({"name": n, "model": n} for n in unloaded)]})
 
 
 def running(served: Served) -> Response:
-    """Return the models that are loaded: all."""
+    """Return the models that are loaded, and how many requests each has."""
     never = _time(served.created + 100 * 365 * 86_400)
+    engine = served.engine
     found = [
         {**_listed(name, served), "expires_at": never, "size_vram": 0,
-         "context_length": context_length(model)}
+         "context_length": context_length(model),
+         "requests": 0 if engine is None else engine.open_requests(name)}
         for name, model in served.models.items()
     ]  # fmt: skip
     return JSONResponse({"models": found})

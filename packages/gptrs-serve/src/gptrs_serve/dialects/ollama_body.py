@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -15,8 +16,21 @@ from gptrs_serve.fields import NOTHING, RequestFields, converted
 
 _Name = Annotated[str, Meta(min_length=1, description="The model; `:latest` may follow.")]
 _Kept = Annotated[
-    Any, Meta(description="Models are loaded as long as the server runs.", extra=NOTHING)
+    Any,
+    Meta(
+        description="0 unloads the model after the answer, with `--admin`; otherwise models stay.",
+        extra=NOTHING,
+    ),
 ]
+_NOT_KEPT = re.compile(r"0+(\.0*)?(ns|us|ms|s|m|h)?")
+"""How Ollama's clients write no time."""
+
+
+def is_dropped(keep_alive: object) -> bool:
+    """Return whether a client has its model unloaded after the answer."""
+    return keep_alive is not None and _NOT_KEPT.fullmatch(str(keep_alive)) is not None
+
+
 _Loading = Annotated[
     Any, Meta(description="The command line says how models are loaded.", extra=NOTHING)
 ]

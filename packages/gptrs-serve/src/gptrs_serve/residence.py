@@ -1,0 +1,143 @@
+"""Which models are in memory: they are loaded and unloaded while the server answers."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+from collections.abc import Callable
+from typing import Final
+
+from gptrs.quoting import did_you_mean, listed
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_serve.pools import Pool
+from gptrs_serve.problems import RequestError
+from gptrs_serve.served import Served
+
+Load = Callable[[], LoadedModel]
+_MOST_WAITING: Final = 16
+"""Changes that wait: each may take as long as a model needs to load."""
+
+
+class Residence:
+    """Loads and unloads the models of `served`, one at a time, in a thread of its own.
+
+    `load` loads one by its path or id. A request for a model that was unloaded brings it back.
+    Requests in flight have `drain_seconds` to end before their model goes. Belongs to one event
+    loop.
+    """
+
+    def __init__(
+        self,
+        served: Served,
+        load: Callable[[str], LoadedModel],
+        drain_seconds: float,
+    ) -> None:
+        self._served = served
+        self._load = load
+        self._sources: dict[str, Load] = {}
+        """How to load what was unloaded."""
+        self._drain_seconds = drain_seconds
+        self._changes = asyncio.Lock()
+        self._threads = Pool("loading", _MOST_WAITING)
+
+    @property
+    def unloaded(self) -> list[str]:
+        """The names of models that a request would bring back."""
+        return [name for name in self._sources if name not in self._served.models]
+
+    async def ensure(self, name: str | None) -> None:
+        """Load a model again that was unloaded; nothing happens for other names."""
+        if name in self._sources and name not in self._served.models:
+            await self.load(name)
+
+    async def load(self, name: str, source: str | None = None) -> None:
+        """Load a model from `source`, None: as before; nothing happens if it is there.
+
+        RequestError for a name without a source, or with another model; errors as of `load_model`.
+        """
+        async with self._changes:
+            if name in self._served.models and source is None:
+                return
+            self._require_free(name)
+            if source is not None:
+                await self._serve(name, lambda: self._load(source))
+            elif name in self._sources:
+                await self._serve(name, self._sources[name])
+            else:
+                raise self._unknown(name)
+
+    async def adapt(self, name: str, path: str, base: str | None) -> None:
+        """Serve a model with a LoRA adapter under a name; errors as of `load`."""
+        async with self._changes:
+            self._require_free(name)
+            chosen, model = self._served.named(base, "causal_lm")
+            if model.base is not None:
+                raise RequestError(f"`{chosen}` has an adapter already: name the model itself")
+            await self._serve(name, lambda: self.base(chosen).with_adapter(path, name))
+
+    def base(self, name: str) -> LoadedModel:
+        """Return the model of an adapter, which is another object once it was loaded again."""
+        model = self._served.models.get(name)
+        if model is None:
+            raise RequestError(f"the model `{name}` of this adapter is unloaded: load it first")
+        return model
+
+    async def unload(self, name: str, *, forget: bool = False) -> None:
+        """Unload a model, and `forget` how to load it; RequestError if it is not there.
+
+        Returns when its requests have ended, and its memory is free.
+        """
+        async with self._changes:
+            model = self._served.models.get(name)
+            if model is None:
+                raise self._unknown(name)
+            adapters = [known for known, each in self._served.models.items() if each.base is model]
+            if adapters:
+                raise RequestError(f"`{name}` has adapters: unload {listed(adapters, 8)} first")
+            if forget:
+                self._sources.pop(name, None)
+            else:
+                self._sources[name] = self._again(name, model)
+            del model
+            removed = self._served.remove(name)
+            await self._threads.run(lambda: _freed(removed, self._drain_seconds))
+
+    async def _serve(self, name: str, load: Load) -> None:
+        self._served.add(name, await self._threads.run(load))
+
+    def _again(self, name: str, model: LoadedModel) -> Load:
+        """Return what loads a model as it was."""
+        if model.base is not None and model.adapter is not None:
+            bases = (known for known, each in self._served.models.items() if each is model.base)
+            path, base = model.adapter.path, next(bases)
+            return lambda: self.base(base).with_adapter(path, name)
+        source = str(model.files.path)
+        return lambda: self._load(source)
+
+    def _require_free(self, name: str) -> None:
+        if name in self._served.models:
+            raise RequestError(f"there is a model called {name[:80]!r} already", code="name_taken")
+
+    def _unknown(self, name: str) -> RequestError:
+        names = list(self._served.models)
+        return RequestError(
+            f"there is no model called {name[:80]!r}; {did_you_mean(name, names)}there are"
+            f" {listed(names, 8)}",
+            status=404,
+            code="model_not_found",
+        )
+
+    def close(self) -> None:
+        """End the thread after the change that runs."""
+        self._threads.close()
+
+
+def _freed(remove: Callable[[float], None], seconds: float) -> None:
+    """Remove a model, and give its memory back to the system."""
+    remove(seconds)
+    gc.collect()  # models and what captured them refer to each other
+    # glibc keeps what was freed between blocks in use: 70 MB of each SmolLM2-135M that went.
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
