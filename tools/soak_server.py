@@ -7,6 +7,7 @@ import asyncio
 import gc
 import json
 import random
+import re
 import sys
 import threading
 import time
@@ -23,6 +24,7 @@ from gptrs_observe.measure.http_stream import HttpAnswer
 from gptrs_runtime.serving.engine import Engine
 from gptrs_serve.app import Access, new_app
 from gptrs_serve.connections import http_protocol
+from gptrs_serve.residence import Residence
 from gptrs_serve.served import Served
 from soak import MAY_GROW, State, state
 
@@ -64,7 +66,9 @@ class Expected:
 def served(model: gptrs.LoadedModel) -> Generator[tuple[int, Engine]]:
     """Serve a model on a free port, in a thread; yield the port and the engine."""
     engine = Engine({"soak": model}, most_running=8)
-    app = new_app(Served({"soak": model}, engine, 200), Access())
+    held = Served({"soak": model}, engine, 200)
+    held.residence = Residence(held, gptrs.load_model, drain_seconds=5)
+    app = new_app(held, Access())
     config = uvicorn.Config(app, port=0, log_level="critical", ws="none", http=http_protocol())
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
@@ -125,7 +129,12 @@ class Clients:
             "gone": self.gone,
             "garbage": self.garbage,
             "mutated": self.mutated,
+            "many": self.many,
+            "form": self.form,
+            "scored": self.scored,
+            "changed": self.changed,
         }
+        self.change = asyncio.Lock()
 
     async def right(self) -> None:
         """Ask for a text, which must be the known one."""
@@ -182,6 +191,44 @@ class Clients:
         if status not in (b"200", b"400", b"404", b"405"):
             self._counts.wrong.append(f"{bytes(body)!r}: {told[:200]!r}")
 
+    async def many(self) -> None:
+        """Ask for several answers, of which the first is the known one."""
+        body = completion(self._dice)
+        answer = await self._answer({**body, "n": self._dice.choice((2, 9, 24)), "logprobs": 3})
+        self._compare(body, answer["choices"][0]["text"])
+
+    async def form(self) -> None:
+        """Ask for a text of a form, which it must have."""
+        pattern = self._dice.choice((r"[a-c]{2,9};", r"(yes|no)!", r"\d{1,4}(\.\d)?x"))
+        asked = {**completion(self._dice), "regex": pattern, "max_tokens": 60}
+        (choice,) = (await self._answer(asked))["choices"]
+        if choice["finish_reason"] == "stop" and not re.fullmatch(pattern, choice["text"]):
+            self._counts.wrong.append(f"{pattern}: {choice['text']!r}")
+
+    async def scored(self) -> None:
+        """Ask for the scores of a prompt and an answer: as many as there are tokens."""
+        asked = {**completion(self._dice), "echo": True, "logprobs": 2}
+        answer = await self._answer(asked)
+        scores = answer["choices"][0]["logprobs"]["token_logprobs"]
+        if len(scores) != answer["usage"]["total_tokens"]:
+            self._counts.wrong.append(f"{len(scores)} scores: {answer['usage']}")
+
+    async def changed(self) -> None:
+        """Load a second model, ask it while others ask the first, and unload it again."""
+        async with self.change:
+            await self._answer({"model": "more=demo"}, "/models/load")
+            body = completion(self._dice)
+            answer = await self._answer({**body, "model": "more"})
+            await self._answer({"model": "more"}, "/models/unload")
+        self._compare(body, answer["choices"][0]["text"])
+
+    async def _answer(self, body: Mapping[str, object], path: str = ROUTES[0]) -> dict[str, Any]:
+        told = await exchange(self._port, request(path, json.dumps(body).encode()))
+        answer = json.loads(told.partition(b"\r\n\r\n")[2])
+        if "error" in answer:
+            raise ValueError(f"{body}: {answer}")
+        return answer
+
     def _compare(self, body: Mapping[str, object], found: str) -> None:
         expected = self._expected.text(body)
         if found != expected:
@@ -191,6 +238,7 @@ class Clients:
 async def load(clients: Clients, counts: Counts, dice: random.Random,
                more: Callable[[], bool]) -> None:  # fmt: skip
     """Have several clients ask for one thing after the other while there is `more` to do."""
+    clients.change = asyncio.Lock()  # of this event loop
 
     async def work() -> None:
         while more():
