@@ -388,7 +388,7 @@ def test_options_in_a_file(tmp_path, monkeypatch):
     assert seen["access"].logs
     assert "a.example" in seen["access"].hosts
     assert seen["wire"].root_path == "/y"
-    assert seen["s"].most_tokens(seen["s"].models["one"], 3, None) == 7
+    assert seen["s"].account(seen["s"].models["one"], 3, None, 1, None).tokens_of_answer() == 7
     seen["s"].close()
 
 

@@ -10,7 +10,9 @@ import pytest
 
 from gptrs.errors import EngineBusyError
 from gptrs_runtime.serving.engine import Engine
+from gptrs_serve.accounts import MOST_BYTES, Account, Ledger
 from gptrs_serve.pools import THREADS, Pool
+from gptrs_serve.problems import RequestError
 from runtime.serving_models import eventually
 from serve.conftest import serving
 from serve.test_server import post
@@ -18,7 +20,8 @@ from serve.test_server import post
 
 def test_work_is_bounded_and_dropped_with_its_task():
     async def main():
-        pool, go, done = Pool("test", THREADS + 1), threading.Event(), []
+        ledger, go, done = Ledger(THREADS + 1), threading.Event(), []
+        pool = Pool("test", ledger)
 
         def work(number):
             go.wait(20)
@@ -35,11 +38,11 @@ def test_work_is_bounded_and_dropped_with_its_task():
             await pool.run(lambda: work(100))
         waits.cancel()
         await asyncio.sleep(0.01)
-        assert pool.waiting == THREADS
+        assert ledger.requests == THREADS
         go.set()
         assert await asyncio.gather(*running) == list(range(THREADS))
         assert await pool.run(lambda: work(7)) == 7
-        assert pool.waiting == 0
+        assert ledger.requests == 0
         assert sorted(done) == [*range(THREADS), 7]
         pool.close()
 
@@ -76,3 +79,31 @@ def test_scores_of_models_that_need_whole_prompts(address, monkeypatch):
     (other,) = post(address, "/v1/completions", body).json()["choices"]
     scores = one["logprobs"]["token_logprobs"], other["logprobs"]["token_logprobs"]
     assert scores[0][1:] == pytest.approx(scores[1][1:], abs=1e-5)
+
+
+def test_one_account_tells_how_long_answers_may_be():
+    def account(**fields):
+        given = {"tokens": 3, "answers": 1, "length": None, "logprobs": 0, "room": 4000}
+        return Account(**{**given, "most": None, **fields}).tokens_of_answer()
+
+    assert account() == 4000
+    assert account(length=9) == 9
+    assert account(length=9000) == 4000
+    assert account(most=7) == 7
+    assert account(room=0, length=5) == 5
+    with pytest.raises(RequestError, match="writes 7 tokens at most"):
+        account(most=7, length=8)
+    # 128 answers with their likeliest tokens would take gigabytes: cut where that is left open.
+    assert account(answers=128, logprobs=20, length=900) == 900
+    assert account(answers=128, logprobs=20) == MOST_BYTES // (128 * 21 * 100)
+    with pytest.raises(RequestError, match=r"take 1\.08 GB, a request may take 256 MB"):
+        account(answers=128, logprobs=20, length=4000)
+
+
+def test_requests_of_all_kinds_count_together():
+    ledger = Ledger(3, lambda: 2)
+    ledger.begin()
+    with pytest.raises(EngineBusyError, match="3 requests run or wait"):
+        ledger.begin()
+    ledger.end()
+    ledger.begin()

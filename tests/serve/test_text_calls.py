@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from gptrs.errors import EngineBusyError, UsageError
+from gptrs_serve.accounts import Ledger
 from gptrs_serve.text_calls import MOST_TEXTS, TextCalls
 
 
@@ -27,7 +28,7 @@ class Reader:
 
 def run(scenario, most_requests=100):
     async def go():
-        calls = TextCalls(most_requests)
+        calls = TextCalls(Ledger(most_requests))
         try:
             return await asyncio.wait_for(scenario(calls), 60)
         finally:
@@ -52,9 +53,9 @@ def test_calls_that_wait_are_joined_by_their_key():
             for key, texts in [("a", ["b", "c"]), ("b", ["d"]), ("a", ["e"])]
         ]
         await asyncio.sleep(0)
-        assert calls.requests == 4
+        assert calls._ledger.requests == 4
         reader.go.set()
-        return [await task for task in (first, *waiting)], calls.requests
+        return [await task for task in (first, *waiting)], calls._ledger.requests
 
     assert run(scenario) == ([["X"], ["B", "C"], ["D"], ["E"]], 0)
     assert reader.calls == [["x"], ["b", "c", "e"], ["d"]]

@@ -36,7 +36,7 @@ class Access(Struct, frozen=True):
 
 def new_app(served: Served, access: Access) -> Starlette:
     """Return the application; its shutdown ends the engine."""
-    metrics = Metrics(served.engine, served.calls)
+    metrics = Metrics(served.engine, served.ledger)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:

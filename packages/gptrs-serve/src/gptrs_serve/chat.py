@@ -115,7 +115,7 @@ async def asked_chat(body: ChatBody, served: Served, metrics: Metrics, client: C
         name,
         tokens,
         options,
-        max_tokens=served.most_tokens(model, len(tokens), asked),
+        max_tokens=asked,
         answers=body.n,
         priority=body.priority,
         client=client,

@@ -107,7 +107,7 @@ async def asked_prompt(
         name,
         tokens,
         options,
-        max_tokens=served.most_tokens(model, len(tokens), body.max_tokens),
+        max_tokens=body.max_tokens,
         answers=body.n,
         priority=body.priority,
         client=client,

@@ -25,8 +25,8 @@ from typing_extensions import override
 from gptrs_runtime.generation.guessing.guesser import GuessCounts
 from gptrs_runtime.serving.answers import AnswerStream, Piece, TakeNow
 from gptrs_runtime.serving.engine import Engine
+from gptrs_serve.accounts import Ledger
 from gptrs_serve.request_log import note_facts
-from gptrs_serve.text_calls import TextCalls
 
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _LENGTHS: Final = (1, 8, 32, 128, 512, 2048, 8192, 32768, 131072)
@@ -184,19 +184,19 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 class _Reading(Collector):
     """The work of models that read texts."""
 
-    def __init__(self, calls: TextCalls) -> None:
-        self._calls = calls
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
 
     @override
     def collect(self) -> Iterator[Metric]:
         text = "Embeddings, rankings and classes that have not ended."
-        yield _gauge("reading_requests", text, self._calls.requests)
+        yield _gauge("reading_requests", text, self._ledger.requests)
 
 
 class Metrics:
     """Counters of requests and tokens, times of first tokens and gaps, and what the engine does."""
 
-    def __init__(self, engine: Engine | None, calls: TextCalls) -> None:
+    def __init__(self, engine: Engine | None, ledger: Ledger) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "gptrs_requests",
@@ -206,7 +206,7 @@ class Metrics:
         )
         self._models = ModelMetrics()
         self._registry.register(self._models)
-        self._registry.register(_Reading(calls))
+        self._registry.register(_Reading(ledger))
         if engine is not None:
             self._registry.register(_EngineState(engine))
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from gptrs.errors import EngineBusyError
+from gptrs_serve.accounts import Ledger
 
 THREADS: Final = 2
 """Of each kind of work. More would take the time of the engine, as libraries release the lock."""
@@ -22,28 +21,17 @@ class Pool:
     whose task is cancelled is dropped if it has not begun. `run` belongs to one event loop.
     """
 
-    def __init__(self, name: str, most_waiting: int) -> None:
+    def __init__(self, name: str, ledger: Ledger) -> None:
         self._threads = ThreadPoolExecutor(THREADS, f"gptrs-{name}")
-        self._most_waiting = most_waiting
-        self._lock = threading.Lock()
-        self.waiting = 0
-        """How many pieces of work run or wait."""
+        self._ledger = ledger
 
     async def run(self, work: Callable[[], Result]) -> Result:
         """Return what `work` gives, and raise its errors; EngineBusyError if too many wait."""
-        if self.waiting >= self._most_waiting:
-            raise EngineBusyError(
-                f"{self.waiting} requests are prepared or wait for that, which is the most allowed",
-                hint="try again later",
-            )
-        self._add(1)
+        self._ledger.begin()
         running = self._threads.submit(work)
-        running.add_done_callback(lambda _: self._add(-1))
+        # Work that has begun counts to its end, also where nobody waits for it any more.
+        running.add_done_callback(lambda _: self._ledger.end())
         return await asyncio.wrap_future(running)
-
-    def _add(self, count: int) -> None:
-        with self._lock:  # work ends in its thread
-            self.waiting += count
 
     def close(self) -> None:
         """End the threads after the work that runs."""

@@ -10,6 +10,7 @@ from typing import Final
 
 from gptrs.quoting import did_you_mean, listed
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_serve.accounts import Ledger
 from gptrs_serve.pools import Pool
 from gptrs_serve.problems import RequestError
 from gptrs_serve.served import Served
@@ -39,7 +40,7 @@ class Residence:
         """How to load what was unloaded."""
         self._drain_seconds = drain_seconds
         self._changes = asyncio.Lock()
-        self._threads = Pool("loading", _MOST_WAITING)
+        self._threads = Pool("loading", Ledger(_MOST_WAITING))
 
     @property
     def unloaded(self) -> list[str]:

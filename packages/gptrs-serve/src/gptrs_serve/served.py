@@ -21,6 +21,7 @@ from gptrs_runtime.serving.answers import AnswerStream
 from gptrs_runtime.serving.engine import MOST_REQUESTS, Engine
 from gptrs_runtime.tokenization.encoded_text import TextLength
 from gptrs_runtime.verbs import Verb
+from gptrs_serve.accounts import Account, Ledger
 from gptrs_serve.pools import Pool
 from gptrs_serve.problems import RequestError
 from gptrs_serve.text_calls import TextCalls
@@ -65,12 +66,14 @@ class Served:
         self._texts = {name: TokenTexts(model) for name, model in self.models.items()}
         self.residence: Residence | None = None
         """Loads and unloads models; None without `--admin`."""
-        self.calls = TextCalls(most_requests)
-        self.hearings = TextCalls(most_requests)
+        answers = (lambda: 0) if engine is None else engine.open_answers
+        self.ledger = Ledger(most_requests, answers)
+        self.calls = TextCalls(self.ledger)
+        self.hearings = TextCalls(self.ledger)
         """Sounds, which take long: in a thread of their own, one after another."""
-        self.reading = Pool("reading", most_requests)
+        self.reading = Pool("reading", self.ledger)
         """Texts, conversations and images become tokens here."""
-        self.forms = Pool("forms", most_requests)
+        self.forms = Pool("forms", self.ledger)
         self._backends = [model.backend for model in self.models.values()]
 
     def add(self, name: str, model: LoadedModel) -> None:
@@ -178,23 +181,13 @@ class Served:
         if self.engine is not None:
             self.engine.close()
 
-    def most_tokens(self, model: LoadedModel, prompt: int, asked: int | None) -> int:
-        """Return how many tokens may follow a prompt: those asked for, as far as there is room.
-
-        They are the most that there may be, not the least: clients ask for 4,096 of any model.
-        RequestError if more are asked for than the operator allows.
-        """
-        most = self.most_output
-        if asked is not None and most is not None and asked > most:
-            raise RequestError(
-                f"this server writes {most} tokens at most, asked for {asked}", param="max_tokens"
-            )
+    def account(
+        self, model: LoadedModel, prompt: int, asked: int | None, answers: int, logprobs: int | None
+    ) -> Account:
+        """Return what a request asks whose prompt has so many tokens."""
         reads = "seq2seq" in model.capabilities  # its text has a context of its own
         room = _context(model) - 1 if reads else longest_prompt(model) - prompt
-        wanted = most if asked is None else asked
-        if room < 1:  # refused by the engine, which counts both
-            return wanted or 1
-        return room if wanted is None else min(wanted, room)
+        return Account(prompt, answers, asked, logprobs or 0, room, self.most_output)
 
     def submit(
         self,
@@ -202,19 +195,24 @@ class Served:
         tokens: Sequence[int],
         options: GenerationOptions,
         *,
-        max_tokens: int,
+        max_tokens: int | None,
         answers: int,
         priority: int,
         client: Client,
         max_time: float | None = None,
     ) -> AnswerStream:
-        """Ask the engine; raise as `Engine.submit` does."""
+        """Ask the engine for answers of `max_tokens`, None: as many as there is room for.
+
+        Raises RequestError for more than one request may ask, and as `Engine.submit` does.
+        """
+        model = self.models[name]
+        account = self.account(model, len(tokens), max_tokens, answers, options.logprobs)
         assert self.engine is not None  # some model writes texts
         return self.engine.submit(
             tokens,
             options,
             model=name,
-            max_tokens=max_tokens,
+            max_tokens=account.tokens_of_answer(),
             answers=answers,
             priority=priority,
             client=client,

@@ -11,7 +11,8 @@ from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
-from gptrs.errors import EngineBusyError, GptrsError, UsageError
+from gptrs.errors import GptrsError, UsageError
+from gptrs_serve.accounts import Ledger
 
 MOST_TEXTS: Final = 256
 """Texts of one call at most; a request of more takes several, and others get in between."""
@@ -35,17 +36,11 @@ class TextCalls:
     a batch costs less than its texts one by one. All methods belong to one event loop.
     """
 
-    def __init__(self, most_requests: int) -> None:
-        self._most_requests = most_requests
-        self._requests = 0
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
         self._waiting: deque[_WaitingTexts] = deque()
         self._thread = ThreadPoolExecutor(1, "gptrs-texts")
         self._running: asyncio.Task[None] | None = None
-
-    @property
-    def requests(self) -> int:
-        """How many requests run or wait."""
-        return self._requests
 
     async def run(
         self, key: Hashable, texts: Sequence[str], work: Callable[[Sequence[str]], Sequence[Result]]
@@ -65,16 +60,11 @@ class TextCalls:
 
     @contextmanager
     def _counted(self) -> Generator[None]:
-        if self._requests >= self._most_requests:
-            raise EngineBusyError(
-                f"{self._requests} requests run or wait, which is all that are allowed",
-                hint="ask again later",
-            )
-        self._requests += 1
+        self._ledger.begin()
         try:
             yield
         finally:
-            self._requests -= 1
+            self._ledger.end()
 
     async def _run(self, key: Hashable, texts: Sequence[str], work: Work) -> list[Any]:
         try:

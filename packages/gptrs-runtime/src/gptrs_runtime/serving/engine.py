@@ -170,6 +170,10 @@ class Engine:
         self._loop.call(end)
         _wait_until(lambda: gone.is_set() or not self._loop.alive, None)
 
+    def open_answers(self) -> int:
+        """Return how many answers have not ended."""
+        return sum(stream.open for stream in list(self._requests))
+
     def open_requests(self, name: str) -> int:
         """Return how many requests to a model have not ended."""
         return sum(each.model == name and not each.done for each in list(self._requests))
@@ -324,7 +328,7 @@ class Engine:
             )
         if not self.accepts:
             raise EngineClosedError("the engine takes no more requests")
-        if sum(stream.open for stream in list(self._requests)) >= self._most_requests:
+        if self.open_answers() >= self._most_requests:
             busy = EngineBusyError(
                 f"the engine has {self._most_requests} answers that have not ended, which is the"
                 " most it takes",

@@ -1,0 +1,89 @@
+"""What requests ask of the server, and the most that all of them may: seen before work begins."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from gptrs.errors import EngineBusyError
+from gptrs.quick_dataclass import dataclass
+from gptrs_runtime.text_batches import shown_bytes
+from gptrs_serve.problems import RequestError
+
+MOST_BYTES: Final = 256_000_000
+"""Memory that the answers to one request may take."""
+_TOKEN_BYTES: Final = 100
+"""Memory of a token of an answer, and of each likeliest one beside it, until it is sent."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a request asks: tokens to read or score, and answers with `logprobs` likeliest tokens.
+
+    `length` is how many tokens an answer may have, None where the request leaves it to the server,
+    `room` how many the model has room for, and `most` how many the operator allows, None for any.
+    """
+
+    tokens: int
+    answers: int
+    length: int | None
+    logprobs: int
+    room: int
+    most: int | None
+
+    def tokens_of_answer(self) -> int:
+        """Return how many tokens an answer may have at most.
+
+        They are the most that there may be, not the least: clients ask for 4,096 of any model.
+        RequestError if more are asked for than the operator allows, or than memory does.
+        """
+        asked, most = self.length, self.most
+        if asked is not None and most is not None and asked > most:
+            raise RequestError(
+                f"this server writes {most} tokens at most, asked for {asked}", param="max_tokens"
+            )
+        wanted = most if asked is None else asked
+        if self.room < 1:  # refused by the engine, which counts both
+            return wanted or 1
+        length = self.room if wanted is None else min(wanted, self.room)
+        bytes_of_token = self.answers * (1 + self.logprobs) * _TOKEN_BYTES
+        held = max(1, MOST_BYTES // bytes_of_token)
+        if length > held and asked is not None:
+            raise RequestError(
+                f"{self.answers} answers of {length} tokens with {self.logprobs} likeliest ones"
+                f" each take {shown_bytes(length * bytes_of_token)}, a request may take"
+                f" {shown_bytes(MOST_BYTES)}: ask for fewer answers, tokens or `logprobs`",
+                param="n" if self.answers > 1 else "logprobs",
+            )
+        return min(length, held)
+
+
+class Ledger:
+    """How much all requests ask for at the moment; any thread may use it.
+
+    `answers` tells how many answers the engine has open. With what waits for the threads that
+    prepare requests, and for models that read texts, they are at most `most_requests`.
+    """
+
+    def __init__(self, most_requests: int, answers: Callable[[], int] = lambda: 0) -> None:
+        self._most_requests = most_requests
+        self._answers = answers
+        self._lock = threading.Lock()
+        self.requests = 0
+        """How many pieces of work outside of the engine run or wait."""
+
+    def begin(self) -> None:
+        """Count a piece of work, until `end`; EngineBusyError if there are too many."""
+        with self._lock:
+            if self.requests + self._answers() >= self._most_requests:
+                raise EngineBusyError(
+                    f"{self._most_requests} requests run or wait, which is the most allowed",
+                    hint="try again later",
+                )
+            self.requests += 1
+
+    def end(self) -> None:
+        """Count it no more."""
+        with self._lock:
+            self.requests -= 1
