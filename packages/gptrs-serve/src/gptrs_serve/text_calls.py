@@ -67,19 +67,19 @@ class TextCalls:
             self._ledger.end()
 
     async def _run(self, key: Hashable, texts: Sequence[str], work: Work) -> list[Any]:
-        try:
-            if len(texts) <= MOST_TEXTS:
+        found: list[Any] = []
+        for begin in range(0, max(1, len(texts)), MOST_TEXTS):
+            part = texts[begin : begin + MOST_TEXTS]
+            try:
                 # Without a text it is an error, which company would hide.
-                return list(await self._one(key if texts else object(), texts, work))
-            found: list[Any] = []
-            for begin in range(0, len(texts), MOST_TEXTS):
-                found.extend(await self._one(key, texts[begin : begin + MOST_TEXTS], work))
-            return found
-        except UsageError:
-            if len(texts) <= MOST_TEXTS:
+                found.extend(await self._one(key if part else object(), part, work))
+            except UsageError:
+                if not begin:
+                    raise
+                # Told again with the texts before it, for errors name texts by their numbers.
+                await self._one(object(), texts[: begin + MOST_TEXTS], work)
                 raise
-            # Told again for the whole request, in which texts have other numbers.
-            return list(await self._one(object(), texts, work))
+        return found
 
     async def _one(self, key: Hashable, texts: Sequence[str], work: Work) -> Sequence[Any]:
         call = _WaitingTexts(key, texts, work, asyncio.get_running_loop().create_future())
