@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -63,3 +68,36 @@ def test_answers_are_streamed(client):
 def test_a_key_is_needed(client):
     answer = client.get("/v1/models", headers={"Authorization": "Bearer other"})
     assert answer.status_code == 401
+
+
+def test_requests_to_a_replica_that_is_killed_are_answered_or_told(client):
+    """Each request ends, with the text of the model or with an error; then another one answers."""
+    body = {"prompt": "def f(", "max_tokens": 60, "temperature": 0, "ignore_eos": True}
+    expected = client.post("/v1/completions", json=body).json()["choices"][0]["text"]
+    with ThreadPoolExecutor(8) as threads:
+        asked = [threads.submit(client.post, "/v1/completions", json=body) for _ in range(8)]
+        time.sleep(0.1)
+        end_a_replica()
+        answers = [each.result() for each in asked]
+    deadline = time.monotonic() + 60
+    while (answer := client.post("/v1/completions", json=body)).status_code != 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    for each in (*answers, answer):
+        if each.status_code == 200:
+            assert each.json()["choices"][0]["text"] == expected
+        else:
+            assert each.status_code >= 500
+
+
+def end_a_replica() -> None:
+    """Kill the process of a replica of ours."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes()
+        except OSError:  # it ended meanwhile
+            continue
+        if command.startswith(b"ray::ServeReplica"):
+            os.kill(int(folder.name), signal.SIGKILL)
+            return
+    raise AssertionError("there is no replica")

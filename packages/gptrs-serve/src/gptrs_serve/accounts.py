@@ -1,4 +1,4 @@
-"""What requests ask of the server, and the most that all of them may: seen before work begins."""
+"""The size of requests, and the most that all of them may take: known before work begins."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _TOKEN_BYTES: Final = 100
 
 @dataclass(frozen=True)
 class Account:
-    """What a request asks: tokens to read or score, and answers with `logprobs` likeliest tokens.
+    """The size of a request: tokens to read or score, and answers with `logprobs` likeliest tokens.
 
-    `length` is how many tokens an answer may have, None where the request leaves it to the server,
+    `length` is how many tokens an answer may have, None if the request leaves that to the server,
     `room` how many the model has room for, and `most` how many the operator allows, None for any.
     """
 
