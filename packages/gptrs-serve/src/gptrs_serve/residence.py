@@ -6,18 +6,35 @@ import asyncio
 import ctypes
 import gc
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from gptrs.quoting import did_you_mean, listed
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_serve.accounts import Ledger
 from gptrs_serve.pools import Pool
 from gptrs_serve.problems import RequestError
-from gptrs_serve.served import Served
 
 Load = Callable[[], LoadedModel]
 _MOST_WAITING: Final = 16
 """Changes that wait: each may take as long as a model needs to load."""
+
+
+class Models(Protocol):
+    """The models that are served, as `Served` has them."""
+
+    models: dict[str, LoadedModel]
+
+    def named(self, name: str | None, capability: str) -> tuple[str, LoadedModel]:
+        """Return a model of a capability; RequestError if there is none."""
+        ...
+
+    def add(self, name: str, model: LoadedModel) -> None:
+        """Serve a further model."""
+        ...
+
+    def remove(self, name: str) -> Callable[[float], None]:
+        """Serve a model no more; the result waits so many seconds for its requests."""
+        ...
 
 
 class Residence:
@@ -30,7 +47,7 @@ class Residence:
 
     def __init__(
         self,
-        served: Served,
+        served: Models,
         load: Callable[[str], LoadedModel],
         drain_seconds: float,
     ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -24,11 +24,9 @@ from gptrs_runtime.verbs import Verb
 from gptrs_serve.accounts import Account, Ledger
 from gptrs_serve.pools import Pool
 from gptrs_serve.problems import RequestError
+from gptrs_serve.residence import Residence
 from gptrs_serve.text_calls import TextCalls
 from gptrs_serve.token_texts import TokenTexts
-
-if TYPE_CHECKING:
-    from gptrs_serve.residence import Residence
 
 RANKING: Final = ("text_classifier", "reranker")
 """The capabilities of rerankers: encoders with a head, language models with a score."""
