@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from msgspec import Struct
+
 from gptrs.errors import EngineBusyError
-from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.text_batches import shown_bytes
 from gptrs_serve.problems import RequestError
 
@@ -17,8 +18,7 @@ _TOKEN_BYTES: Final = 100
 """Memory of a token of an answer, and of each likeliest one beside it, until it is sent."""
 
 
-@dataclass(frozen=True)
-class Account:
+class Account(Struct, frozen=True):
     """The size of a request: tokens to read or score, and answers with `logprobs` likeliest tokens.
 
     `length` is how many tokens an answer may have, None if the request leaves that to the server,
