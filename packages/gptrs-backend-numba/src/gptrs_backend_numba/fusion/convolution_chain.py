@@ -17,8 +17,10 @@ from gptrs.ir.attributes import Dictionary, DictionaryValue
 from gptrs.ir.op import Op
 from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.ops.custom_call import CustomCall
-from gptrs.ir.ops.elementwise import Binary, Clamp, Unary
+from gptrs.ir.ops.elementwise import Binary, Cast, Clamp, Unary
 from gptrs.ir.ops.layout import BroadcastTo, Concat, Reshape, Transpose
+from gptrs.ir.ops.reduction import Reduce
+from gptrs.ir.ops.window import ReduceWindow
 from gptrs.ir.program import Region, Value
 from gptrs.ir.size_guards import Shape, usual_size
 from gptrs.optimizer.pass_base import RegionPass
@@ -143,6 +145,7 @@ _FIRST: Final = (0, 3, 1, 2)
 """The permutation that brings channels forward, [N, H, W, C] -> [N, C, H, W]."""
 _LAST: Final = (0, 2, 3, 1)
 """The permutation that undoes it."""
+_EXTREMES = ("max", "min")
 
 
 def with_channels_last(region: Region) -> Region:
@@ -164,7 +167,11 @@ def _change(node: InstructionNode, rewriter: Rewriter) -> None:
         _meet(node, op, rewriter)
     elif isinstance(op, DotGeneral):
         _contract_last(node, op, rewriter)
-    elif isinstance(op, Unary | Binary | Clamp | Concat):
+    elif isinstance(op, Reduce):
+        _reduce_whole(node, op, rewriter)
+    elif isinstance(op, ReduceWindow):
+        _pool_last(node, op, rewriter)
+    elif isinstance(op, Unary | Binary | Cast | Clamp | Concat):
         _compute_before(node, op, rewriter)
 
 
@@ -183,6 +190,33 @@ def _contract_last(node: InstructionNode, op: DotGeneral, rewriter: Rewriter) ->
         made = rewriter.insert(replace(op, contract_lhs=(3,)), [image, node.operands[1]], node)
         rewriter.replace(node.results[0], made.results[0])
         rewriter.erase_dead(node)
+
+
+def _reduce_whole(node: InstructionNode, op: Reduce, rewriter: Rewriter) -> None:
+    """Take the largest or least number of the image, not of the turned one."""
+    image = _turned(node.operands[0], rewriter)
+    if image is not None and op.kind in _EXTREMES and op.axes == (0, 1, 2, 3) and not op.keepdims:
+        made = rewriter.insert(op, [image], node)
+        rewriter.replace(node.results[0], made.results[0])
+        rewriter.erase_dead(node)
+
+
+def _pool_last(node: InstructionNode, op: ReduceWindow, rewriter: Rewriter) -> None:
+    """Let windows that take extremes, which are the same in any order, slide over the image."""
+    image = _turned(node.operands[0], rewriter)
+    if image is None or op.kind not in _EXTREMES:
+        return
+    window, strides, dilation = (
+        None if sizes is None else tuple(sizes[axis] for axis in _LAST)
+        for sizes in (op.window, op.strides, op.dilation)
+    )
+    padding = op.padding and tuple(op.padding[2 * axis + side] for axis in _LAST for side in (0, 1))
+    assert window is not None, "a pool has a window"
+    turned = replace(op, window=window, strides=strides, padding=padding, dilation=dilation)
+    made = rewriter.insert(turned, [image], node)
+    back = rewriter.insert(Transpose(_FIRST), made.results, node)
+    rewriter.replace(node.results[0], back.results[0])
+    rewriter.erase_dead(node)
 
 
 def _compute_before(node: InstructionNode, op: Op, rewriter: Rewriter) -> None:
