@@ -18,6 +18,12 @@ from gptrs_backend_numba.kernels.matmul import gemm
 from gptrs_backend_numba.kernels.matmul.bf16 import panel_bytes, right_rounding
 from gptrs_backend_numba.kernels.matmul.gemm import PACK, RK, RN, K, N, numbers
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
+from gptrs_backend_numba.kernels.matmul.integer import (
+    OTHER_FLIP,
+    byte_packing,
+    integer_numbers,
+)
+from gptrs_backend_numba.kernels.matmul.integer import panel_bytes as integer_panel_bytes
 from gptrs_backend_numba.kernels.matmul.quantized import code_packing, value_packing
 from gptrs_backend_numba.memory import POOL, Arena, address_of, run_tasks
 
@@ -187,6 +193,41 @@ class ValuePanels(Panels, Struct, frozen=True):
     @override
     def geometry(self) -> tuple[int, ...]:
         return (self.n, self.groups)
+
+
+class BytePanels(Panels, Struct, frozen=True):
+    """A matrix (n, k) of 8-bit integers within a buffer, by strides, and the sums of its rows.
+
+    See `gptrs_backend_numba.kernels.matmul.integer`; those that are not `signed` are moved by 128.
+    """
+
+    n: int
+    k: int
+    row: int
+    column: int
+    offset: int
+    signed: bool
+
+    @property
+    @override
+    def panel_bytes(self) -> int:
+        return integer_panel_bytes(self.k)
+
+    @property
+    @override
+    def task(self) -> int:
+        return compiled_task(byte_packing())
+
+    @property
+    @override
+    def geometry(self) -> list[int]:
+        fields = {N: self.n, K: self.k, RN: self.row, RK: self.column}
+        return integer_numbers(fields | {OTHER_FLIP: 0 if self.signed else 128})
+
+    @override
+    def operands(self, array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        bytes_ = array.reshape(-1).view(np.uint8)[self.offset :]
+        return bytes_, bytes_
 
 
 class Packing(Struct, frozen=True):

@@ -9,6 +9,7 @@ from gptrs_backend_numba.fusion.attention import FUSE_ATTENTION
 from gptrs_backend_numba.fusion.biased_attention import FUSE_BIASED_ATTENTION
 from gptrs_backend_numba.fusion.convolution import FUSE_CONVOLUTIONS, PADDING, ROUND_CONVOLUTIONS
 from gptrs_backend_numba.fusion.convolution_chain import CHANNELS_LAST
+from gptrs_backend_numba.fusion.integer_products import FUSE_INTEGERS
 from gptrs_backend_numba.fusion.linear import (
     FUSE_LINEAR,
     NARROW_GROUPS,
@@ -18,7 +19,7 @@ from gptrs_backend_numba.fusion.linear import (
 from gptrs_backend_numba.fusion.quantized import FUSE_QUANTIZED, FUSE_QUANTIZED_GROUPED
 from gptrs_backend_numba.fusion.rows import FUSE_NORMS, FUSE_ROTARY, FUSE_SOFTMAX
 
-LEGALIZE: tuple[Pass, ...] = (TRANSPOSED_WEIGHTS, PADDING)
+LEGALIZE: tuple[Pass, ...] = (FUSE_INTEGERS, TRANSPOSED_WEIGHTS, PADDING)
 """Passes that absorb neighbours into claimed composites, before parameters are folded."""
 FUSE: tuple[Pass, ...] = (
     CHANNELS_LAST,

@@ -37,7 +37,7 @@ def dot_general(builder: ScheduleBuilder, unit: Unit) -> None:
         zero = builder.constant(np.zeros((), out.dtype.numpy))
         builder.copy(replace(zero, dtype=out.dtype).broadcast(out.shape), out)
         return
-    product = _product(builder, op, unit)
+    product = product_of(builder, op, unit)
     if is_one(product.rhs.rows):  # a column: its transpose is a row, and the result looks the same
         product = replace(product, lhs=product.rhs, rhs=product.lhs)
     accumulator = op.accumulator(lhs)
@@ -58,8 +58,9 @@ def dot_general(builder: ScheduleBuilder, unit: Unit) -> None:
     )
 
 
-def _product(builder: ScheduleBuilder, op: ops.DotGeneral, unit: Unit) -> Product:
-    lhs, rhs = unit.last.operands
+def product_of(builder: ScheduleBuilder, op: ops.DotGeneral, unit: Unit) -> Product:
+    """Return the product of the first two operands of a unit, copied where axes do not merge."""
+    lhs, rhs = unit.last.operands[:2]
     batch_rank, contract_rank = len(op.batch_lhs), len(op.contract_lhs)
     left = builder.view(lhs).transposed(op.batch_lhs + op.free_lhs(lhs.type) + op.contract_lhs)
     right = builder.view(rhs).transposed(op.batch_rhs + op.free_rhs(rhs.type) + op.contract_rhs)

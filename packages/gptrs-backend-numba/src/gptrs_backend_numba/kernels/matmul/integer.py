@@ -1,0 +1,499 @@
+"""Kernels of products and convolutions of 8-bit integers: packing, the walk over tiles, epilogues.
+
+Of a left side `a - p` and a right side `b - q`, p and q being zero points, the sum over k is
+
+    sum(a * b) - p * sum(b) - q * (sum(a) - k * p)
+
+where `sum(a * b)` is of unsigned and signed bytes: signed ones on the left, and unsigned ones on
+the right, are moved by 128, and so are their zero points. A panel of the right side ends with the
+sums of its columns, so that the terms of a column are what its sums begin with. Rows are summed
+only where there are zero points on the right.
+
+A task gathers its rows of the left side in memory of its own, for all of its panels: bytes are
+moved by 128, padded images become patches. Where there is nothing to do, it reads them where they
+lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
+from gptrs_backend_numba.codegen.conversion import bits_of
+from gptrs_backend_numba.codegen.inlining import register_jitable
+from gptrs_backend_numba.codegen.kernel import (
+    SpecializedKernel,
+    call_compiled,
+    kernel,
+    kernel_part,
+    use_wide_vectors,
+)
+from gptrs_backend_numba.codegen.machine import (
+    choose,
+    divide,
+    fma,
+    keep_alive,
+    offset,
+    pointer,
+)
+from gptrs_backend_numba.codegen.tasks import share_tasks
+from gptrs_backend_numba.codegen.vector_ir import FUSED, WIDTH
+from gptrs_backend_numba.kernels.matmul.epilogue import ACTIVATIONS
+from gptrs_backend_numba.kernels.matmul.gemm import (
+    BIAS,
+    FINISH,
+    LEFT,
+    LENGTH,
+    LK,
+    LM,
+    OUT_STEP,
+    RANK,
+    RIGHT,
+    RK,
+    RN,
+    TILES,
+    K,
+    M,
+    N,
+    block_of_task,
+    span_of_tile,
+)
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, tile_memory
+from gptrs_backend_numba.kernels.matmul.integer_ir import (
+    FOUR,
+    NEIGHBOURS,
+    STEP_BYTES,
+    copy_moved,
+    depthwise_sums,
+    integer_tile,
+)
+
+(
+    ZERO, OTHER_ZERO, TERM, SCALE, STEP, MIDDLE,  # addresses, filled in by the call
+    HAS_ZERO, HAS_OTHER_ZERO, HAS_TERM,
+    OTHER_ZERO_STEP,  # 1 for a zero point of each column, 0 for one of all
+    FLIP, OTHER_FLIP,  # 128 where bytes are moved by it
+    IN_PLACE,  # whether rows are read where they lie
+    HEIGHT, WIDTH_BEFORE, CHANNELS,  # of images, and of padded ones:
+    IMAGE_HEIGHT, IMAGE_WIDTH, TOP, SIDE,
+    OUT_HEIGHT, OUT_WIDTH,
+    TAPS_DOWN, TAPS_ACROSS, STRIDE_DOWN, STRIDE_ACROSS, APART_DOWN, APART_ACROSS,
+    ROWS_A_TASK,  # rows of positions of a depthwise convolution
+) = range(LENGTH, LENGTH + 29)  # fmt: skip
+"""The numbers that follow the geometry of other products."""
+INTEGER_LENGTH = LENGTH + 29
+CHUNK = 64
+"""Most bytes that are copied at a time, and how much longer copies are than what they hold."""
+ROWS_OF_SUMS = 8
+"""Positions of a depthwise convolution whose sums are finished together, in the L1 cache."""
+_MAGIC = 3 << 22
+"""Added to f32 of less than 2^22 it rounds them: the lowest bits are those of the integer."""
+
+
+def integer_numbers(fields: Mapping[int, int]) -> list[int]:
+    """Return the numbers in front of the batch axes; those not in `fields` are 0."""
+    return [fields.get(position, 0) for position in range(INTEGER_LENGTH)]
+
+
+def panel_bytes(k: int) -> int:
+    """Return the bytes of a panel: its codes, k rounded up, and the sums of its columns."""
+    return STEP_BYTES * (-(-k // FOUR) + 1)
+
+
+@kernel
+def run_integer(
+    state, function, count, threads, lhs, rhs, zero, other_zero, term, scale, bias, step, middle,
+    out, geometry,
+):  # fmt: skip
+    """Run the tasks of a product; absent operands may be any address."""
+    G = pointer(geometry, np.int64)
+    G[ZERO], G[OTHER_ZERO], G[TERM], G[SCALE], G[BIAS] = zero, other_zero, term, scale, bias
+    G[STEP], G[MIDDLE] = step, middle
+    share_tasks(state, function, count, threads, lhs, rhs, out, geometry)
+    return 0
+
+
+@kernel_part
+def begin_sums(G, sums, begins, column, width):
+    """Write what the sums of the columns of a panel begin with; `sums` are those of its codes."""
+    k = np.int32(G[K])
+    C, B = pointer(sums, np.int32), pointer(begins, np.int32)
+    zero = np.int32(G[FLIP])
+    if G[HAS_ZERO]:
+        zero = np.int32(zero + pointer(G[ZERO], np.int32)[0])
+    for j in range(PANEL):
+        B[j] = -zero * C[j]
+    if G[HAS_OTHER_ZERO]:
+        Q = pointer(G[OTHER_ZERO], np.int32)
+        for j in range(width):
+            other = Q[(column + j) * G[OTHER_ZERO_STEP]] - np.int32(G[OTHER_FLIP])
+            B[j] += other * zero * k
+    if G[HAS_TERM]:
+        T = pointer(G[TERM], np.int32)
+        for j in range(width):
+            B[j] += T[column + j]
+
+
+@kernel_part
+def add_row_terms(G, sums, totals, column, width, height):
+    """Add to the sums of a tile what zero points on the right make of the sums of its rows."""
+    Q = pointer(G[OTHER_ZERO], np.int32)
+    S, R = pointer(sums, np.int32), pointer(totals, np.int32)
+    for i in range(height):
+        for j in range(width):
+            other = Q[(column + j) * G[OTHER_ZERO_STEP]] - np.int32(G[OTHER_FLIP])
+            S[i * PANEL + j] -= other * R[i]
+
+
+@kernel_part
+def gather_rows(G, source, own, first, count):
+    """Copy rows of a matrix, a multiple of `FOUR` bytes each."""
+    k, lm, lk, flip = G[K], G[LM], G[LK], np.uint8(G[FLIP])
+    whole = (k + FOUR - 1) // FOUR * FOUR
+    for i in range(count):
+        S, T = pointer(source + (first + i) * lm, np.uint8), pointer(own + i * whole, np.uint8)
+        if lk == 1:
+            for j in range(k):
+                T[j] = S[j] ^ flip
+        else:
+            for j in range(k):
+                T[j] = S[j * lk] ^ flip
+        for j in range(k, whole):
+            T[j] = np.uint8(0)
+
+
+@kernel_part
+def gather_patches(G, source, own, first, count, *, copy):
+    """Write the windows of some positions of padded images, a multiple of `FOUR` bytes each.
+
+    Runs are copied in whole chunks: what one writes too much the next writes again.
+    """
+    k = G[K]
+    whole = (k + FOUR - 1) // FOUR * FOUR
+    channels, line = G[CHANNELS], G[IMAGE_WIDTH] * G[CHANNELS]
+    run, runs, apart = G[TAPS_ACROSS] * channels, np.int64(1), G[APART_ACROSS] * channels
+    if G[APART_ACROSS] != 1:
+        run, runs = channels, G[TAPS_ACROSS]
+    for i in range(count):
+        rest = first + i
+        across = rest % G[OUT_WIDTH]
+        rest = rest // G[OUT_WIDTH]
+        down = rest % G[OUT_HEIGHT]
+        place = rest // G[OUT_HEIGHT] * G[IMAGE_HEIGHT] + down * G[STRIDE_DOWN]
+        begin = source + place * line + across * G[STRIDE_ACROSS] * channels
+        target = own + i * whole
+        for _ in range(G[TAPS_DOWN]):
+            for each in range(runs):
+                copy(begin + each * apart, target, run, 0)
+                target += run
+            begin += G[APART_DOWN] * line
+
+
+@kernel
+def pad_bytes_task(source, zero, out, geometry, task, *, copy):
+    """Write a row of padded images, moved by `FLIP`; what lies in the padding is the zero point."""
+    G = pointer(geometry, np.int64)
+    height, width, channels, flip = G[HEIGHT], G[WIDTH_BEFORE], G[CHANNELS], G[FLIP]
+    outside = np.uint8(flip)
+    if G[HAS_ZERO]:
+        outside = np.uint8(outside ^ np.uint8(pointer(zero, np.int32)[0] & 255))
+    line = G[IMAGE_WIDTH] * channels
+    image = task // G[IMAGE_HEIGHT]
+    row = task - image * G[IMAGE_HEIGHT] - G[TOP]
+    T = pointer(out + task * line, np.uint8)
+    first, last = G[SIDE] * channels, (G[SIDE] + width) * channels
+    if row < 0 or row >= height:
+        first, last = line, line
+    for j in range(first):
+        T[j] = outside
+    if first < line:
+        begin = source + (image * height + row) * width * channels
+        whole = (last - first) // CHUNK * CHUNK
+        copy(begin, out + task * line + first, whole, flip)
+        S = pointer(begin, np.uint8)
+        for j in range(whole, last - first):
+            T[first + j] = S[j] ^ np.uint8(flip)
+    for j in range(last, line):
+        T[j] = outside
+    return 0
+
+
+@kernel
+def integer_task(lhs, rhs, out, geometry, task, *, gather, tile):
+    """Compute a block of rows and columns: all its tiles pass by one panel, then the next."""
+    G = pointer(geometry, np.int64)
+    m, n, k, tiles = G[M], G[N], G[K], G[TILES]
+    panels = (n + PANEL - 1) // PANEL
+    part = block_of_task(G, task, panels)
+    batch, first_tile, last_tile, first_panel, last_panel = part
+    whole, taller = m // tiles, m % tiles
+    first = span_of_tile(whole, taller, first_tile)[0]
+    count = span_of_tile(whole, taller, last_tile)[0] - first
+    fours = (k + FOUR - 1) // FOUR
+    step = FOUR * fours
+    source = lhs + offset(G, G[LEFT], G[RANK], batch)
+    own = np.empty(0 if G[IN_PLACE] else count * step + CHUNK, np.uint8)
+    rows = np.int64(own.ctypes.data)
+    if G[IN_PLACE]:
+        step = G[LM]
+        rows = source + first * step
+    else:
+        gather(G, source, rows, first, count)
+    totals = np.empty(count if G[HAS_OTHER_ZERO] else 0, np.int32)
+    if G[HAS_OTHER_ZERO]:
+        for i in range(count):
+            X = pointer(rows + i * step, np.uint8)
+            total = np.int32(0)
+            for j in range(k):
+                total = np.int32(total + np.int32(X[j]))
+            totals[i] = total
+    begins = np.empty(PANEL, np.int32)
+    begin, memory = np.int64(begins.ctypes.data), tile_memory()
+    for panel in range(first_panel, last_panel):
+        codes = rhs + (batch * panels + panel) * STEP_BYTES * (fours + 1)
+        column = panel * PANEL
+        width = min(PANEL, n - column)
+        begin_sums(G, codes + STEP_BYTES * fours, begin, column, width)
+        for each in range(first_tile, last_tile):
+            row, height = span_of_tile(whole, taller, each)
+            tile(height, rows + (row - first) * step, step, codes, fours, begin, memory)
+            if G[HAS_OTHER_ZERO]:
+                at = np.int64(totals.ctypes.data) + 4 * (row - first)
+                add_row_terms(G, memory, at, column, width, height)
+            call_compiled(G[FINISH], memory, PANEL, out, batch * m + row, column, height, width,
+                          geometry, 0)  # fmt: skip
+    keep_alive(own)
+    keep_alive(totals)
+    keep_alive(begins)
+    return 0
+
+
+@kernel
+def pack_bytes_task(source, unused, target, geometry, task):
+    """Pack one panel of a right side, with zeros behind its columns and values of k; sum columns.
+
+    The geometry is that of products; `OTHER_FLIP` is 128 where bytes are unsigned.
+    """
+    G = pointer(geometry, np.int64)
+    n, k, rn, rk, flip = G[N], G[K], G[RN], G[RK], np.uint8(G[OTHER_FLIP])
+    panels = (n + PANEL - 1) // PANEL
+    batch = task // panels
+    column = (task - batch * panels) * PANEL
+    width = min(PANEL, n - column)
+    fours = (k + FOUR - 1) // FOUR
+    begin = source + offset(G, G[RIGHT], G[RANK], batch) + column * rn
+    T = pointer(target + task * STEP_BYTES * (fours + 1), np.uint8)
+    C = pointer(target + task * STEP_BYTES * (fours + 1) + STEP_BYTES * fours, np.int32)
+    for j in range(PANEL):
+        C[j] = np.int32(0)
+    for four in range(fours):
+        for j in range(PANEL):
+            total = np.int32(0)
+            for i in range(FOUR):
+                code = np.uint8(0)
+                if j < width and four * FOUR + i < k:
+                    code = pointer(begin + j * rn + (four * FOUR + i) * rk, np.uint8)[0] ^ flip
+                T[four * STEP_BYTES + j * FOUR + i] = code
+                total += np.int32(np.int8(code))
+            C[j] += total
+    return 0
+
+
+def integer_product(run: int) -> SpecializedKernel:
+    """Return the tasks of a product, or of a convolution: blocks of rows and columns.
+
+    `run` is the least number of bytes of windows that lie side by side in images, 0 for products.
+    """
+    chunk = next((each for each in (16, 32) if run <= each), CHUNK)
+    gather = gather_patches.specialize(copy=copy_moved(chunk)) if run else gather_rows.specialize()
+    return integer_task.specialize(gather=gather, tile=integer_tile())
+
+
+def byte_padding() -> SpecializedKernel:
+    """Return the tasks that pad images, a row each."""
+    return pad_bytes_task.specialize(copy=copy_moved(CHUNK))
+
+
+def byte_packing() -> SpecializedKernel:
+    """Return the tasks that pack a right side, a panel each."""
+    return pack_bytes_task.specialize()
+
+
+# Depthwise convolutions: a lane for each channel, and weights less their zero point in 32 bits.
+
+
+@kernel
+def integer_depthwise_task(x, weight, out, geometry, task, *, sums_of):
+    """Compute some rows of positions of padded images, the result of each a row of channels."""
+    G = pointer(geometry, np.int64)
+    channels, taps = G[CHANNELS], G[TAPS_DOWN] * G[TAPS_ACROSS]
+    line = (channels + WIDTH - 1) // WIDTH * WIDTH
+    factors = np.zeros((taps + 1) * line, np.int32)
+    sums = np.empty(ROWS_OF_SUMS * line, np.int32)
+    other, zero = np.int32(0), np.int32(G[FLIP])
+    if G[HAS_ZERO]:
+        zero = np.int32(zero + pointer(G[ZERO], np.int32)[0])
+    W, Q, T = pointer(weight, np.int8), pointer(G[OTHER_ZERO], np.int32), pointer(G[TERM], np.int32)
+    U = pointer(weight, np.uint8)
+    for c in range(channels):
+        if G[HAS_OTHER_ZERO]:
+            other = Q[c * G[OTHER_ZERO_STEP]]
+        total = np.int32(0)
+        for tap in range(taps):
+            code = np.int32(W[tap * channels + c])
+            if G[OTHER_FLIP]:
+                code = np.int32(U[tap * channels + c])
+            code = np.int32(code - other)
+            factors[tap * line + c] = code
+            total = np.int32(total + code)
+        factors[taps * line + c] = -zero * total
+        if G[HAS_TERM]:
+            factors[taps * line + c] += T[c]
+    W_ = np.int64(factors.ctypes.data)
+    S = np.int64(sums.ctypes.data)
+    row_step = G[IMAGE_WIDTH] * channels
+    last = min((task + 1) * G[ROWS_A_TASK], G[M])
+    for row in range(task * G[ROWS_A_TASK], last):
+        image = row // G[OUT_HEIGHT]
+        place = image * G[IMAGE_HEIGHT] + (row - image * G[OUT_HEIGHT]) * G[STRIDE_DOWN]
+        for first in range(0, G[OUT_WIDTH], ROWS_OF_SUMS):
+            count = min(ROWS_OF_SUMS, G[OUT_WIDTH] - first)
+            for each in range(0, count, NEIGHBOURS):
+                at = place * row_step + (first + each) * G[STRIDE_ACROSS] * channels
+                sums_of(min(NEIGHBOURS, count - each), x + at, G[STRIDE_ACROSS] * channels,
+                        G[APART_DOWN] * row_step, G[TAPS_DOWN], G[APART_ACROSS] * channels,
+                        G[TAPS_ACROSS], W_, W_ + 4 * taps * line, channels, line,
+                        S + 4 * each * line)  # fmt: skip
+            call_compiled(G[FINISH], S, line, out, row * G[OUT_WIDTH] + first, 0, count, channels,
+                          geometry, 0)  # fmt: skip
+    keep_alive(factors)
+    keep_alive(sums)
+    return 0
+
+
+def integer_depthwise() -> SpecializedKernel:
+    """Return the tasks of a depthwise convolution."""
+    return integer_depthwise_task.specialize(sums_of=depthwise_sums())
+
+
+# The epilogue.
+
+
+@register_jitable
+def clamped(x, least, most):
+    """Return a number within limits, `least` for NaN: an instruction for each limit."""
+    x = choose(x > least, x, least)
+    return choose(x < most, x, most)
+
+
+@kernel_part
+def finish_row(
+    C, O, S, B, width, number, step, inverse, middle,
+    *, SCALES, BIASED, activation, DIVIDES, HAS_FMA, CODES, LEAST, MOST, MAGIC,
+):  # fmt: skip
+    """Write a row of results; `number` is the scale of all columns, if they have one scale."""
+    for j in range(width):
+        x = np.float32(C[j])
+        if SCALES == 1:
+            x = x * number
+        elif SCALES == 2:
+            x = x * S[j]
+        if BIASED:
+            x = x + B[j]
+        x = activation(x)
+        if CODES:
+            q = x
+            if DIVIDES and HAS_FMA:
+                # A division takes as long as all the rest. The quotient is that of the reciprocal,
+                # mended by what is left over (Markstein 1990).
+                q = clamped(x * inverse, np.float32(-1024.0), np.float32(1024.0))
+                q = fma(fma(-q, step, x), inverse, q)
+            elif DIVIDES:
+                q = divide(x, step)
+            # The limits are integers: clamping first changes nothing, and lets the code be read off
+            # the bits of a sum.
+            near = clamped(q, LEAST - middle, MOST - middle)
+            code = np.int32(np.int32(bits_of(near + MAGIC)) + np.int32(middle))
+            O[j] = choose(x == x, code, np.int32(0))
+        else:
+            O[j] = x
+
+
+@kernel
+def finish_integers(
+    sums, row_step, out, row, column, rows, width, geometry, unused,
+    *, SCALES, BIASED, DIVIDES, MOVED, OUT_MEMORY, OUT_BYTES, finish_row,
+):  # fmt: skip
+    """Store `rows` x `width` results of sums, si32, `row_step` elements from one row to the next.
+
+    `row` and `column` say where they belong in the result.
+    """
+    use_wide_vectors()
+    G = pointer(geometry, np.int64)
+    S = pointer(G[SCALE] + 4 * column, np.float32)
+    B = pointer(G[BIAS] + 4 * column, np.float32)
+    number, step, middle = np.float32(1.0), np.float32(1.0), np.float32(0.0)
+    if SCALES == 1:
+        number = pointer(G[SCALE], np.float32)[0]
+    if DIVIDES:
+        step = pointer(G[STEP], np.float32)[0]
+    inverse = divide(np.float32(1.0), step)
+    if MOVED:
+        middle = pointer(G[MIDDLE], np.float32)[0]
+    for i in range(rows):
+        C = pointer(sums + 4 * i * row_step, np.int32)
+        O = pointer(out + OUT_BYTES * ((row + i) * G[OUT_STEP] + column), OUT_MEMORY)
+        if width == PANEL:  # a number that LLVM knows: there is no rest
+            finish_row(C, O, S, B, PANEL, number, step, inverse, middle)
+        else:
+            finish_row(C, O, S, B, width, number, step, inverse, middle)
+    return 0
+
+
+@kernel
+def store_sums(sums, row_step, out, row, column, rows, width, geometry, unused):
+    """Store `rows` x `width` sums as they are."""
+    G = pointer(geometry, np.int64)
+    for i in range(rows):
+        C = pointer(sums + 4 * i * row_step, np.int32)
+        O = pointer(out + 4 * ((row + i) * G[OUT_STEP] + column), np.int32)
+        for j in range(width):
+            O[j] = C[j]
+    return 0
+
+
+def integer_finish(
+    out: DType, scales: int, biased: bool, activation: str, codes: tuple[bool, bool, float, float]
+) -> SpecializedKernel:
+    """Return the kernel that makes results of sums: si32 themselves, f32, or codes again.
+
+    `scales` is 0 without a scale, 1 for one of all columns, 2 for one of each. `codes` says
+    whether quotients are rounded, whether a zero point is added, and the least and largest code.
+    """
+    if out is dtypes.si32:
+        return store_sums.specialize()
+    divides, moved, least, most = codes
+    is_code = out is not dtypes.f32
+    row = finish_row.specialize(
+        SCALES=scales,
+        BIASED=biased,
+        activation=ACTIVATIONS[activation],
+        DIVIDES=divides,
+        HAS_FMA=FUSED,
+        CODES=is_code,
+        LEAST=np.float32(least),
+        MOST=np.float32(most),
+        MAGIC=np.float32(_MAGIC),
+    )
+    return finish_integers.specialize(
+        SCALES=scales,
+        BIASED=biased,
+        DIVIDES=divides,
+        MOVED=moved,
+        OUT_MEMORY=np.dtype(out.numpy).type,
+        OUT_BYTES=out.itemsize,
+        finish_row=row,
+    )

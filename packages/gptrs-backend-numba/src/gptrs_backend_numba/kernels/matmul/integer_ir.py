@@ -1,0 +1,261 @@
+"""The inner loop of products of 8-bit integers in LLVM vector code; sums are si32, and exact.
+
+The left side is unsigned bytes, row by row, the right side signed ones in panels: for each 4 values
+of k those of a column in 4 bytes, column by column. With VNNI an instruction adds four products.
+Without, bytes are widened in registers to pairs of 16 bits, whose products one instruction adds:
+that of bytes, `vpmaddubsw`, would saturate at 255 * 127 * 2.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from llvmlite import ir
+
+from gptrs_backend_numba.codegen.inlining import named_intrinsic, types
+from gptrs_backend_numba.codegen.machine import call_llvm
+from gptrs_backend_numba.codegen.vector_ir import (
+    FEATURES,
+    I8,
+    I16,
+    I32,
+    VECTOR,
+    WIDTH,
+    VectorEmitter,
+    number,
+    words,
+)
+from gptrs_backend_numba.kernels.matmul.bf16_ir import HAS_PAIRS
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS, VECTORS, places
+from gptrs_backend_numba.kernels.matmul.quantized_ir import HAS_DOTS
+
+FOUR = 4
+"""Values of k that one instruction takes."""
+STEP_BYTES = FOUR * PANEL
+"""Bytes of so many rows of a panel."""
+INTEGER_ROWS = ROWS if HAS_DOTS or "avx512f" in FEATURES else 4
+"""Rows of the largest tile. Of 16 registers, 8 hold sums where pairs need 4 for the right side."""
+_CHAINS = {1: 4, 2: 4, 3: 2}
+"""Sums of each lane that grow side by side where a tile has few rows: each waits for its last."""
+_WORDS = ir.VectorType(I32, WIDTH)
+_HALVES = ir.VectorType(I16, 2 * WIDTH)
+_EIGHT = ir.Constant(_HALVES, [8] * (2 * WIDTH))
+_PAIRS = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}[WIDTH]
+_USES_PAIRS = HAS_PAIRS and not HAS_DOTS
+
+
+@cache
+def integer_tile():
+    """Intrinsic: the sums of 1 to `INTEGER_ROWS` rows of bytes and a panel.
+
+    Arguments: the number of rows; the address of the first, and the bytes from one to the next; of
+    the panel; how many times `FOUR` values of k there are, at least 0; the addresses of what the
+    sums of each row begin with, and of the sums, both rows of `PANEL` words.
+    """
+
+    @named_intrinsic("integer_tile")
+    def micro_kernel(typing_context, rows, left, step, panel, count, start, out):
+        def generate(context, builder, signature, arguments):
+            emit = VectorEmitter(builder)
+            wanted, *rest = arguments
+            for height in emit.one_of(wanted, range(1, INTEGER_ROWS + 1)):
+                _emit_tile(emit, rest, height)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 7), generate
+
+    return micro_kernel
+
+
+def _emit_tile(emit, arguments, rows):
+    """Emit the code of a tile of `rows` rows."""
+    left, step, panel, count, start, out = arguments
+    b = emit.builder
+    begin = emit.pointer(start)
+    first = [emit.load(emit.moved(begin, 4 * WIDTH * v), _WORDS, 4) for v in range(VECTORS)]
+    chains = _CHAINS.get(rows, 1)
+    sums = [*first * rows, *[words(0)] * (VECTORS * rows * (chains - 1))]
+    state = [emit.pointer(left), emit.pointer(panel)]
+    if chains > 1:
+        together = b.sdiv(count, number(chains))
+
+        def several(_, state):
+            x, w, *sums = state
+            for chain in range(chains):
+                own = slice(chain * rows * VECTORS, (chain + 1) * rows * VECTORS)
+                sums[own] = _with_products(emit, (x, step), w, sums[own])
+                x, w = emit.moved(x, FOUR), emit.moved(w, STEP_BYTES)
+            return [x, w, *sums]
+
+        x, w, *sums = emit.loop(together, 1, [*state, *sums], several)
+        size = rows * VECTORS
+        for at in range(size, size * chains):
+            sums[at % size] = b.add(sums[at % size], sums[at])
+        sums, state = sums[:size], [x, w]
+        count = b.sub(count, b.mul(together, number(chains)))
+
+    def single(_, state):
+        x, w, *sums = state
+        sums = _with_products(emit, (x, step), w, sums)
+        return [emit.moved(x, FOUR), emit.moved(w, STEP_BYTES), *sums]
+
+    found = emit.loop(count, 1, [*state, *sums], single)[2:]
+    for value, address in zip(found, places(emit, out, number(PANEL), rows, VECTORS), strict=True):
+        emit.store(b.bitcast(value, VECTOR), address)
+
+
+def _with_products(emit, left, w, sums):
+    """Return the sums plus the products of `FOUR` values of k."""
+    b = emit.builder
+    x, step = left
+    addresses = (emit.moved(w, 4 * WIDTH * v) for v in range(VECTORS))
+    columns = [_split(b, emit.load(address, _WORDS, 4)) for address in addresses]
+    made = []
+    for row in range(len(sums) // VECTORS):
+        four = _splat(b, emit.load(emit.moved(x, (step, row)), I32, 1))
+        pairs = _unsigned_pairs(b, four)
+        for v in range(VECTORS):
+            made.append(_dot(b, sums[row * VECTORS + v], four, pairs, columns[v]))
+        if HAS_DOTS or _USES_PAIRS:
+            # Otherwise LLVM loads or widens all rows of two steps before it multiplies any, and
+            # sums leave the registers: 56 x 56 x 64 by 3 x 3 takes 1.3 times as long.
+            x, *made[-VECTORS:] = emit.in_order([x, *made[-VECTORS:]])
+    return made
+
+
+def _split(b, codes):
+    """Return signed bytes as they are multiplied: as pairs of 16 bits, bytes (0, 2) and (1, 3)."""
+    if not _USES_PAIRS:
+        return codes
+    halves = b.bitcast(codes, _HALVES)
+    return b.ashr(b.shl(halves, _EIGHT), _EIGHT), b.ashr(halves, _EIGHT)
+
+
+def _unsigned_pairs(b, four):
+    """Return unsigned bytes as the pairs that `_split` makes of signed ones."""
+    if not _USES_PAIRS:
+        return None
+    even = b.and_(four, words(0x00FF00FF))
+    return b.bitcast(even, _HALVES), b.lshr(b.bitcast(four, _HALVES), _EIGHT)
+
+
+def _dot(b, total, four, pairs, codes):
+    """Add the products of 4 unsigned bytes and 4 signed ones in each lane."""
+    if HAS_DOTS:
+        return call_llvm(b, f"llvm.x86.avx512.vpdpbusd.{32 * WIDTH}", _WORDS, [total, four, codes])
+    if _USES_PAIRS:
+        for unsigned, signed in zip(pairs, codes, strict=True):
+            total = b.add(total, call_llvm(b, f"llvm.x86.{_PAIRS}", _WORDS, [unsigned, signed]))
+        return total
+    for byte in range(FOUR):
+        value = b.and_(b.lshr(four, words(8 * byte)), words(0xFF))
+        code = b.ashr(b.shl(codes, words(24 - 8 * byte)), words(24))
+        total = b.add(total, b.mul(code, value))
+    return total
+
+
+def _splat(b, value):
+    """Return a vector with one i32 in every lane."""
+    undefined = ir.Constant(_WORDS, ir.Undefined)
+    single = b.insert_element(undefined, value, ir.Constant(I32, 0))
+    return b.shuffle_vector(single, undefined, words(0))
+
+
+@cache
+def copy_moved(chunk: int):
+    """Intrinsic: copy bytes, moved by `flip`, 0 or 128, `chunk` at a time, a power of 2.
+
+    Arguments: the addresses of source and target; how many; `flip`. Up to `chunk - 1` bytes more
+    are read and written.
+    """
+    type_ = ir.VectorType(I8, chunk)
+
+    @named_intrinsic(f"copy_moved_{chunk}")
+    def copied(typing_context, source, target, count, flip):
+        def generate(context, builder, signature, arguments):
+            source, target, count, flip = arguments
+            emit = VectorEmitter(builder)
+            undefined = ir.Constant(type_, ir.Undefined)
+            flip = builder.trunc(flip, I8)
+            moved = builder.insert_element(undefined, flip, ir.Constant(I32, 0))
+            lanes = ir.Constant(ir.VectorType(I32, chunk), [0] * chunk)
+            moved = builder.shuffle_vector(moved, undefined, lanes)
+
+            def body(_, state):
+                source, target = state
+                value = builder.xor(emit.load(source, type_, 1), moved)
+                builder.store(value, builder.bitcast(target, ir.PointerType(type_)), 1)
+                return [emit.moved(each, chunk) for each in state]
+
+            emit.loop(count, chunk, [emit.pointer(source), emit.pointer(target)], body)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 4), generate
+
+    return copied
+
+
+NEIGHBOURS = 4
+"""Positions of a depthwise convolution that are computed side by side: they share weights."""
+
+
+@cache
+def depthwise_sums():
+    """Intrinsic: the sums of 1 to `NEIGHBOURS` positions of a depthwise convolution, all channels.
+
+    Arguments: how many positions; the address of the first byte of the first window, and the bytes
+    between positions; between rows of a window, how many; between columns, how many; the addresses
+    of the weights, si32, for each tap one for each channel, and of what the sums begin with; the
+    channels, and the elements from one tap or position to the next, a multiple of `WIDTH`; the
+    address of the sums, si32.
+
+    Whole vectors of channels are read and written.
+    """
+
+    @named_intrinsic("depthwise_sums")
+    def micro_kernel(
+        typing_context, positions, x, step, row_step, rows, column_step, columns, weight, start,
+        channels, line, out,
+    ):  # fmt: skip
+        def generate(context, builder, signature, arguments):
+            emit = VectorEmitter(builder)
+            wanted, *rest = arguments
+            for count in emit.one_of(wanted, range(1, NEIGHBOURS + 1)):
+                _emit_neighbours(emit, rest, count)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 12), generate
+
+    return micro_kernel
+
+
+def _emit_neighbours(emit, arguments, positions):
+    """Emit the code of `depthwise_sums`, a vector of channels after another."""
+    x, step, row_step, rows, column_step, columns, *tail = arguments
+    weight, start, channels, line, out = tail
+    b = emit.builder
+    x, weight, start, out = (emit.pointer(each) for each in (x, weight, start, out))
+    narrow = ir.VectorType(I8, WIDTH)
+
+    def block(c, _):
+        begin = emit.load(emit.moved(start, (c, 4)), _WORDS, 4)
+
+        def tap_row(_, state):
+            def tap(_, state):
+                at, factors, *sums = state
+                factor = emit.load(factors, _WORDS, 4)
+                for p in range(positions):
+                    value = b.zext(emit.load(emit.moved(at, (step, p)), narrow, 1), _WORDS)
+                    sums[p] = b.add(sums[p], b.mul(value, factor))
+                return [emit.moved(at, (column_step, 1)), emit.moved(factors, (line, 4)), *sums]
+
+            at, factors, *sums = state
+            _, factors, *sums = emit.loop(columns, 1, [at, factors, *sums], tap)
+            return [emit.moved(at, (row_step, 1)), factors, *sums]
+
+        starts = [emit.moved(x, (c, 1)), emit.moved(weight, (c, 4)), *[begin] * positions]
+        for p, value in enumerate(emit.loop(rows, 1, starts, tap_row)[2:]):
+            emit.store(b.bitcast(value, VECTOR), emit.moved(out, (line, 4 * p), (c, 4)))
+        return []
+
+    emit.loop(channels, WIDTH, [], block)

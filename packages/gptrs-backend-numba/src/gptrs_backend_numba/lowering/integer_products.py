@@ -1,0 +1,367 @@
+"""`gptrs.numba.integer_product.v1`, `integer_conv2d.v1`, `integer_depthwise.v1`: 8-bit integers.
+
+Operands: a left and a right side, each si8 or ui8; then those that the attributes of these names
+say are there: `zero` si32 [], the zero point on the left; `other_zero` si32 [] or [N]; `term` si32
+[N]; `scale` f32 [] or [N]; `bias` f32 [N]; `step` f32 []; `middle` f32 []. A product has the
+attributes of `dot_general`; images [N, H, W, C] and their weight [KH * KW * C, O], or [KH * KW, C]
+of a depthwise convolution, have `window`, `stride`, `padding` and `dilation`, and what lies in the
+padding is the zero point.
+
+With `s = sum_k (left - zero) * (right - other_zero) + term`, si32 that wraps, the result is s; or,
+f32, `y = activation(f32(s) * scale + bias)`; or codes of 8 bits, `round_nearest_even(y / step) +
+middle` between `least` and `most`, 0 for NaN. A `step` is from 2^-100 to 2^100, `middle` a whole
+number of 8 bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TypeVar, cast
+
+import numpy as np
+
+from gptrs.ir import dtypes
+from gptrs.ir.ops.contraction import DotGeneral
+from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.size_guards import greatest
+from gptrs.ir.symbolic_dim import SymbolicDim
+from gptrs.ir.tensor_type import TensorType
+from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
+from gptrs_backend_numba.cost_model import is_one, need_numbers
+from gptrs_backend_numba.kernels.matmul import integer as kernels
+from gptrs_backend_numba.kernels.matmul.epilogue import ACTIVATIONS
+from gptrs_backend_numba.kernels.matmul.gemm import (
+    FINISH,
+    LEFT,
+    LK,
+    LM,
+    OUT_STEP,
+    RANK,
+    RIGHT,
+    RK,
+    RN,
+    TILES_A_TASK,
+    K,
+    M,
+    N,
+)
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
+from gptrs_backend_numba.kernels.matmul.integer_ir import FOUR, INTEGER_ROWS
+from gptrs_backend_numba.lowering.contraction import product_of
+from gptrs_backend_numba.lowering.convolution import windows
+from gptrs_backend_numba.lowering.convolution_calls import Windows
+from gptrs_backend_numba.lowering.matmul import packed_view, parameter
+from gptrs_backend_numba.lowering.product_calls import PARALLEL_FROM, column_blocks, division
+from gptrs_backend_numba.lowering.table import custom_call
+from gptrs_backend_numba.packing import BytePanels, Packing
+from gptrs_backend_numba.passes.elementwise_groups import Unit
+from gptrs_backend_numba.schedule import ScheduleBuilder
+from gptrs_backend_numba.views import Matrix, Product, View
+
+INTEGER_PRODUCT = "gptrs.numba.integer_product.v1"
+INTEGER_CONV2D = "gptrs.numba.integer_conv2d.v1"
+INTEGER_DEPTHWISE = "gptrs.numba.integer_depthwise.v1"
+BYTES = (dtypes.si8, dtypes.ui8)
+"""The element types of both sides."""
+EXTRA = ("zero", "other_zero", "term", "scale", "bias", "step", "middle")
+"""The operands that may follow the sides, in their order."""
+_EPILOGUE = {*EXTRA, "activation", "least", "most"}
+_AXES = ("contract_lhs", "contract_rhs", "batch_lhs", "batch_rhs")
+_WINDOW = ("window", "stride", "padding", "dilation")
+_ROW_BYTES, _PATCH_BYTES = 1 << 17, 1 << 15
+"""Most bytes of the rows of a task, in the L2 cache, and of its patches, in the L1 cache."""
+_WORK_A_TASK, _TASKS_A_THREAD = 1 << 17, 4
+"""Products of a depthwise convolution from which a task is worth it, and most tasks of a thread."""
+_MOVED = 128
+
+T = TypeVar("T")
+
+
+def extra_operands(op: CustomCall, operands: Sequence[T]) -> dict[str, T]:
+    """Return the operands behind the two sides by name."""
+    return dict(zip((name for name in EXTRA if op.attrs[name]), operands[2:], strict=True))
+
+
+def _fits_epilogue(op: CustomCall, operands: Sequence[TensorType], columns: int) -> bool:
+    """Return whether attributes, and operands behind the sides, are those of the module."""
+    attrs = op.attrs
+    if any(type(attrs[name]) is not bool for name in EXTRA) or len(op.results) != 1:
+        return False
+    if len(operands) != 2 + sum(attrs[name] is True for name in EXTRA):
+        return False
+    if any(side.dtype not in BYTES for side in operands[:2]):
+        return False
+    one = TensorType(dtypes.si32, ()), TensorType(dtypes.f32, ())
+    each = TensorType(dtypes.si32, (columns,)), TensorType(dtypes.f32, (columns,))
+    allowed = {
+        "zero": one[:1], "other_zero": (one[0], each[0]), "term": each[:1],
+        "scale": (one[1], each[1]), "bias": each[1:], "step": one[1:], "middle": one[1:],
+    }  # fmt: skip
+    if any(type_ not in allowed[name] for name, type_ in extra_operands(op, operands).items()):
+        return False
+    out, floats = op.results[0].dtype, ("scale", "bias", "step", "middle")
+    if attrs["activation"] not in ACTIVATIONS or out not in (dtypes.si32, dtypes.f32, *BYTES):
+        return False
+    if out is dtypes.si32:
+        return attrs["activation"] == "none" and not any(attrs[name] for name in floats)
+    if out is dtypes.f32:
+        return not attrs["step"] and not attrs["middle"]
+    limits = [attrs["least"], attrs["most"]]
+    least, most = (-128, 127) if out is dtypes.si8 else (0, 255)
+    return all(isinstance(each, float) and least <= each <= most for each in limits)
+
+
+def _axes(op: CustomCall) -> DotGeneral:
+    lhs, rhs, batch_lhs, batch_rhs = (cast("tuple[int, ...]", op.attrs[name]) for name in _AXES)
+    return DotGeneral(lhs, rhs, batch_lhs, batch_rhs)
+
+
+def _when_product(op: CustomCall, operands: Sequence[TensorType]) -> bool:
+    if set(op.attrs) != {*_EPILOGUE, *_AXES} or len(operands) < 2:
+        return False
+    if not all(isinstance(op.attrs[name], tuple) for name in _AXES):
+        return False
+    axes = _axes(op)
+    wide = [side.with_dtype(dtypes.si32) for side in operands[:2]]
+    (result,) = axes.result_types(wide)
+    free = axes.free_rhs(wide[1])
+    if len(free) != 1 or not axes.contract_lhs:
+        return False
+    same = len(op.results) == 1 and op.results[0].shape == result.shape
+    return same and _fits_epilogue(op, operands, result.shape[-1])
+
+
+def _when_images(op: CustomCall, operands: Sequence[TensorType]) -> bool:
+    if set(op.attrs) != {*_EPILOGUE, *_WINDOW} or len(operands) < 2:
+        return False
+    x, weight = operands[:2]
+    if (x.rank, weight.rank) != (4, 2) or not _inside(op, x):
+        return False
+    columns = weight.shape[1]
+    channels = x.shape[3]
+    wanted = channels * windows(op).taps, columns
+    if op.target == INTEGER_DEPTHWISE:
+        wanted = windows(op).taps, channels
+    fits = weight.shape == wanted
+    fits = fits and op.results[0].shape[3] == columns and op.results[0].shape[0] == x.shape[0]
+    return fits and _fits_epilogue(op, operands, columns)
+
+
+def _inside(op: CustomCall, x: TensorType) -> bool:
+    """Return whether there are windows of images, and none reaches beyond the padding."""
+    sizes = [op.attrs[name] for name in _WINDOW]
+    lengths = [len(each) if isinstance(each, tuple) else 0 for each in sizes]
+    if lengths != [2, 2, 4, 2] or len(op.results) != 1 or op.results[0].rank != 4:
+        return False
+    at, result = windows(op), op.results[0]
+    return all(
+        (result.shape[1 + i] - 1) * at.stride[i] + (at.window[i] - 1) * at.dilation[i]
+        < x.shape[1 + i] + at.padding[2 * i] + at.padding[2 * i + 1]
+        for i in (0, 1)
+    )
+
+
+@custom_call(INTEGER_PRODUCT, when=_when_product)
+def integer_product(builder: ScheduleBuilder, unit: Unit) -> None:
+    """Add the packing of a right side that is no parameter, and the product."""
+    op = unit.last.op
+    assert isinstance(op, CustomCall)
+    out = builder.define(unit.last.result)
+    if out.size == 0:
+        return
+    product = product_of(builder, _axes(op), unit)
+    is_one(product.lhs.rows)
+    _multiply(builder, unit, product, out)
+
+
+@custom_call(INTEGER_CONV2D, when=_when_images)
+def integer_conv2d(builder: ScheduleBuilder, unit: Unit) -> None:
+    """Add the product of patches, which tasks make for themselves."""
+    op = unit.last.op
+    assert isinstance(op, CustomCall)
+    x, weight = (builder.view(value) for value in unit.last.operands[:2])
+    need_numbers(size for view in (x, weight) for size in view.shape)
+    out = builder.define(unit.last.result)
+    if out.size == 0:
+        return
+    x, at = builder.contiguous(x), windows(op)
+    depth, columns = weight.shape
+    rows = math.prod(out.shape[:3])
+    rhs = Matrix(weight, columns, weight.strides[1], weight.strides[0], ())
+    if (at.window, at.stride) == ((1, 1), (1, 1)) and not any(at.padding):
+        _multiply(builder, unit, Product(Matrix(x, rows, depth, 1, ()), rhs, depth, ()), out)
+        return
+    fields = _image_fields(x, out, at)
+    padded = _padded(builder, unit, x, fields)
+    product = Product(Matrix(padded, rows, 0, 1, ()), rhs, depth, ())
+    _multiply(builder, unit, product, out, fields)
+
+
+@custom_call(INTEGER_DEPTHWISE, when=_when_images)
+def integer_depthwise(builder: ScheduleBuilder, unit: Unit) -> None:
+    """Add the padding of the images, and a job with a task for some rows of positions."""
+    op = unit.last.op
+    assert isinstance(op, CustomCall)
+    x, weight, *rest = (builder.contiguous(builder.view(value)) for value in unit.last.operands)
+    need_numbers(size for view in (x, weight) for size in view.shape)
+    out = builder.define(unit.last.result)
+    if out.size == 0:
+        return
+    rows = out.shape[0] * out.shape[1]
+    fields = _image_fields(x, out, windows(op))
+    padded = _padded(builder, unit, x, fields)
+    extra = extra_operands(op, [x, weight, *rest])
+    channels = x.shape[3]
+    # A product of the sizes that the epilogue reads: a row of results for each row of channels.
+    product = Product(Matrix(x, rows, 0, 1, ()), Matrix(weight, channels, 1, channels, ()), 1, ())
+    fields |= _fields(product, op, extra, signed=x.dtype is dtypes.si8)
+    work = out.shape[2] * channels * windows(op).taps
+    share = -(-rows // (_TASKS_A_THREAD * builder.context.threads))
+    fields[kernels.ROWS_A_TASK] = max(-(-_WORK_A_TASK // work), share)
+    job = (
+        compiled_task(kernels.integer_depthwise()),
+        -(-rows // fields[kernels.ROWS_A_TASK]),
+        builder.threads_from(PARALLEL_FROM, rows * work),
+    )
+    reads = (padded, weight, *(extra.get(name, padded) for name in EXTRA))
+    geometry = kernels.integer_numbers(fields)
+    builder.add_job(compiled(kernels.run_integer), job, reads, out, geometry)
+
+
+def _image_fields(x: View, out: View, at: Windows) -> dict[int, int]:
+    _, height, width, channels = x.shape
+    return {
+        kernels.HEIGHT: height, kernels.WIDTH_BEFORE: width, kernels.CHANNELS: channels,
+        kernels.IMAGE_HEIGHT: height + at.padding[0] + at.padding[1],
+        kernels.IMAGE_WIDTH: width + at.padding[2] + at.padding[3],
+        kernels.TOP: at.padding[0], kernels.SIDE: at.padding[2],
+        kernels.OUT_HEIGHT: out.shape[1], kernels.OUT_WIDTH: out.shape[2],
+        kernels.TAPS_DOWN: at.window[0], kernels.TAPS_ACROSS: at.window[1],
+        kernels.STRIDE_DOWN: at.stride[0], kernels.STRIDE_ACROSS: at.stride[1],
+        kernels.APART_DOWN: at.dilation[0], kernels.APART_ACROSS: at.dilation[1],
+    }  # fmt: skip
+
+
+def _padded(builder: ScheduleBuilder, unit: Unit, x: View, fields: dict[int, int]) -> View:
+    """Return images of unsigned bytes with their padding, followed by `CHUNK` bytes."""
+    op = unit.last.op
+    assert isinstance(op, CustomCall)
+    signed = x.dtype is dtypes.si8
+    fields = fields | {kernels.FLIP: _MOVED if signed else 0}
+    zero = builder.view(unit.last.operands[2]) if op.attrs["zero"] else None
+    rows = x.shape[0] * fields[kernels.IMAGE_HEIGHT]
+    size = rows * fields[kernels.IMAGE_WIDTH] * x.shape[3] + kernels.CHUNK
+    target = builder.fresh(dtypes.ui8, (size,))
+    builder.call_tasks(
+        compiled_task(kernels.byte_padding()),
+        rows,
+        (x, zero or x),
+        target,
+        kernels.integer_numbers(fields | {kernels.HAS_ZERO: int(zero is not None)}),
+        builder.threads_from(PARALLEL_FROM, size),
+    )
+    return target
+
+
+def _multiply(
+    builder: ScheduleBuilder,
+    unit: Unit,
+    product: Product,
+    out: View,
+    image: Mapping[int, int] | None = None,
+) -> None:
+    """Add the calls; `image` are the fields of windows, if the left side becomes patches."""
+    op = unit.last.op
+    assert isinstance(op, CustomCall)
+    views = [builder.contiguous(builder.view(value)) for value in unit.last.operands[2:]]
+    extra = extra_operands(op, [product.lhs.view, product.rhs.view, *views])
+    if product.rhs.view.dtype is dtypes.ui8 and "other_zero" not in extra:
+        # Once they are moved, unsigned bytes have a zero point other than 0.
+        extra["other_zero"] = builder.constant(np.zeros((), np.int32))
+    signed = unit.last.operands[0].type.dtype is dtypes.si8
+    fields = _fields(product, op, extra, signed=signed) | dict(image or {})
+    tiles = -(-product.lhs.rows // INTEGER_ROWS)
+    bytes_ = _PATCH_BYTES if image else _ROW_BYTES
+    most = bytes_ // (INTEGER_ROWS * greatest(product.k, 1))
+    fields |= division(product, tiles, most, builder.context.threads)
+    axes = [*product.axes(product.lhs), *product.axes(product.rhs)]
+    geometry = [*kernels.integer_numbers(fields), *axes]
+    right = _packed(builder, product, geometry)
+    batch = math.prod(product.batch)
+    count = batch * -(-tiles // fields[TILES_A_TASK]) * column_blocks(product.rhs.rows, fields)
+    job = (
+        compiled_task(kernels.integer_product(_run_of(image))),
+        count,
+        builder.threads_from(PARALLEL_FROM, product.work),
+    )
+    left = product.lhs.view
+    reads = (left, right, *(extra.get(name, left) for name in EXTRA))
+    builder.add_job(compiled(kernels.run_integer), job, reads, out, geometry)
+
+
+def _run_of(image: Mapping[int, int] | None) -> int:
+    """Return the bytes of a window that lie side by side in images, 0 for a product."""
+    if not image:
+        return 0
+    taps = image[kernels.TAPS_ACROSS] if image[kernels.APART_ACROSS] == 1 else 1
+    return taps * image[kernels.CHANNELS]
+
+
+def _fields(
+    product: Product, op: CustomCall, extra: Mapping[str, View], *, signed: bool
+) -> dict[int, int]:
+    """Return the fields that describe the operands and what becomes of the sums.
+
+    `signed` says what the left side was before its bytes were moved, if they were.
+    """
+    lhs, rhs = product.lhs, product.rhs
+    other, scale = extra.get("other_zero"), extra.get("scale")
+    whole = not isinstance(product.k, SymbolicDim) and product.k % FOUR == 0
+    return {
+        M: lhs.rows, N: rhs.rows, K: product.k,
+        LM: lhs.row, LK: lhs.column, RN: rhs.row, RK: rhs.column,
+        LEFT: kernels.INTEGER_LENGTH, RANK: len(product.batch),
+        RIGHT: kernels.INTEGER_LENGTH + 2 * len(product.batch),
+        FINISH: compiled_task(_finish(op, scale)), OUT_STEP: rhs.rows,
+        kernels.HAS_ZERO: int("zero" in extra), kernels.HAS_TERM: int("term" in extra),
+        kernels.HAS_OTHER_ZERO: int(other is not None),
+        kernels.OTHER_ZERO_STEP: int(other is not None and len(other.shape) == 1),
+        kernels.FLIP: _MOVED if signed else 0,
+        kernels.OTHER_FLIP: 0 if rhs.view.dtype is dtypes.si8 else _MOVED,
+        kernels.IN_PLACE: int(whole and not signed and lhs.column == 1 and lhs.row > 0),
+    }  # fmt: skip
+
+
+def _finish(op: CustomCall, scale: View | None) -> kernels.SpecializedKernel:
+    attrs = op.attrs
+    scales = 0 if scale is None else 1 + len(scale.shape)
+    codes = bool(attrs["step"]), bool(attrs["middle"]), attrs["least"], attrs["most"]
+    return kernels.integer_finish(
+        op.results[0].dtype,
+        scales,
+        bool(attrs["bias"]),
+        str(attrs["activation"]),
+        cast("tuple[bool, bool, float, float]", codes),
+    )
+
+
+def _packed(builder: ScheduleBuilder, product: Product, geometry: Sequence[int]) -> View:
+    """Return the right side in panels: a parameter packed once, others in every run."""
+    rhs, k = product.rhs, product.k
+    input_ = parameter(builder, rhs.view)
+    signed = rhs.view.dtype is dtypes.si8
+    if input_ is not None and input_ not in builder.context.streamed and not product.batch:
+        layout = BytePanels(rhs.rows, k, rhs.row, rhs.column, rhs.view.offset, signed)
+        return packed_view(builder, rhs.view, Packing(input_, layout))
+    panels = math.prod(product.batch) * -(-rhs.rows // PANEL)
+    target = builder.fresh(dtypes.ui8, (panels * kernels.panel_bytes(k),))
+    builder.call_tasks(
+        compiled_task(kernels.byte_packing()),
+        panels,
+        (rhs.view, rhs.view),
+        target,
+        geometry,
+        builder.threads_from(PARALLEL_FROM, target.size),
+    )
+    return target

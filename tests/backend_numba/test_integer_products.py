@@ -1,0 +1,285 @@
+"""Products and convolutions of 8-bit integers: exact sums, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gptrs.backend.contract import InputRole
+from gptrs.errors import UnsupportedError
+from gptrs.ir import dtypes, parse_program
+from gptrs.ir.attributes import Dictionary
+from gptrs.ir.builder import Builder
+from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.program import Function, Program
+from gptrs.ir.size_guards import SizeGuards
+from gptrs.ir.tensor_type import TensorType
+from gptrs_backend_numba.backend import create
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
+from gptrs_backend_numba.kernels.matmul.integer_ir import INTEGER_ROWS
+from gptrs_backend_numba.lowering.integer_products import (
+    EXTRA,
+    INTEGER_CONV2D,
+    INTEGER_DEPTHWISE,
+    INTEGER_PRODUCT,
+)
+from support.covering import pairs
+
+ARGUMENT, PARAMETER = InputRole.ARGUMENT, InputRole.PARAMETER
+AXES = {"contract_lhs": (1,), "contract_rhs": (1,), "batch_lhs": (), "batch_rhs": ()}
+NUMPY = {"si8": np.int8, "ui8": np.uint8, "si32": np.int32, "f32": np.float32}
+
+
+def codes(random: np.random.Generator, shape: tuple[int, ...], kind: str) -> np.ndarray:
+    """Numbers of 8 bits, the largest and the least among them."""
+    low, high = (-128, 128) if kind == "si8" else (0, 256)
+    drawn = random.integers(low, high, shape)
+    drawn.flat[: drawn.size // 2] = random.choice([low, high - 1], drawn.size // 2)
+    return drawn.astype(NUMPY[kind])
+
+
+def run(
+    target: str,
+    sides: tuple[np.ndarray, np.ndarray],
+    result: TensorType,
+    geometry: dict[str, Any],
+    extra: Mapping[str, Any],
+    *,
+    right: InputRole = PARAMETER,
+    threads: int = 1,
+    **epilogue: Any,
+) -> np.ndarray:
+    """Run one call."""
+    inputs = [*sides, *(np.asarray(extra[name]) for name in EXTRA if name in extra)]
+    builder = Builder()
+    types = [TensorType(dtypes.from_numpy(each.dtype), each.shape) for each in inputs]
+    params = [builder.param(type_) for type_ in types]
+    attrs = {name: name in extra for name in EXTRA} | geometry
+    attrs |= {"activation": "none", "least": 0.0, "most": 0.0} | epilogue
+    call = CustomCall(target, (result,), Dictionary.of(attrs))
+    program = Program((Function("main", builder.region(builder.emit(call, *params))),))
+    roles = [ARGUMENT, right, *[ARGUMENT] * (len(inputs) - 2)]
+    return np.asarray(create(threads).compile(program, roles).run(inputs)[0])
+
+
+def exact(a: np.ndarray, b: np.ndarray, extra: Mapping[str, Any]) -> np.ndarray:
+    """The sums of a [.., K] and b [N, K], by NumPy."""
+    left = a.astype(np.int64) - extra.get("zero", 0)
+    right = b.astype(np.int64) - np.reshape(extra.get("other_zero", 0), (-1, 1))
+    return (left @ right.T + extra.get("term", 0)).astype(np.int32)
+
+
+def finished(sums: np.ndarray, extra: Mapping[str, Any], kind: str, relu: bool) -> np.ndarray:
+    """What a call makes of sums, each step rounded as it says."""
+    y = sums.astype(np.float32) * extra.get("scale", np.float32(1))
+    y = y + extra.get("bias", np.float32(0))
+    y = np.maximum(y, np.float32(0)) if relu else y
+    if kind == "f32":
+        return y
+    y = np.rint(y / extra.get("step", np.float32(1))) + extra.get("middle", np.float32(0))
+    return np.clip(y, *LIMITS[kind]).astype(NUMPY[kind])
+
+
+LIMITS = {"si8": (-127.0, 126.0), "ui8": (3.0, 255.0)}
+ZEROS = ("none", "one", "each")
+
+
+def operands(random: np.random.Generator, zero: bool, other: str, n: int) -> dict[str, Any]:
+    extra: dict[str, Any] = {}
+    if zero:
+        extra["zero"] = np.array(random.integers(-128, 256), np.int32)
+    if other != "none":
+        extra["other_zero"] = random.integers(-128, 256, () if other == "one" else (n,), np.int32)
+    return extra
+
+
+SIZES = ((1, 4, 1), (3, 7, PANEL), (INTEGER_ROWS + 1, 64, PANEL + 3), (40, 130, 70), (2, 1, 5))
+
+
+@pytest.mark.paths
+@pytest.mark.sample(8)
+@pytest.mark.parametrize(
+    ("left", "right", "zero", "other", "term", "size"),
+    pairs(("si8", "ui8"), ("si8", "ui8"), (True, False), ZEROS, (True, False), range(5)),
+)
+def test_sums_are_exact(
+    left: str, right: str, zero: bool, other: str, term: bool, size: int
+) -> None:
+    m, k, n = SIZES[size]
+    random = np.random.default_rng(size)
+    a, b = codes(random, (m, k), left), codes(random, (n, k), right)
+    extra = operands(random, zero, other, n)
+    if term:
+        extra["term"] = random.integers(-(2**31), 2**31, n).astype(np.int32)
+    want = exact(a, b, extra)
+    result = TensorType(dtypes.si32, (m, n))
+    for role in (PARAMETER, ARGUMENT):
+        found = run(INTEGER_PRODUCT, (a, b), result, AXES, extra, right=role, threads=2)
+        np.testing.assert_array_equal(found, want)
+    turned = {**AXES, "contract_lhs": (0,), "contract_rhs": (0,)}
+    both = np.ascontiguousarray(a.T), np.ascontiguousarray(b.T)
+    np.testing.assert_array_equal(run(INTEGER_PRODUCT, both, result, turned, extra), want)
+
+
+@pytest.mark.paths
+def test_batches_of_products() -> None:
+    random = np.random.default_rng(3)
+    a, b = codes(random, (2, 9, 3, 20), "ui8"), codes(random, (3, 2, 20, 37), "si8")
+    axes = {"batch_lhs": (0, 2), "batch_rhs": (1, 0), "contract_lhs": (3,), "contract_rhs": (2,)}
+    found = run(
+        INTEGER_PRODUCT, (a, b), TensorType(dtypes.si32, (2, 3, 9, 37)), axes, {}, right=ARGUMENT
+    )
+    want = np.einsum("bihk,hbkj->bhij", a.astype(np.int32), b.astype(np.int32))
+    np.testing.assert_array_equal(found, want)
+
+
+@pytest.mark.paths
+@pytest.mark.parametrize(
+    ("kind", "scale", "bias", "relu", "step", "middle"),
+    pairs(("f32", "si8", "ui8"), ZEROS, (True, False), (True, False), (True, False), (True, False)),
+)
+def test_epilogues(kind: str, scale: str, bias: bool, relu: bool, step: bool, middle: bool) -> None:
+    m, k, n = 15, 12, PANEL + 5
+    random = np.random.default_rng(5)
+    a, b = codes(random, (m, k), "ui8"), codes(random, (n, k), "si8")
+    extra = operands(random, True, "none", n)
+    if scale != "none":
+        extra["scale"] = random.random(() if scale == "one" else (n,)).astype(np.float32) / 300
+    if bias:
+        extra["bias"] = random.standard_normal(n).astype(np.float32)
+    if kind != "f32":
+        extra |= {"step": np.float32(0.37)} if step else {}
+        extra |= {"middle": np.float32(7)} if middle else {}
+    want = finished(exact(a, b, extra), extra, kind, relu)
+    least, most = LIMITS.get(kind, (0.0, 0.0))
+    result = TensorType(dtypes.by_name(kind), (m, n))
+    activation = "relu" if relu else "none"
+    found = run(
+        INTEGER_PRODUCT, (a, b), result, AXES, extra,
+        activation=activation, least=least, most=most,
+    )  # fmt: skip
+    np.testing.assert_array_equal(found, want)
+
+
+@pytest.mark.paths
+def test_codes_are_rounded_as_a_division_rounds_them() -> None:
+    """Ties, what saturates, infinities and NaN; no quotient may be off by a bit at a tie."""
+    random = np.random.default_rng(8)
+    sums = np.concatenate([np.arange(-40_000, 40_000), random.integers(-(2**31), 2**31, 999)])
+    k, n = 1, PANEL * 3
+    rows = -(-len(sums) // n)
+    a = np.zeros((rows, k), np.uint8)
+    b = np.zeros((n, k), np.int8)
+    result = TensorType(dtypes.si8, (rows, n))
+    cases = [(step, 1) for step in (0.5, 2.0, 3.0, 254.0, 0.1, 1e-29, 7e29, -3.0)]
+    for step, scale in (*cases, (0.7, 3e38), (0.7, np.inf), (0.7, np.nan)):
+        terms = np.resize(sums, (rows, n)).astype(np.int32)
+        extra = {"step": np.float32(step), "scale": np.float32(scale), "middle": np.float32(-3)}
+        for row in range(0, rows, 97):
+            extra["term"] = terms[row]
+            found = run(INTEGER_PRODUCT, (a, b), result, AXES, extra, least=-128.0, most=127.0)[row]
+            with np.errstate(all="ignore"):
+                y = terms[row].astype(np.float32) * extra["scale"]
+                quotient = np.rint(y / extra["step"]) - np.float32(3)
+            want = np.where(np.isnan(quotient), 0, np.clip(quotient, -128, 127)).astype(np.int8)
+            np.testing.assert_array_equal(found, want, err_msg=str((step, scale)))
+
+
+WINDOWS = {
+    "plain": ((1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
+    "strided": ((1, 1), (2, 2), (0, 0, 0, 0), (1, 1)),
+    "padded": ((3, 3), (1, 1), (1, 1, 1, 1), (1, 1)),
+    "lopsided": ((3, 2), (2, 1), (2, 0, 0, 3), (1, 1)),
+    "apart": ((3, 3), (1, 2), (2, 2, 4, 4), (2, 3)),
+}
+
+
+def convolved(
+    x: np.ndarray, weight: np.ndarray, name: str, zero: int, depthwise: bool
+) -> np.ndarray:
+    """The sums of windows of images by NumPy; `weight` [taps, C or 1, O or C], less zero points."""
+    (kh, kw), (sh, sw), (top, bottom, left, right), (dh, dw) = WINDOWS[name]
+    wide = np.pad(x.astype(np.int64) - zero, ((0, 0), (top, bottom), (left, right), (0, 0)))
+    rows = (wide.shape[1] - (kh - 1) * dh - 1) // sh + 1
+    columns = (wide.shape[2] - (kw - 1) * dw - 1) // sw + 1
+    total: Any = 0
+    for tap, factor in enumerate(weight):
+        i, j = divmod(tap, kw)
+        part = wide[:, i * dh :: sh, j * dw :: sw][:, :rows, :columns]
+        total = total + (part * factor[0] if depthwise else part @ factor)
+    return total
+
+
+@pytest.mark.paths
+@pytest.mark.sample(8)
+@pytest.mark.parametrize(
+    ("window", "left", "right", "other", "channels", "depthwise"),
+    pairs(WINDOWS, ("si8", "ui8"), ("si8", "ui8"), ZEROS, (1, 3, 16, 21), (True, False)),
+)
+def test_convolutions(
+    window: str, left: str, right: str, other: str, channels: int, depthwise: bool
+) -> None:
+    random = np.random.default_rng(channels)
+    outputs = channels if depthwise else PANEL + 1
+    sizes, stride, padding, dilation = WINDOWS[window]
+    taps = sizes[0] * sizes[1]
+    x = codes(random, (2, 7, 11, channels), left)
+    w = codes(random, (taps, channels if not depthwise else 1, outputs), right)
+    extra = operands(random, True, other, outputs)
+    extra["zero"] = np.int32(random.integers(-128, 128) if left == "si8" else 201)
+    extra |= {"scale": random.random(outputs).astype(np.float32) / 500, "step": np.float32(0.3)}
+    extra |= {"term": random.integers(-999, 999, outputs).astype(np.int32)}
+    sums = convolved(
+        x, w.astype(np.int64) - extra.get("other_zero", 0), window, int(extra["zero"]), depthwise
+    )
+    sums = (sums + extra["term"]).astype(np.int32)
+    least, most = LIMITS["ui8"]
+    want = finished(sums, extra, "ui8", relu=False)
+    geometry = {"window": sizes, "stride": stride, "padding": padding, "dilation": dilation}
+    target = INTEGER_DEPTHWISE if depthwise else INTEGER_CONV2D
+    weight = w.reshape(-1, outputs)
+    result = TensorType(dtypes.ui8, want.shape)
+    found = run(
+        target, (x, weight), result, geometry, extra, threads=2, least=least, most=most
+    )  # fmt: skip
+    np.testing.assert_array_equal(found, want)
+
+
+def test_calls_of_another_form_are_refused() -> None:
+    a, b = np.zeros((2, 4), np.uint8), np.zeros((3, 4), np.int8)
+    plain = TensorType(dtypes.si32, (2, 3))
+    wrong: list[tuple[Any, ...]] = [
+        ((a, b), TensorType(dtypes.si32, (3, 2)), {}, {}),
+        ((a.astype(np.int16), b), plain, {}, {}),
+        ((a, b), plain, {"scale": np.float32(1)}, {}),
+        ((a, b), plain, {"zero": np.zeros(2, np.int32)}, {}),
+        ((a, b), TensorType(dtypes.si8, (2, 3)), {}, {"least": -129.0, "most": 0.0}),
+        ((a, b), TensorType(dtypes.f32, (2, 3)), {}, {"activation": "swish"}),
+    ]
+    for sides, result, extra, epilogue in wrong:
+        with pytest.raises(UnsupportedError, match="custom_call"):
+            run(INTEGER_PRODUCT, sides, result, AXES, extra, **epilogue)
+
+
+@pytest.mark.paths
+def test_free_rows_are_compiled_once() -> None:
+    text = f"""ptir.v0.5
+func @main(%x: ui8[?0, 20], %w: si8[33, 20]) -> si32[?0, 33] {{
+  %0 = custom_call %x, %w {{target = "{INTEGER_PRODUCT}", results = [si32[?0, 33]], attrs = {{
+    activation = "none", batch_lhs = [], batch_rhs = [], bias = false, contract_lhs = [1],
+    contract_rhs = [1], least = 0.0, middle = false, most = 0.0, other_zero = false,
+    scale = false, step = false, term = false, zero = false}}}} : si32[?0, 33]
+  return %0
+}}"""
+    random = np.random.default_rng(0)
+    w = codes(random, (33, 20), "si8")
+    guards = SizeGuards({0: 5})
+    program = parse_program(text)
+    executable = create(1).compile_symbolic(program, [ARGUMENT, PARAMETER], guards)
+    for rows in (5, 31):
+        x = codes(random, (rows, 20), "ui8")
+        (found,) = executable.run([x, w])
+        np.testing.assert_array_equal(np.asarray(found), exact(x, w, {}))
