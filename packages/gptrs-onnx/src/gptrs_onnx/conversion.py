@@ -14,7 +14,6 @@ from gptrs.ir.symbolic_dim import ASSUMPTIONS
 from gptrs_onnx import known_ops
 from gptrs_onnx.element_types import dtype_of
 from gptrs_onnx.node import (
-    SMALL,
     Items,
     Known,
     Node,
@@ -23,6 +22,7 @@ from gptrs_onnx.node import (
     body_of,
     converts,
     is_symbolic,
+    is_weight,
     numbers,
     refuse_sequence,
     shown,
@@ -214,10 +214,10 @@ class Conversion:
                 continue
             stored = value.const_value
             dtype_of(stored.dtype, f"the initializer `{shown(name)}`")
-            if stored.size <= SMALL:
-                self.bind(value, stored_array(stored, f"the initializer `{shown(name)}`"))
-            else:
+            if is_weight(stored):
                 self.bind(value, self._weight(name, stored))
+            else:
+                self.bind(value, stored_array(stored, f"the initializer `{shown(name)}`"))
 
     def _found(self, value: ir.Value, what: str) -> Value:
         found = self._given(value, what)

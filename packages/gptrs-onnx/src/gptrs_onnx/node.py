@@ -37,6 +37,19 @@ SMALL: Final = 4096
 """Most elements of a constant that is known; larger ones are weights."""
 
 
+_CODES = (ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8, ir.DataType.UINT8)
+
+
+def is_weight(stored: ir.TensorProtocol) -> bool:
+    """Return whether an initializer is a parameter of programs: a large one, or a matrix of codes.
+
+    Small codes, as depthwise convolutions have them, would be folded to floats as constants are,
+    and kernels for integers read codes.
+    """
+    rank = len(stored.shape)  # pyright: ignore[reportArgumentType]
+    return stored.size > SMALL or (rank > 1 and stored.size > 1 and stored.dtype in _CODES)
+
+
 def is_symbolic(known: Known) -> bool:
     """Return whether some element is a polynomial over symbols."""
     return known.dtype == object and not all(map(is_number, known.flat))

@@ -185,7 +185,7 @@ def _require_inside(what: str, tensor: ir.ExternalTensor, folder: Path | None) -
         )
 
 
-# The large initializers of an ONNX file as a source of parameters, read where they lie.
+# The initializers of an ONNX file that are parameters, as a source of these, read where they lie.
 #
 # External data is mapped as the weights of all files are, guarded against files that are cut. Each
 # has an identity, under which what is made of a weight is kept for later processes: that of its

@@ -39,6 +39,19 @@ def convolved(node: Node, x: Tensor, weight: Tensor, bias: Tensor | None = None)
     return channels_first(F.conv(channels_last(x), weight, bias, *moves))
 
 
+def convolved_integers(node: Node, x: Tensor, weight: Tensor) -> Tensor:
+    """Return `convolved` of si32 that are differences of 8-bit codes.
+
+    Groups of channels are convolved in f32 where no sum exceeds 2^24: that is exact, and backends
+    have kernels for groups of floats.
+    """
+    depth = math.prod(weight.shape[1:])
+    if node.integer("group", 1) == 1 or depth * 255 * 255 >= 1 << 24:
+        return convolved(node, x, weight)
+    made = convolved(node, F.cast(x, dtypes.f32), F.cast(weight, dtypes.f32))
+    return F.cast(made, dtypes.si32)
+
+
 @converts("ConvTranspose")
 def conv_transpose(node: Node, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return the transpose of a convolution, weight [C, O / group, kernel..]."""
@@ -90,7 +103,7 @@ def conv_integer(
     if weight_zero is not None:
         zero = F.cast(weight_zero, dtypes.si32)
         right = right - (F.reshape(zero, [-1, *[1] * (weight.rank - 1)]) if zero.rank else zero)
-    return convolved(node, left, right)
+    return convolved_integers(node, left, right)
 
 
 # Convolutions whose windows bend: each element of a window is read where an offset says.

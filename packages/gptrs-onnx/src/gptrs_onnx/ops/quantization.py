@@ -10,7 +10,7 @@ from gptrs_onnx.element_types import dtype_of
 from gptrs_onnx.node import Node, converts
 from gptrs_onnx.ops import pooling
 from gptrs_onnx.ops.arithmetic import converted, product
-from gptrs_onnx.ops.convolution import convolved
+from gptrs_onnx.ops.convolution import convolved_integers
 
 
 def _spread(part: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
@@ -141,7 +141,7 @@ def quantized_conv(
     right = F.cast(weight, dtypes.si32) - (
         F.reshape(point, ends) if point.size > 1 else F.reshape(point, [])
     )
-    sums = convolved(node, left, right)
+    sums = convolved_integers(node, left, right)
     if bias is not None:
         sums = sums + F.reshape(bias, ends[:-1])
     spread = F.reshape(weight_scale, ends[:-1] if weight_scale.size > 1 else [])
