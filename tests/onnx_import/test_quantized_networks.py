@@ -132,6 +132,14 @@ GRAPHS: dict[str, tuple[str, Mapping[str, Any], str, str, str]] = {
 }  # fmt: skip
 
 
+GRAPHS["a layer that a recurrent one reads"] = (
+    "xq, xs, xz = DynamicQuantizeLinear (x)\n m = MatMulInteger (xq, w, xz)\n c = Cast <to = 1> (m)"
+    "\n s = Mul (c, xs)\n y, h = RNN <hidden_size = 3> (s, i, r)",
+    {"w": codes(12, 6), "i": scales(1, 3, 6) / 30, "r": scales(1, 3, 3)},
+    "4, 1, 12", "4, 1, 1, 3", "integer_product",
+)  # fmt: skip
+
+
 def model_of(name: str) -> Any:
     nodes, initializers, takes, gives, _ = GRAPHS[name]
     text = f"{HEAD} g (float[{takes}] x) => (float[{gives}] y) {{ {nodes} }}"

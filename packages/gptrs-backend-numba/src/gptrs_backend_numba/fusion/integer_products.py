@@ -285,12 +285,19 @@ _USERS: dict[type[Op], Callable[[_Call, InstructionNode, Rewriter], _Call | None
 }
 
 
+_ROUNDING = (
+    elementwise.Div, elementwise.RoundNearestEven, elementwise.Add, elementwise.Clamp
+)  # fmt: skip
+
+
 def _rounded(
     call: _Call, user: InstructionNode, rewriter: Rewriter, returned: frozenset[Value]
 ) -> _Call | None:
     """Return the call with `cast(clamp(round(x / step) + middle, least, most))` after it."""
     last = user
     while not isinstance(last.op, Cast):
+        if not isinstance(last.op, _ROUNDING):
+            return None
         (value,) = last.results
         users = rewriter.users(value)
         if len(users) != 1 or rewriter.reads(value) != 1 or value in returned:

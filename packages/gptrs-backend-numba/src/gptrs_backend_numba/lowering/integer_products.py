@@ -185,12 +185,13 @@ def integer_conv2d(builder: ScheduleBuilder, unit: Unit) -> None:
     out = builder.define(unit.last.result)
     if out.size == 0:
         return
-    x, at = builder.contiguous(x), windows(op)
+    at = windows(op)
     depth, columns = weight.shape
     rows = math.prod(out.shape[:3])
     rhs = Matrix(weight, columns, weight.strides[1], weight.strides[0], ())
     if (at.window, at.stride) == ((1, 1), (1, 1)) and not any(at.padding):
-        _multiply(builder, unit, Product(Matrix(x, rows, depth, 1, ()), rhs, depth, ()), out)
+        lhs = Matrix(builder.contiguous(x), rows, depth, 1, ())
+        _multiply(builder, unit, Product(lhs, rhs, depth, ()), out)
         return
     fields = _image_fields(x, out, at)
     padded = _padded(builder, unit, x, fields)
@@ -203,7 +204,8 @@ def integer_depthwise(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add the padding of the images, and a job with a task for some rows of positions."""
     op = unit.last.op
     assert isinstance(op, CustomCall)
-    x, weight, *rest = (builder.contiguous(builder.view(value)) for value in unit.last.operands)
+    x, *views = (builder.view(value) for value in unit.last.operands)
+    weight, *rest = map(builder.contiguous, views)
     need_numbers(size for view in (x, weight) for size in view.shape)
     out = builder.define(unit.last.result)
     if out.size == 0:
@@ -233,6 +235,8 @@ def _image_fields(x: View, out: View, at: Windows) -> dict[int, int]:
     _, height, width, channels = x.shape
     return {
         kernels.HEIGHT: height, kernels.WIDTH_BEFORE: width, kernels.CHANNELS: channels,
+        kernels.IMAGE_STEP: x.strides[0], kernels.ROW_STEP: x.strides[1],
+        kernels.COLUMN_STEP: x.strides[2], kernels.CHANNEL_STEP: x.strides[3],
         kernels.IMAGE_HEIGHT: height + at.padding[0] + at.padding[1],
         kernels.IMAGE_WIDTH: width + at.padding[2] + at.padding[3],
         kernels.TOP: at.padding[0], kernels.SIDE: at.padding[2],

@@ -77,14 +77,15 @@ from gptrs_backend_numba.kernels.matmul.integer_ir import (
     OTHER_ZERO_STEP,  # 1 for a zero point of each column, 0 for one of all
     FLIP, OTHER_FLIP,  # 128 where bytes are moved by it
     IN_PLACE,  # whether rows are read where they lie
-    HEIGHT, WIDTH_BEFORE, CHANNELS,  # of images, and of padded ones:
+    HEIGHT, WIDTH_BEFORE, CHANNELS,
+    IMAGE_STEP, ROW_STEP, COLUMN_STEP, CHANNEL_STEP,  # of images, and of padded ones:
     IMAGE_HEIGHT, IMAGE_WIDTH, TOP, SIDE,
     OUT_HEIGHT, OUT_WIDTH,
     TAPS_DOWN, TAPS_ACROSS, STRIDE_DOWN, STRIDE_ACROSS, APART_DOWN, APART_ACROSS,
     ROWS_A_TASK,  # rows of positions of a depthwise convolution
-) = range(LENGTH, LENGTH + 29)  # fmt: skip
+) = range(LENGTH, LENGTH + 33)  # fmt: skip
 """The numbers that follow the geometry of other products."""
-INTEGER_LENGTH = LENGTH + 29
+INTEGER_LENGTH = LENGTH + 33
 CHUNK = 64
 """Most bytes that are copied at a time, and how much longer copies are than what they hold."""
 ROWS_OF_SUMS = 8
@@ -125,27 +126,33 @@ def begin_sums(G, sums, begins, column, width):
     if G[HAS_ZERO]:
         zero = np.int32(zero + pointer(G[ZERO], np.int32)[0])
     for j in range(PANEL):
-        B[j] = -zero * C[j]
+        B[j] = np.int32(np.int32(-zero) * C[j])
     if G[HAS_OTHER_ZERO]:
         Q = pointer(G[OTHER_ZERO], np.int32)
         for j in range(width):
-            other = Q[(column + j) * G[OTHER_ZERO_STEP]] - np.int32(G[OTHER_FLIP])
-            B[j] += other * zero * k
+            other = np.int32(Q[(column + j) * G[OTHER_ZERO_STEP]] - np.int32(G[OTHER_FLIP]))
+            B[j] = np.int32(B[j] + np.int32(np.int32(other * zero) * k))
     if G[HAS_TERM]:
         T = pointer(G[TERM], np.int32)
         for j in range(width):
-            B[j] += T[column + j]
+            B[j] = np.int32(B[j] + T[column + j])
 
 
 @kernel_part
 def add_row_terms(G, sums, totals, column, width, height):
     """Add to the sums of a tile what zero points on the right make of the sums of its rows."""
     Q = pointer(G[OTHER_ZERO], np.int32)
-    S, R = pointer(sums, np.int32), pointer(totals, np.int32)
+    R, flip = pointer(totals, np.int32), np.int32(G[OTHER_FLIP])
     for i in range(height):
-        for j in range(width):
-            other = Q[(column + j) * G[OTHER_ZERO_STEP]] - np.int32(G[OTHER_FLIP])
-            S[i * PANEL + j] -= other * R[i]
+        S, total = pointer(sums + 4 * PANEL * i, np.int32), R[i]
+        if G[OTHER_ZERO_STEP] == 0:
+            term = np.int32(np.int32(Q[0] - flip) * total)
+            for j in range(PANEL):
+                S[j] = np.int32(S[j] - term)
+        else:
+            for j in range(width):
+                term = np.int32(np.int32(Q[column + j] - flip) * total)
+                S[j] = np.int32(S[j] - term)
 
 
 @kernel_part
@@ -210,12 +217,19 @@ def pad_bytes_task(source, zero, out, geometry, task, *, copy):
     for j in range(first):
         T[j] = outside
     if first < line:
-        begin = source + (image * height + row) * width * channels
+        begin = source + image * G[IMAGE_STEP] + row * G[ROW_STEP]
         whole = (last - first) // CHUNK * CHUNK
-        copy(begin, out + task * line + first, whole, flip)
-        S = pointer(begin, np.uint8)
-        for j in range(whole, last - first):
-            T[first + j] = S[j] ^ np.uint8(flip)
+        if G[CHANNEL_STEP] != 1 or G[COLUMN_STEP] != channels:
+            # Channels first: what another pass would turn around.
+            for channel in range(channels):
+                S = pointer(begin + channel * G[CHANNEL_STEP], np.uint8)
+                for j in range(width):
+                    T[first + j * channels + channel] = S[j * G[COLUMN_STEP]] ^ np.uint8(flip)
+        else:
+            copy(begin, out + task * line + first, whole, flip)
+            S = pointer(begin, np.uint8)
+            for j in range(whole, last - first):
+                T[first + j] = S[j] ^ np.uint8(flip)
     for j in range(last, line):
         T[j] = outside
     return 0
