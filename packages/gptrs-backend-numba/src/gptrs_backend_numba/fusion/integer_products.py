@@ -276,11 +276,22 @@ def _clamped(call: _Call, user: InstructionNode, rewriter: Rewriter) -> _Call | 
     return replace(call.taking(user), activation="relu6") if found == [0.0, 6.0] else None
 
 
+def _bounded(call: _Call, user: InstructionNode, rewriter: Rewriter) -> _Call | None:
+    spread = _other(call, user, rewriter)
+    six = spread is not None and number_of(spread.value, rewriter) == 6.0
+    return (
+        replace(call.taking(user), activation="relu6")
+        if six and call.activation == "relu"
+        else None
+    )
+
+
 _USERS: dict[type[Op], Callable[[_Call, InstructionNode, Rewriter], _Call | None]] = {
     elementwise.Add: _added,
     elementwise.Cast: _converted,
     elementwise.Mul: _scaled,
     elementwise.Maximum: _rectified,
+    elementwise.Minimum: _bounded,
     elementwise.Clamp: _clamped,
 }
 

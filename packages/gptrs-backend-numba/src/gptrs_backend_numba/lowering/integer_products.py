@@ -222,7 +222,7 @@ def integer_depthwise(builder: ScheduleBuilder, unit: Unit) -> None:
     share = -(-rows // (_TASKS_A_THREAD * builder.context.threads))
     fields[kernels.ROWS_A_TASK] = max(-(-_WORK_A_TASK // work), share)
     job = (
-        compiled_task(kernels.integer_depthwise()),
+        compiled_task(kernels.integer_depthwise(fields[kernels.TAPS_ACROSS])),
         -(-rows // fields[kernels.ROWS_A_TASK]),
         builder.threads_from(PARALLEL_FROM, rows * work),
     )

@@ -45,13 +45,9 @@ def matmul_integer_to_float(
 
     The scale and zero point of `b` are one, or one a column.
     """
-    # Products of codes are whole numbers below 2^16, and sums of them are rounded as those of other
-    # floats are: f32 has fast kernels, and a stored `b` becomes f32 once.
-    left = F.cast(_apart(a, a_zero), a_scale.dtype)
-    right = F.cast(b, dtypes.si32)
-    if b_zero is not None:
-        right = right - F.cast(_one_or_row(b_zero), dtypes.si32)
-    sums = product(left, F.cast(right, a_scale.dtype))
+    zero = None if a_zero is None else F.reshape(a_zero, [])
+    other = None if b_zero is None else _one_or_row(b_zero)
+    sums = F.cast(matmul_integer(a, b, zero, other), a_scale.dtype)
     result = sums * (F.reshape(a_scale, []) * _one_or_row(b_scale))
     return result if bias is None else result + bias
 
@@ -72,6 +68,21 @@ def dynamic_quantize_matmul(
     """Return the product of `a`, quantized by its own range, and a quantized matrix, as floats."""
     codes, scale, zero = dynamic_quantize_linear(a)
     return matmul_integer_to_float(codes, b, scale, b_scale, zero, b_zero, bias)
+
+
+def row_products(
+    a: Tensor, b: Tensor, b_scale: Tensor, b_zero: Tensor, bias: Tensor | None
+) -> Tensor:
+    """Return `dynamic_quantize_matmul` for the steps of a loop, with sums in floats.
+
+    Products of codes are whole numbers below 2^16, and sums of them are rounded as those of other
+    floats are. `b` becomes f32 once, in front of the loop.
+    """
+    codes, scale, zero = dynamic_quantize_linear(a)
+    right = F.cast(b, dtypes.si32) - F.cast(_one_or_row(b_zero), dtypes.si32)
+    sums = product(F.cast(_apart(codes, zero), dtypes.f32), F.cast(right, dtypes.f32))
+    result = sums * (scale * _one_or_row(b_scale))
+    return result if bias is None else result + bias
 
 
 @converts("com.microsoft.QGemm")
