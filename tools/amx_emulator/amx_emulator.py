@@ -31,6 +31,7 @@ _FUNCTIONS = {
     "llvm.x86.tilestored64": "emulated_tilestore",
     "llvm.x86.tdpbf16ps": "emulated_tdpbf16ps",
     "llvm.x86.tdpbssd": "emulated_tdpbssd",
+    "llvm.x86.tdpbusd": "emulated_tdpbusd",
 }
 
 _library = ctypes.CDLL(os.environ[LIBRARY])

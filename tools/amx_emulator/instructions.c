@@ -117,3 +117,15 @@ void emulated_tdpbssd(uint8_t sums, uint8_t left, uint8_t right)
                     sum[n] += x[4 * k + i] * (int8_t)tiles[right][k][4 * n + i];
     }
 }
+
+void emulated_tdpbusd(uint8_t sums, uint8_t left, uint8_t right)
+{
+    require_product(sums, left, right);
+    for (int m = 0; m < configured.rows[sums]; m++) {
+        int32_t *sum = (int32_t *)tiles[sums][m];
+        for (int n = 0; n < configured.row_bytes[sums] / 4; n++)
+            for (int k = 0; k < configured.rows[right]; k++)
+                for (int i = 0; i < 4; i++)
+                    sum[n] += tiles[left][m][4 * k + i] * (int8_t)tiles[right][k][4 * n + i];
+    }
+}

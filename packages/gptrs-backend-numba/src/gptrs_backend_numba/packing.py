@@ -19,6 +19,7 @@ from gptrs_backend_numba.kernels.matmul.bf16 import panel_bytes, right_rounding
 from gptrs_backend_numba.kernels.matmul.gemm import PACK, RK, RN, K, N, numbers
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.kernels.matmul.integer import (
+    DEPTH,
     OTHER_FLIP,
     byte_packing,
     integer_numbers,
@@ -207,11 +208,13 @@ class BytePanels(Panels, Struct, frozen=True):
     column: int
     offset: int
     signed: bool
+    depth: int
+    """Values of k in a panel, the last ones zeros."""
 
     @property
     @override
     def panel_bytes(self) -> int:
-        return integer_panel_bytes(self.k)
+        return integer_panel_bytes(self.depth)
 
     @property
     @override
@@ -222,7 +225,8 @@ class BytePanels(Panels, Struct, frozen=True):
     @override
     def geometry(self) -> list[int]:
         fields = {N: self.n, K: self.k, RN: self.row, RK: self.column}
-        return integer_numbers(fields | {OTHER_FLIP: 0 if self.signed else 128})
+        flip = 0 if self.signed else 128
+        return integer_numbers(fields | {DEPTH: self.depth, OTHER_FLIP: flip})
 
     @override
     def operands(self, array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

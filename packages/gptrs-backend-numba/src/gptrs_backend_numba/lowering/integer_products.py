@@ -28,7 +28,9 @@ from gptrs.ir.size_guards import greatest
 from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
+from gptrs_backend_numba.codegen.vector_ir import FEATURES
 from gptrs_backend_numba.cost_model import is_one, need_numbers
+from gptrs_backend_numba.kernels.amx.integer import AMX_INTEGER_ROWS, STEP
 from gptrs_backend_numba.kernels.matmul import integer as kernels
 from gptrs_backend_numba.kernels.matmul.epilogue import ACTIVATIONS
 from gptrs_backend_numba.kernels.matmul.gemm import (
@@ -48,6 +50,7 @@ from gptrs_backend_numba.kernels.matmul.gemm import (
 )
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.kernels.matmul.integer_ir import FOUR, INTEGER_ROWS
+from gptrs_backend_numba.lowering.amx_matmul import is_wanted
 from gptrs_backend_numba.lowering.contraction import product_of
 from gptrs_backend_numba.lowering.convolution import windows
 from gptrs_backend_numba.lowering.convolution_calls import Windows
@@ -73,6 +76,8 @@ _ROW_BYTES, _PATCH_BYTES = 1 << 17, 1 << 15
 """Most bytes of the rows of a task, in the L2 cache, and of its patches, in the L1 cache."""
 _WORK_A_TASK, _TASKS_A_THREAD = 1 << 17, 4
 """Products of a depthwise convolution from which a task is worth it, and most tasks of a thread."""
+_LEAST_ROWS = 32
+"""Rows from which a product is for AMX: a tile of fewer is mostly empty."""
 _MOVED = 128
 
 T = TypeVar("T")
@@ -285,23 +290,32 @@ def _multiply(
         extra["other_zero"] = builder.constant(np.zeros((), np.int32))
     signed = unit.last.operands[0].type.dtype is dtypes.si8
     fields = _fields(product, op, extra, signed=signed) | dict(image or {})
-    tiles = -(-product.lhs.rows // INTEGER_ROWS)
+    on_amx = _may_use_amx() and product.lhs.rows >= _LEAST_ROWS
+    if on_amx:
+        fields |= {kernels.IN_PLACE: 0, kernels.ROW_BYTES: fields[kernels.DEPTH]}
+    tall = AMX_INTEGER_ROWS if on_amx else INTEGER_ROWS
+    tiles = -(-product.lhs.rows // tall)
     bytes_ = _PATCH_BYTES if image else _ROW_BYTES
-    most = bytes_ // (INTEGER_ROWS * greatest(product.k, 1))
+    most = bytes_ // (tall * greatest(product.k, 1))
     fields |= division(product, tiles, most, builder.context.threads)
     axes = [*product.axes(product.lhs), *product.axes(product.rhs)]
     geometry = [*kernels.integer_numbers(fields), *axes]
-    right = _packed(builder, product, geometry)
+    right = _packed(builder, product, geometry, fields[kernels.DEPTH])
     batch = math.prod(product.batch)
     count = batch * -(-tiles // fields[TILES_A_TASK]) * column_blocks(product.rhs.rows, fields)
     job = (
-        compiled_task(kernels.integer_product(_run_of(image))),
+        compiled_task(kernels.integer_product(_run_of(image), on_amx)),
         count,
         builder.threads_from(PARALLEL_FROM, product.work),
     )
     left = product.lhs.view
     reads = (left, right, *(extra.get(name, left) for name in EXTRA))
     builder.add_job(compiled(kernels.run_integer), job, reads, out, geometry)
+
+
+def _may_use_amx() -> bool:
+    """Return whether panels are made for AMX, too: for products of few rows they are the same."""
+    return "amx-int8" in FEATURES and is_wanted()
 
 
 def _run_of(image: Mapping[int, int] | None) -> int:
@@ -322,6 +336,7 @@ def _fields(
     lhs, rhs = product.lhs, product.rhs
     other, scale = extra.get("other_zero"), extra.get("scale")
     whole = not isinstance(product.k, SymbolicDim) and product.k % FOUR == 0
+    unit = STEP if _may_use_amx() else FOUR
     return {
         M: lhs.rows, N: rhs.rows, K: product.k,
         LM: lhs.row, LK: lhs.column, RN: rhs.row, RK: rhs.column,
@@ -333,6 +348,8 @@ def _fields(
         kernels.OTHER_ZERO_STEP: int(other is not None and len(other.shape) == 1),
         kernels.FLIP: _MOVED if signed else 0,
         kernels.OTHER_FLIP: 0 if rhs.view.dtype is dtypes.si8 else _MOVED,
+        kernels.ROW_BYTES: -(-product.k // FOUR) * FOUR,
+        kernels.DEPTH: -(-product.k // unit) * unit,
         kernels.IN_PLACE: int(whole and not signed and lhs.column == 1 and lhs.row > 0),
     }  # fmt: skip
 
@@ -350,16 +367,18 @@ def _finish(op: CustomCall, scale: View | None) -> kernels.SpecializedKernel:
     )
 
 
-def _packed(builder: ScheduleBuilder, product: Product, geometry: Sequence[int]) -> View:
+def _packed(
+    builder: ScheduleBuilder, product: Product, geometry: Sequence[int], depth: int
+) -> View:
     """Return the right side in panels: a parameter packed once, others in every run."""
     rhs, k = product.rhs, product.k
     input_ = parameter(builder, rhs.view)
     signed = rhs.view.dtype is dtypes.si8
     if input_ is not None and input_ not in builder.context.streamed and not product.batch:
-        layout = BytePanels(rhs.rows, k, rhs.row, rhs.column, rhs.view.offset, signed)
+        layout = BytePanels(rhs.rows, k, rhs.row, rhs.column, rhs.view.offset, signed, depth)
         return packed_view(builder, rhs.view, Packing(input_, layout))
     panels = math.prod(product.batch) * -(-rhs.rows // PANEL)
-    target = builder.fresh(dtypes.ui8, (panels * kernels.panel_bytes(k),))
+    target = builder.fresh(dtypes.ui8, (panels * kernels.panel_bytes(depth),))
     builder.call_tasks(
         compiled_task(kernels.byte_packing()),
         panels,

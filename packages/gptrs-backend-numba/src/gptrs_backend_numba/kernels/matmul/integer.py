@@ -41,6 +41,8 @@ from gptrs_backend_numba.codegen.machine import (
 )
 from gptrs_backend_numba.codegen.tasks import share_tasks
 from gptrs_backend_numba.codegen.vector_ir import FUSED, WIDTH
+from gptrs_backend_numba.kernels.amx.gemm_ir import configure_amx, release_amx
+from gptrs_backend_numba.kernels.amx.integer import AMX_INTEGER_ROWS, amx_integer_tile
 from gptrs_backend_numba.kernels.matmul.epilogue import ACTIVATIONS
 from gptrs_backend_numba.kernels.matmul.gemm import (
     BIAS,
@@ -64,6 +66,7 @@ from gptrs_backend_numba.kernels.matmul.gemm import (
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, tile_memory
 from gptrs_backend_numba.kernels.matmul.integer_ir import (
     FOUR,
+    INTEGER_ROWS,
     NEIGHBOURS,
     STEP_BYTES,
     copy_moved,
@@ -77,15 +80,16 @@ from gptrs_backend_numba.kernels.matmul.integer_ir import (
     OTHER_ZERO_STEP,  # 1 for a zero point of each column, 0 for one of all
     FLIP, OTHER_FLIP,  # 128 where bytes are moved by it
     IN_PLACE,  # whether rows are read where they lie
+    ROW_BYTES, DEPTH,  # k of gathered rows, and of panels, which end with zeros
     HEIGHT, WIDTH_BEFORE, CHANNELS,
     IMAGE_STEP, ROW_STEP, COLUMN_STEP, CHANNEL_STEP,  # of images, and of padded ones:
     IMAGE_HEIGHT, IMAGE_WIDTH, TOP, SIDE,
     OUT_HEIGHT, OUT_WIDTH,
     TAPS_DOWN, TAPS_ACROSS, STRIDE_DOWN, STRIDE_ACROSS, APART_DOWN, APART_ACROSS,
     ROWS_A_TASK,  # rows of positions of a depthwise convolution
-) = range(LENGTH, LENGTH + 33)  # fmt: skip
+) = range(LENGTH, LENGTH + 35)  # fmt: skip
 """The numbers that follow the geometry of other products."""
-INTEGER_LENGTH = LENGTH + 33
+INTEGER_LENGTH = LENGTH + 35
 CHUNK = 64
 """Most bytes that are copied at a time, and how much longer copies are than what they hold."""
 ROWS_OF_SUMS = 8
@@ -100,9 +104,9 @@ def integer_numbers(fields: Mapping[int, int]) -> list[int]:
     return [fields.get(position, 0) for position in range(INTEGER_LENGTH)]
 
 
-def panel_bytes(k: int) -> int:
-    """Return the bytes of a panel: its codes, k rounded up, and the sums of its columns."""
-    return STEP_BYTES * (-(-k // FOUR) + 1)
+def panel_bytes(depth: int) -> int:
+    """Return the bytes of a panel: codes of `depth` values of k, and the sums of its columns."""
+    return PANEL * depth + STEP_BYTES
 
 
 @kernel
@@ -168,12 +172,11 @@ def copy_exactly(source, target, count, flip, *, copy):
 
 @kernel_part
 def gather_rows(G, source, own, first, count, *, copy_exactly):
-    """Copy rows of a matrix, a multiple of `FOUR` bytes each."""
-    k, lm, lk = G[K], G[LM], G[LK]
-    whole = (k + FOUR - 1) // FOUR * FOUR
+    """Copy rows of a matrix, `ROW_BYTES` each."""
+    k, lm, lk, whole = G[K], G[LM], G[LK], G[ROW_BYTES]
     # Rows without gaps are one run: of 16 bytes each they take a third of the time so.
     runs, run, step = count, k, lm
-    if lk == 1 and lm == whole:
+    if lk == 1 and lm == k and k == whole:
         runs, run, step = np.int64(1), count * whole, np.int64(0)
     for i in range(runs):
         begin, target = source + first * lm + i * step, own + i * whole
@@ -190,12 +193,11 @@ def gather_rows(G, source, own, first, count, *, copy_exactly):
 
 @kernel_part
 def gather_patches(G, source, own, first, count, *, copy):
-    """Write the windows of some positions of padded images, a multiple of `FOUR` bytes each.
+    """Write the windows of some positions of padded images, `ROW_BYTES` each.
 
     Runs are copied in whole chunks: what one writes too much the next writes again.
     """
-    k = G[K]
-    whole = (k + FOUR - 1) // FOUR * FOUR
+    whole = G[ROW_BYTES]
     channels, line = G[CHANNELS], G[IMAGE_WIDTH] * G[CHANNELS]
     run, runs, apart = G[TAPS_ACROSS] * channels, np.int64(1), G[APART_ACROSS] * channels
     if G[APART_ACROSS] != 1:
@@ -248,8 +250,11 @@ def pad_bytes_task(source, zero, out, geometry, task, *, copy_exactly):
 
 
 @kernel
-def integer_task(lhs, rhs, out, geometry, task, *, gather, tile):
-    """Compute a block of rows and columns: all its tiles pass by one panel, then the next."""
+def integer_task(lhs, rhs, out, geometry, task, *, ON_AMX, ROWS_OF_TILE, gather, tile):
+    """Compute a block of rows and columns: all its tiles pass by one panel, then the next.
+
+    On AMX a tile reads and writes `ROWS_OF_TILE` rows, and whole steps of a panel.
+    """
     G = pointer(geometry, np.int64)
     m, n, k, tiles = G[M], G[N], G[K], G[TILES]
     panels = (n + PANEL - 1) // PANEL
@@ -258,10 +263,11 @@ def integer_task(lhs, rhs, out, geometry, task, *, gather, tile):
     whole, taller = m // tiles, m % tiles
     first = span_of_tile(whole, taller, first_tile)[0]
     count = span_of_tile(whole, taller, last_tile)[0] - first
-    fours = (k + FOUR - 1) // FOUR
-    step = FOUR * fours
+    depth, step = G[DEPTH], G[ROW_BYTES]
+    fours = depth // FOUR if ON_AMX else (k + FOUR - 1) // FOUR
+    more = ROWS_OF_TILE if ON_AMX else 0
     source = lhs + offset(G, G[LEFT], G[RANK], batch)
-    own = np.empty(0 if G[IN_PLACE] else count * step + CHUNK, np.uint8)
+    own = np.empty(0 if G[IN_PLACE] else (count + more) * step + CHUNK, np.uint8)
     rows = np.int64(own.ctypes.data)
     if G[IN_PLACE]:
         step = G[LM]
@@ -278,11 +284,15 @@ def integer_task(lhs, rhs, out, geometry, task, *, gather, tile):
             totals[i] = total
     begins = np.empty(PANEL, np.int32)
     begin, memory = np.int64(begins.ctypes.data), tile_memory()
+    held = np.empty(more * PANEL, np.int32)
+    if ON_AMX:
+        memory = np.int64(held.ctypes.data)
+        configure_amx()
     for panel in range(first_panel, last_panel):
-        codes = rhs + (batch * panels + panel) * STEP_BYTES * (fours + 1)
+        codes = rhs + (batch * panels + panel) * (PANEL * depth + STEP_BYTES)
         column = panel * PANEL
         width = min(PANEL, n - column)
-        begin_sums(G, codes + STEP_BYTES * fours, begin, column, width)
+        begin_sums(G, codes + PANEL * depth, begin, column, width)
         for each in range(first_tile, last_tile):
             row, height = span_of_tile(whole, taller, each)
             tile(height, rows + (row - first) * step, step, codes, fours, begin, memory)
@@ -291,9 +301,12 @@ def integer_task(lhs, rhs, out, geometry, task, *, gather, tile):
                 add_row_terms(G, memory, at, column, width, height)
             call_compiled(G[FINISH], memory, PANEL, out, batch * m + row, column, height, width,
                           geometry, 0)  # fmt: skip
+    if ON_AMX:
+        release_amx()
     keep_alive(own)
     keep_alive(totals)
     keep_alive(begins)
+    keep_alive(held)
     return 0
 
 
@@ -309,13 +322,13 @@ def pack_bytes_task(source, unused, target, geometry, task):
     batch = task // panels
     column = (task - batch * panels) * PANEL
     width = min(PANEL, n - column)
-    fours = (k + FOUR - 1) // FOUR
+    depth = G[DEPTH]
     begin = source + offset(G, G[RIGHT], G[RANK], batch) + column * rn
-    T = pointer(target + task * STEP_BYTES * (fours + 1), np.uint8)
-    C = pointer(target + task * STEP_BYTES * (fours + 1) + STEP_BYTES * fours, np.int32)
+    T = pointer(target + task * (PANEL * depth + STEP_BYTES), np.uint8)
+    C = pointer(target + task * (PANEL * depth + STEP_BYTES) + PANEL * depth, np.int32)
     for j in range(PANEL):
         C[j] = np.int32(0)
-    for four in range(fours):
+    for four in range(depth // FOUR):
         for j in range(PANEL):
             total = np.int32(0)
             for i in range(FOUR):
@@ -331,16 +344,19 @@ def pack_bytes_task(source, unused, target, geometry, task):
 _COPY = copy_exactly.specialize(copy=copy_moved(CHUNK))
 
 
-def integer_product(run: int) -> SpecializedKernel:
+def integer_product(run: int, on_amx: bool) -> SpecializedKernel:
     """Return the tasks of a product, or of a convolution: blocks of rows and columns.
 
     `run` is the least number of bytes of windows that lie side by side in images, 0 for products.
     """
+    rows, tile = INTEGER_ROWS, integer_tile()
+    if on_amx:
+        rows, tile = AMX_INTEGER_ROWS, amx_integer_tile
     chunk = next((each for each in (16, 32) if run <= each), CHUNK)
     gather = gather_rows.specialize(copy_exactly=_COPY)
     if run:
         gather = gather_patches.specialize(copy=copy_moved(chunk))
-    return integer_task.specialize(gather=gather, tile=integer_tile())
+    return integer_task.specialize(ON_AMX=on_amx, ROWS_OF_TILE=rows, gather=gather, tile=tile)
 
 
 def byte_padding() -> SpecializedKernel:
