@@ -37,6 +37,7 @@ from gptrs_backend_numba.backend import PRECISIONS
 from gptrs_backend_numba.codegen import compiled
 from gptrs_backend_numba.kernels.convolution import depthwise, direct
 from gptrs_backend_numba.kernels.matmul.gemm_ir import ROWS as TALLEST
+from gptrs_backend_numba.kernels.matmul.integer import all_integer_kernels
 from gptrs_backend_numba.lowering.convolution import KNOWN_COLUMNS
 from gptrs_backend_numba.passes.elementwise_groups import ELEMENTWISE
 from gptrs_conformance.op_case import ROWS, OpCase, cases, legal_dtypes
@@ -164,6 +165,11 @@ def _convolutions() -> Iterator[compiled.WantedKernel]:
     found += [depthwise.any_window(), *map(depthwise.window_3x3, (1, 2))]
     found += [depthwise.any_window(*each) for each in itertools.product((1, 2), KNOWN_COLUMNS)]
     yield from map(compiled.WantedKernel, found)
+
+
+def _integers() -> Iterator[compiled.WantedKernel]:
+    """Yield the kernels for codes of 8 bits, which imported networks have."""
+    yield from map(compiled.WantedKernel, all_integer_kernels())
 
 
 def _tokenizer() -> dict[str, object]:
@@ -349,6 +355,7 @@ def _needs() -> Iterator[Need | OpNeed | KernelsNeed]:
     for share in range(_SHARES):
         yield KernelsNeed(f"parts {share}", parts.all_parts, share, _SHARES)
         yield KernelsNeed(f"convolutions {share}", _convolutions, share, _SHARES)
+        yield KernelsNeed(f"integers {share}", _integers, share, _SHARES)
     yield from [OpNeed(op) for op in ROWS if not issubclass(op, ELEMENTWISE)]
     settings: dict[str, Settings] = {}
     for family in KINDS:

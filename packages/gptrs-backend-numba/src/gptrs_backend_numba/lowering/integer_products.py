@@ -114,7 +114,9 @@ def _fits_epilogue(op: CustomCall, operands: Sequence[TensorType], columns: int)
         return not attrs["step"] and not attrs["middle"]
     limits = [attrs["least"], attrs["most"]]
     least, most = (-128, 127) if out is dtypes.si8 else (0, 255)
-    return all(isinstance(each, float) and least <= each <= most for each in limits)
+    return all(
+        isinstance(each, float) and each.is_integer() and least <= each <= most for each in limits
+    )
 
 
 def _axes(op: CustomCall) -> DotGeneral:
@@ -345,6 +347,9 @@ def _fields(
         FINISH: compiled_task(_finish(op, scale)), OUT_STEP: rhs.rows,
         kernels.HAS_ZERO: int("zero" in extra), kernels.HAS_TERM: int("term" in extra),
         kernels.HAS_OTHER_ZERO: int(other is not None),
+        kernels.HAS_MIDDLE: int("middle" in extra),
+        kernels.LEAST: int(cast("float", op.attrs["least"])),
+        kernels.MOST: int(cast("float", op.attrs["most"])),
         kernels.OTHER_ZERO_STEP: int(other is not None and len(other.shape) == 1),
         kernels.FLIP: _MOVED if signed else 0,
         kernels.OTHER_FLIP: 0 if rhs.view.dtype is dtypes.si8 else _MOVED,
@@ -357,13 +362,9 @@ def _fields(
 def _finish(op: CustomCall, scale: View | None) -> kernels.SpecializedKernel:
     attrs = op.attrs
     scales = 0 if scale is None else 1 + len(scale.shape)
-    codes = bool(attrs["step"]), bool(attrs["middle"]), attrs["least"], attrs["most"]
+    biased, divides = bool(attrs["bias"]), bool(attrs["step"])
     return kernels.integer_finish(
-        op.results[0].dtype,
-        scales,
-        bool(attrs["bias"]),
-        str(attrs["activation"]),
-        cast("tuple[bool, bool, float, float]", codes),
+        op.results[0].dtype, scales, biased, str(attrs["activation"]), divides
     )
 
 

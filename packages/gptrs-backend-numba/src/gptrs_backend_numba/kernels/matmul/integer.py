@@ -16,7 +16,8 @@ lie.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import product
 
 import numpy as np
 
@@ -40,7 +41,7 @@ from gptrs_backend_numba.codegen.machine import (
     pointer,
 )
 from gptrs_backend_numba.codegen.tasks import share_tasks
-from gptrs_backend_numba.codegen.vector_ir import FUSED, WIDTH
+from gptrs_backend_numba.codegen.vector_ir import FEATURES, FUSED, WIDTH
 from gptrs_backend_numba.kernels.amx.gemm_ir import configure_amx, release_amx
 from gptrs_backend_numba.kernels.amx.integer import AMX_INTEGER_ROWS, amx_integer_tile
 from gptrs_backend_numba.kernels.matmul.epilogue import ACTIVATIONS
@@ -76,7 +77,8 @@ from gptrs_backend_numba.kernels.matmul.integer_ir import (
 
 (
     ZERO, OTHER_ZERO, TERM, SCALE, STEP, MIDDLE,  # addresses, filled in by the call
-    HAS_ZERO, HAS_OTHER_ZERO, HAS_TERM,
+    HAS_ZERO, HAS_OTHER_ZERO, HAS_TERM, HAS_MIDDLE,
+    LEAST, MOST,  # codes
     OTHER_ZERO_STEP,  # 1 for a zero point of each column, 0 for one of all
     FLIP, OTHER_FLIP,  # 128 where bytes are moved by it
     IN_PLACE,  # whether rows are read where they lie
@@ -87,9 +89,9 @@ from gptrs_backend_numba.kernels.matmul.integer_ir import (
     OUT_HEIGHT, OUT_WIDTH,
     TAPS_DOWN, TAPS_ACROSS, STRIDE_DOWN, STRIDE_ACROSS, APART_DOWN, APART_ACROSS,
     ROWS_A_TASK,  # rows of positions of a depthwise convolution
-) = range(LENGTH, LENGTH + 35)  # fmt: skip
+) = range(LENGTH, LENGTH + 38)  # fmt: skip
 """The numbers that follow the geometry of other products."""
-INTEGER_LENGTH = LENGTH + 35
+INTEGER_LENGTH = LENGTH + 38
 CHUNK = 64
 """Most bytes that are copied at a time, and how much longer copies are than what they hold."""
 ROWS_OF_SUMS = 8
@@ -442,8 +444,8 @@ def clamped(x, least, most):
 
 @kernel_part
 def finish_row(
-    C, O, S, B, width, number, step, inverse, middle,
-    *, SCALES, BIASED, activation, DIVIDES, HAS_FMA, CODES, LEAST, MOST, MAGIC,
+    C, O, S, B, width, number, step, inverse, middle, least, most,
+    *, SCALES, BIASED, activation, DIVIDES, HAS_FMA, CODES, MAGIC,
 ):  # fmt: skip
     """Write a row of results; `number` is the scale of all columns, if they have one scale."""
     for j in range(width):
@@ -466,7 +468,7 @@ def finish_row(
                 q = divide(x, step)
             # The limits are integers: clamping first changes nothing, and lets the code be read off
             # the bits of a sum.
-            near = clamped(q, LEAST - middle, MOST - middle)
+            near = clamped(q, least - middle, most - middle)
             code = np.int32(np.int32(bits_of(near + MAGIC)) + np.int32(middle))
             O[j] = choose(x == x, code, np.int32(0))
         else:
@@ -476,7 +478,7 @@ def finish_row(
 @kernel
 def finish_integers(
     sums, row_step, out, row, column, rows, width, geometry, unused,
-    *, SCALES, BIASED, DIVIDES, MOVED, OUT_MEMORY, OUT_BYTES, finish_row,
+    *, SCALES, BIASED, DIVIDES, OUT_MEMORY, OUT_BYTES, finish_row,
 ):  # fmt: skip
     """Store `rows` x `width` results of sums, si32, `row_step` elements from one row to the next.
 
@@ -492,15 +494,16 @@ def finish_integers(
     if DIVIDES:
         step = pointer(G[STEP], np.float32)[0]
     inverse = divide(np.float32(1.0), step)
-    if MOVED:
+    if G[HAS_MIDDLE]:
         middle = pointer(G[MIDDLE], np.float32)[0]
+    least, most = np.float32(G[LEAST]), np.float32(G[MOST])
     for i in range(rows):
         C = pointer(sums + 4 * i * row_step, np.int32)
         O = pointer(out + OUT_BYTES * ((row + i) * G[OUT_STEP] + column), OUT_MEMORY)
         if width == PANEL:  # a number that LLVM knows: there is no rest
-            finish_row(C, O, S, B, PANEL, number, step, inverse, middle)
+            finish_row(C, O, S, B, PANEL, number, step, inverse, middle, least, most)
         else:
-            finish_row(C, O, S, B, width, number, step, inverse, middle)
+            finish_row(C, O, S, B, width, number, step, inverse, middle, least, most)
     return 0
 
 
@@ -517,16 +520,15 @@ def store_sums(sums, row_step, out, row, column, rows, width, geometry, unused):
 
 
 def integer_finish(
-    out: DType, scales: int, biased: bool, activation: str, codes: tuple[bool, bool, float, float]
+    out: DType, scales: int, biased: bool, activation: str, divides: bool
 ) -> SpecializedKernel:
     """Return the kernel that makes results of sums: si32 themselves, f32, or codes again.
 
-    `scales` is 0 without a scale, 1 for one of all columns, 2 for one of each. `codes` says
-    whether quotients are rounded, whether a zero point is added, and the least and largest code.
+    `scales` is 0 without a scale, 1 for one of all columns, 2 for one of each; `divides` says
+    whether codes are rounded quotients.
     """
     if out is dtypes.si32:
         return store_sums.specialize()
-    divides, moved, least, most = codes
     is_code = out is not dtypes.f32
     row = finish_row.specialize(
         SCALES=scales,
@@ -535,16 +537,28 @@ def integer_finish(
         DIVIDES=divides,
         HAS_FMA=FUSED,
         CODES=is_code,
-        LEAST=np.float32(least),
-        MOST=np.float32(most),
         MAGIC=np.float32(_MAGIC),
     )
     return finish_integers.specialize(
         SCALES=scales,
         BIASED=biased,
         DIVIDES=divides,
-        MOVED=moved,
         OUT_MEMORY=np.dtype(out.numpy).type,
         OUT_BYTES=out.itemsize,
         finish_row=row,
     )
+
+
+def all_integer_kernels() -> Iterator[SpecializedKernel]:
+    """Yield the kernels that networks of 8-bit integers need, whatever their sizes."""
+    yield from (run_integer.specialize(), byte_packing(), byte_padding(), store_sums.specialize())
+    yield from map(integer_depthwise, (1, _USUAL_COLUMNS))
+    runs = (0, 16, 32, CHUNK)
+    uses_amx = (False, True) if "amx-int8" in FEATURES else (False,)
+    yield from (integer_product(run, on_amx) for run in runs for on_amx in uses_amx)
+    for scales, biased, activation in product((0, 1, 2), (False, True), ("none", "relu", "relu6")):
+        yield integer_finish(dtypes.f32, scales, biased, activation, False)
+        for out, divides in product((dtypes.si8, dtypes.ui8), (False, True)):
+            # ReLU is a limit of the codes, and of sums without a scale there are none.
+            if scales and activation != "relu":
+                yield integer_finish(out, scales, biased, activation, divides)
