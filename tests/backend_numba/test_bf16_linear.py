@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -45,6 +47,15 @@ func @main(%x: f32[{m}, {k}], %w: {dtype}[{shape}]) -> f32[{m}, {n}] {{
     {{contract_lhs = [1], contract_rhs = [{1 if layout == "out_in" else 0}]}} : f32[{m}, {n}]
   return %0
 }}"""
+
+
+GELU = """ptir.v0.5
+func @main(%x: f32[4001, 32], %w: f32[32, 32]) -> f32[4001, 32] {
+  %y = custom_call %x, %w {target = "gptrs.numba.linear.f32.v1", results = [f32[4001, 32]],
+    attrs = {activation = "gelu_erf", bias = false, layout = "out_in", residual = false}}
+    : f32[4001, 32]
+  return %y
+}"""
 
 
 def run(
@@ -108,6 +119,24 @@ func @main(%x: f32[{rows}, 64], %w: f32[48, 64], %b: f32[48], %r: f32[{rows}, 48
     x, w, b, r = normal(rows, 64), normal(48, 64), normal(48), normal(rows, 48)
     plain = run(program(rows, 48, 64), x, w)
     np.testing.assert_array_equal(run(text, x, w, b, r), (plain + b) + r)
+
+
+@pytest.mark.paths
+def test_gelu_of_all_numbers() -> None:
+    """A weight that picks one number leaves each as it is; GELU of it is within 1.2e-7 of it."""
+    odd = [0.0, -0.0, 1e-30, -1e-30, -6.0, -13.5, 60.0, -60.0, 2.0**60, -(2.0**60)]
+    x = np.zeros((4001, 32), np.float32)
+    x[:, 0] = rounded(np.linspace(-12, 12, 4001, dtype=np.float32))
+    x[: len(odd), 0] = rounded(np.array(odd, np.float32))
+    x[-3:, 0] = np.inf, -np.inf, np.nan
+    w = np.zeros((32, 32), np.float32)
+    w[:, 0] = 1
+    found = run(GELU, x, w)[:, 3]
+    assert np.isnan(found[-2:]).all()
+    assert found[-3] == np.inf
+    y = x[:-3, 0].astype(np.float64)
+    wanted = np.array([v / 2 * math.erfc(-v / math.sqrt(2)) for v in y])
+    assert (np.abs(found[:-3] - wanted) <= 1.2e-7 * np.maximum(np.abs(y), 1)).all()
 
 
 @pytest.mark.paths

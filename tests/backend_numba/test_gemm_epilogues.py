@@ -30,6 +30,7 @@ def activated(name: str, x: np.ndarray) -> np.ndarray:
         "relu6": lambda: np.clip(x, 0, 6),
         "gelu_tanh": lambda: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
         "gelu_erf": lambda: x / 2 * (1 + erf(x / np.sqrt(2))),
+        "gelu_normal": lambda: x / 2 * (1 + erf(x / np.sqrt(2))),
         "gelu_quick": lambda: x / (1 + np.exp(-1.702 * x)),
         "silu": lambda: x / (1 + np.exp(-x)),
     }[name]()

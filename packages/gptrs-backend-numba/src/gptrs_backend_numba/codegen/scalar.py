@@ -82,6 +82,32 @@ def erf_f32(x):
 
 
 @register_jitable
+def normal_share_f32(x):
+    """Return the share of the normal distribution below `x`, within 1.2e-7.
+
+    Half as many instructions as `erf_f32`: one polynomial `p`, fitted for this, makes
+    `e^p(|x|)` twice the smaller of both shares, where that one joins two.
+    """
+    t = absolute(x)
+    p = fma(f32(-1.28630040e-6), t, f32(2.01821695e-5))
+    p = fma(p, t, f32(-9.99099357e-5))
+    p = fma(p, t, f32(-1.54507972e-4))
+    p = fma(p, t, f32(4.96031670e-3))
+    p = fma(p, t, f32(-3.64231430e-2))
+    p = fma(p, t, f32(-3.18289965e-1))
+    p = fma(p, t, f32(-7.97886014e-1)) * t
+    n = rint(p * f32(1.44269504088896341))
+    r = fma(n, f32(-0.693147180559945), p)  # one step: n >= -26 where it counts
+    e = fma(f32(8.31250101e-3), r, f32(4.18903306e-2))
+    e = fma(e, r, f32(1.66671157e-1))
+    e = fma(e, r, f32(4.99992311e-1))
+    e = fma(fma(e, r, f32(1.0)), r, f32(1.0))
+    half = from_bits(i32((truncated(n) + i32(126)) << i32(23)))
+    less = choose(p > f32(-87.0), e * half, f32(0.0))
+    return choose(x < f32(0.0), less, f32(1.0) - less)
+
+
+@register_jitable
 def logistic_f32(x):
     """Return `1 / (1 + e^-x)` from `e^-|x|`, which cannot overflow."""
     e = exp_f32(-absolute(x))
