@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+import gptrs
 from backend_numba.products import dot, numbers, require_close
 from gptrs.backend.contract import InputRole
 from gptrs.backend.mapped_files import release_pages
@@ -57,3 +58,17 @@ def test_released_pages_of_a_file_are_read_again(tmp_path: Path) -> None:
     assert (mapped == content).all()
     assert (written == 7).all()
     assert (plain == content).all()
+
+
+def test_a_tensor_that_a_step_has_bound_is_packed_once() -> None:
+    random = np.random.default_rng(9)
+    backend = create(1)
+    gc.collect()
+    before = PACKED_WEIGHTS.nbytes
+    with gptrs.use_backend(backend):
+        bound = gptrs.tensor(numbers(random, (48, 80), dtypes.f32))
+        step = gptrs.jit(lambda x: x @ bound)
+        for _ in range(2):
+            x = numbers(random, (9, 48), dtypes.f32)
+            require_close(step(gptrs.tensor(x)).numpy(), x, bound.numpy())
+            assert PACKED_WEIGHTS.nbytes - before == -(-80 // PANEL) * PANEL * 48 * 4

@@ -183,7 +183,8 @@ def _lowered(program: Program, roles: Sequence[InputRole], threads: int) -> Sche
     params = [_input(index, param) for index, param in enumerate(region.params)]
     owned = [view.storage for view, given in zip(params, donated, strict=True) if given]
     functions = {function.name: function.body for function in program.functions}
-    parameters = frozenset(i for i, role in enumerate(roles) if role is InputRole.PARAMETER)
+    kept = InputRole.PARAMETER, InputRole.CONSTANT
+    parameters = frozenset(i for i, role in enumerate(roles) if role in kept)
     streamed = {i for i, role in enumerate(roles) if role is InputRole.STREAMED}
     # The packed copy of a weight on disk is a mapped file: it leaves memory with the weight.
     mapped = {i for i in streamed if weight_store().takes(region.params[i].type.nbytes)}

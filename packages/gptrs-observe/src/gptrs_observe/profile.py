@@ -37,6 +37,9 @@ from gptrs_observe.timeline import Interval, Kind, Timeline
 
 # The bytes that a program takes from its caller, by role, at the sizes of its runs.
 
+_GIVEN = (InputRole.ARGUMENT, InputRole.CONSTANT, InputRole.DONATED)
+"""Roles of inputs that are no weights."""
+
 
 class ProgramMemory(Struct):
     """The inputs of a program, and the peak bytes of the inputs of each role in a run."""
@@ -60,8 +63,9 @@ class ProgramMemory(Struct):
         found: Counter[InputRole] = Counter()
         params = self.program.main.body.params
         for param, role, shape in zip(params, self.roles, shapes, strict=False):
-            if role not in (InputRole.ARGUMENT, InputRole.DONATED):
+            if role not in _GIVEN:
                 continue
+            role = InputRole.ARGUMENT if role is InputRole.CONSTANT else role
             found[role] += prod(shape) * param.type.dtype.bits // 8
             for dim, size in zip(param.type.shape, shape, strict=False):
                 if (number := lone_symbol(dim)) is not None:
@@ -76,7 +80,7 @@ class ProgramMemory(Struct):
         return {
             (param.name or "").partition("_")[2] or str(at): param.type.nbytes
             for at, (param, role) in enumerate(pairs)
-            if role not in (InputRole.ARGUMENT, InputRole.DONATED)
+            if role not in _GIVEN
         }
 
 

@@ -60,6 +60,10 @@ class InputRole(enum.Enum):
     """Changes from run to run; must not be modified."""
     PARAMETER = "parameter"
     """A model weight: the same buffer object in every run, so work on it can be cached."""
+    CONSTANT = "constant"
+    """A tensor that a step has bound: the same buffer object in every run, like PARAMETER, and its
+    contents never change. Backends may treat it as a parameter; nothing is folded into it.
+    """
     DONATED = "donated"
     """Donated: its memory may be overwritten or returned as (part of) a result."""
     STREAMED = "streamed"

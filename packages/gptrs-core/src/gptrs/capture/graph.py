@@ -31,7 +31,7 @@ class Stored(Struct, eq=False):
     buffer: Buffer
     backend: Backend | None
     viewed: bool = False
-    """Whether a host view exists, so that a donation must copy first."""
+    """Whether a host view exists or a step has bound it, so that a donation must copy first."""
     consumed: bool = False
     """Whether the buffer was donated and must not be read."""
     axes: Axes | None = None

@@ -19,7 +19,7 @@ from gptrs.capture import execute
 from gptrs.capture.backend_calls import to_device, to_host
 from gptrs.capture.compilation import Prepared, prepare
 from gptrs.capture.execute import chosen_backend
-from gptrs.capture.graph import Leaf, Source, common_backend
+from gptrs.capture.graph import Leaf, Source, Stored, common_backend
 from gptrs.capture.jitting.captured_function import (
     CapturedFunction,
     Describe,
@@ -283,6 +283,10 @@ class Jitted(Generic[Parameters, Result]):
         self._home = self._home or common_backend(interface.bound, self._name)
         # The arguments come first and remain; some of the bound parameters may be folded.
         bound = prepared.leaves([*inputs, *interface.bound])[len(inputs) :]
+        for leaf in bound:
+            # Backends keep forms of it by its buffer, whose contents must never change then.
+            if isinstance(leaf, Stored):
+                leaf.viewed = True
         types = interface.types
         known = {type_: type_ for type_ in types}
         sources = {type_: position for position, type_ in enumerate(types)}
@@ -354,7 +358,8 @@ def jit(
     all other arguments, the backend, and the active overrides. Passing an argument by position,
     keyword or default makes no difference, nor does the insertion order of a dict. The function
     runs in Python once per signature, so its side effects happen only then, and it must not read
-    the value of a tensor. Closed-over tensors are bound at capture.
+    the value of a tensor. Closed-over tensors are bound at capture: the backend may keep them in
+    another form, as it does the weights of a model.
 
     `donate` names arguments, by position or keyword, whose tensors the caller gives up: their
     memory may be reused for results, and reading them afterwards raises ConsumedTensorError.

@@ -24,7 +24,7 @@ from gptrs.capture.caching.source_identity import (
 )
 from gptrs.capture.compilation import Prepared, prepare_optimized, settings_for
 from gptrs.capture.execute import chosen_backend
-from gptrs.capture.graph import Leaf, common_backend, role_of
+from gptrs.capture.graph import Leaf, common_backend
 from gptrs.capture.jitting.captured_function import (
     Capture,
     Closure,
@@ -35,6 +35,7 @@ from gptrs.capture.jitting.captured_function import (
     structure_of,
 )
 from gptrs.capture.jitting.pytree import Structure
+from gptrs.capture.parameter import Parameter
 from gptrs.ir.size_guards import SizeGuards
 from gptrs.ir.tensor_type import TensorType
 
@@ -66,7 +67,9 @@ def donating_roles(call: JitCall, bound: Sequence[Leaf]) -> list[InputRole]:
         InputRole.DONATED if position in donated else InputRole.ARGUMENT
         for position in range(len(call.tensors))
     ]
-    return roles + [role_of(leaf) for leaf in bound]
+    return roles + [
+        InputRole.PARAMETER if isinstance(leaf, Parameter) else InputRole.CONSTANT for leaf in bound
+    ]
 
 
 class CaptureRecord(Struct, frozen=True):
