@@ -329,6 +329,30 @@ def test_layers_around_a_depthwise_one_work_row_by_row(
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.paths
+@pytest.mark.parametrize(
+    ("length", "kernel", "stride", "padding", "dilation"),
+    [(40, 3, 1, (0, 0), 4), (33, 5, 2, (4, 1), 2), (9, 2, 3, (7, 7), 8)],
+)
+def test_dilated_sequences_are_images_of_a_row(
+    length: int, kernel: int, stride: int, padding: tuple[int, int], dilation: int
+) -> None:
+    random = np.random.default_rng(5)
+    x, weight, bias = (
+        random.standard_normal(shape).astype(np.float32)
+        for shape in ((2, length, 17), (20, 17, kernel), (20,))
+    )
+    results: list[np.ndarray] = []
+    optimized = Optimized()
+    for backend in (create(1), gptrs.get_backend("ref")):
+        with gptrs.use_backend(backend), tracing(optimized):
+            w = parameter("w", weight, backend)
+            y = F.conv1d(gptrs.tensor(x), w, gptrs.tensor(bias), stride, (padding,), dilation)
+            results.append(y.numpy())
+    np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-4)
+    assert len(optimized.calls(CONV2D)) == 1
+
+
 def test_an_unknown_algorithm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "fft")
     with pytest.raises(UsageError, match="must be one of auto, direct"):

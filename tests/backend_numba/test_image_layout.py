@@ -12,6 +12,7 @@ import gptrs
 from backend_numba.test_fusion_passes import calls, fused
 from gptrs import functionals as F
 from gptrs.capture.tensor import Tensor
+from gptrs_backend_numba.schedule import CONV2D
 
 FIRST, LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 TYPES = ("f32[1, 3, 12, 12]", "f32[8, 3, 3, 3]", "f32[8, 1, 3, 3]", "f32[8, 8, 1, 1]")
@@ -82,3 +83,35 @@ def test_other_bounds_are_no_relu6(low: float, high: float) -> None:
         found = gptrs.jit(network)(gptrs.tensor(IMAGE * 10), gptrs.tensor(STEM)).numpy()
     assert found.min() == low
     assert found.max() == high
+
+
+SEQUENCE, FILTERS = (
+    np.random.default_rng(place).standard_normal(shape).astype(np.float32)
+    for place, shape in enumerate([(2, 8, 30), (8, 8, 3)])
+)
+
+
+def dilated(x: Tensor, weight: Tensor) -> Tensor:
+    """Causal layers of sequences with their channels first, as importers write them."""
+    x = F.transpose(F.conv1d(F.transpose(x, (0, 2, 1)), weight, None, padding=1), (0, 2, 1))
+    for distance in (2, 4):
+        padded = F.pad(x, ((0, 0), (0, 0), (2 * distance, 0)))
+        y = F.conv1d(F.transpose(padded, (0, 2, 1)), weight, None, dilation=distance)
+        x = x + F.relu(F.transpose(y, (0, 2, 1)))
+    return x
+
+
+def test_dilated_layers_of_sequences_turn_nothing_between_them() -> None:
+    program = fused(dilated, "f32[2, 8, 30]", "f32[8, 8, 3]")
+    assert [call.target for call in calls(program)] == [CONV2D] * 2
+    turned = [
+        step for step in program.main.body.instructions
+        if step.op.name == "transpose" and step.results[0].type.size == SEQUENCE.size
+    ]  # fmt: skip
+    assert len(turned) <= 2
+    results: list[np.ndarray] = []
+    for name in ("numba", "ref"):
+        with gptrs.use_backend(gptrs.get_backend(name)):
+            tensors = [gptrs.tensor(array) for array in (SEQUENCE, FILTERS)]
+            results.append(gptrs.jit(dilated)(*tensors).numpy())
+    np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-4)

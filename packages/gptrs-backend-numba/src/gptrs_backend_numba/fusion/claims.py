@@ -50,8 +50,6 @@ from gptrs_backend_numba.schedule import CONV2D, DEPTHWISE, GROUP_OUTPUTS, GROUP
 
 _IMAGES = 4
 """The rank of images [N, H, W, C]."""
-_SIDES = 4
-"""The sides of an image."""
 
 
 class _Call(Struct, frozen=True):
@@ -314,12 +312,50 @@ def _conv2d(call: _Call) -> Claimed:
     return call.lowered(made, weight=[*turned, Reshape(matrix)])
 
 
+def _conv1d(call: _Call) -> Claimed:
+    """Return a dilated convolution of sequences as one of images of a row.
+
+    Patches of such a window are copied number by number; without dilation the products of patches
+    are as fast, and layers take in more of what follows.
+    """
+    x, weight, *bias = call.operands("x", "weight", "bias")
+    order = [str(call.op.attrs["layout"]).index(axis) for axis in "wio"]
+    width, inputs, outputs = (weight.shape[axis] for axis in order)
+    if x.dtype is not dtypes.f32:
+        return _wrong_type(x.dtype, (dtypes.f32,))
+    if forced_algorithm() == "gemm":
+        return Declined(f"`{CONVOLUTION}=gemm` wants products of patches")
+    at = _window(call, (width,))
+    if at["dilation"] == (1,) or width == 1 or call.number("groups", 1) != 1:
+        return Declined("the kernels take images; patches of sequences are rows of a product")
+    if 0 in (*call.result.shape, *weight.shape):
+        return _EMPTY
+    (batch, length, _), (_, positions, _) = x.shape, call.result.shape
+    image = call.result.with_shape((batch, 1, positions, outputs))
+    made = CustomCall(
+        CONV2D,
+        (image,),
+        Dictionary.of(
+            window=(1, width), stride=(1, *at["stride"]), padding=(0, 0, *at["padding"]),
+            dilation=(1, *at["dilation"]), scale=False, shift=bool(bias), residual=False,
+            activation="none",
+        ),
+    )  # fmt: skip
+    turned = [Transpose(tuple(order))] if order != [0, 1, 2] else []
+    builder = Builder()
+    given = [builder.param(type_) for type_ in call.types.values()]
+    row = _applied(builder, given[0], [Reshape((batch, 1, length, inputs))])
+    matrix = _applied(builder, given[1], [*turned, Reshape((width * inputs, outputs))])
+    result = builder.emit(made, row, matrix, *given[2:])
+    return builder.region(_applied(builder, result, [Reshape(call.result.shape)]))
+
+
 def _window(call: _Call, kernel: Shape) -> dict[str, Shape]:
-    """Return the windows of a convolution of images, as `extract_patches` has them."""
+    """Return the windows of a convolution, as `extract_patches` has them."""
     attrs = call.op.attrs
     padding = attrs["padding"]
-    if isinstance(padding, tuple) and len(padding) == _SIDES:
-        padding = padding[:2], padding[2:]  # attributes are flat
+    if isinstance(padding, tuple) and len(padding) == 2 * len(kernel):
+        padding = tuple(zip(padding[::2], padding[1::2], strict=True))  # attributes are flat
     stride, dilation = cast("Extents", attrs["stride"]), cast("Extents", attrs["dilation"])
     x, sides = call.types["x"], cast("Padding", padding)
     axes = windows_of(call.op.title, x, kernel, stride, sides, dilation)
@@ -374,6 +410,7 @@ _CLAIMS: dict[str, _Claim] = {
     "paged_attention.v1": _paged_attention,
     "update_pages.v1": _update_pages,
     "linear.v1": _linear,
+    "conv1d.v1": _conv1d,
     "conv2d.v1": _conv2d,
     "depthwise_conv2d.v1": _conv2d,
     "grouped_linear.v1": _grouped_linear,
@@ -381,7 +418,6 @@ _CLAIMS: dict[str, _Claim] = {
 }
 _OPS = Declined("it is an op or two, which have kernels and fold with their neighbours")
 _DECLINED: dict[str, Declined] = {
-    "conv1d.v1": Declined("the kernels take images; patches of sequences are rows of a product"),
     # A kernel of its own would write what the product before it holds in registers; without a
     # product, the whole chain of elementwise ops around it is one kernel, which a call would cut.
     "gelu.v1": Declined("layers take it in as their activation, and elementwise chains as a part"),

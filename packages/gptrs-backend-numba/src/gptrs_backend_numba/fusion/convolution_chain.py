@@ -141,11 +141,20 @@ def _put(chain: _Chain, rewriter: Rewriter) -> None:
 # epilogue.
 
 
-_FIRST: Final = (0, 3, 1, 2)
-"""The permutation that brings channels forward, [N, H, W, C] -> [N, C, H, W]."""
-_LAST: Final = (0, 2, 3, 1)
-"""The permutation that undoes it."""
-_EXTREMES = ("max", "min")
+_EXTREMES: Final = ("max", "min")
+
+
+def _first(rank: int) -> Shape:
+    """Return the permutation that brings channels forward, [N, spatial.., C] -> [N, C, spatial..].
+
+    Of images and sequences; for other ranks one that no `Transpose` has.
+    """
+    return (0, rank - 1, *range(1, rank - 1)) if rank in (3, 4) else ()
+
+
+def _last(rank: int) -> Shape:
+    """Return the permutation that undoes it."""
+    return (0, *range(2, rank), 1)
 
 
 def with_channels_last(region: Region) -> Region:
@@ -178,7 +187,7 @@ def _change(node: InstructionNode, rewriter: Rewriter) -> None:
 def _meet(node: InstructionNode, op: Transpose, rewriter: Rewriter) -> None:
     """Drop a turn back of what was turned."""
     image = _turned(node.operands[0], rewriter)
-    if image is not None and op.permutation == _LAST:
+    if image is not None and op.permutation == _last(image.type.rank):
         rewriter.replace(node.results[0], image)
         rewriter.erase_dead(node)
 
@@ -187,7 +196,8 @@ def _contract_last(node: InstructionNode, op: DotGeneral, rewriter: Rewriter) ->
     """Let a product over the channels of a turned image read the image."""
     image = _turned(node.operands[0], rewriter)
     if image is not None and op.contract_lhs == (1,) and not op.batch_lhs:
-        made = rewriter.insert(replace(op, contract_lhs=(3,)), [image, node.operands[1]], node)
+        last = (image.type.rank - 1,)
+        made = rewriter.insert(replace(op, contract_lhs=last), [image, node.operands[1]], node)
         rewriter.replace(node.results[0], made.results[0])
         rewriter.erase_dead(node)
 
@@ -195,7 +205,9 @@ def _contract_last(node: InstructionNode, op: DotGeneral, rewriter: Rewriter) ->
 def _reduce_whole(node: InstructionNode, op: Reduce, rewriter: Rewriter) -> None:
     """Take the largest or least number of the image, not of the turned one."""
     image = _turned(node.operands[0], rewriter)
-    if image is not None and op.kind in _EXTREMES and op.axes == (0, 1, 2, 3) and not op.keepdims:
+    if image is None or op.kind not in _EXTREMES or op.keepdims:
+        return
+    if op.axes == tuple(range(image.type.rank)):
         made = rewriter.insert(op, [image], node)
         rewriter.replace(node.results[0], made.results[0])
         rewriter.erase_dead(node)
@@ -206,15 +218,16 @@ def _pool_last(node: InstructionNode, op: ReduceWindow, rewriter: Rewriter) -> N
     image = _turned(node.operands[0], rewriter)
     if image is None or op.kind not in _EXTREMES:
         return
+    last = _last(image.type.rank)
     window, strides, dilation = (
-        None if sizes is None else tuple(sizes[axis] for axis in _LAST)
+        None if sizes is None else tuple(sizes[axis] for axis in last)
         for sizes in (op.window, op.strides, op.dilation)
     )
-    padding = op.padding and tuple(op.padding[2 * axis + side] for axis in _LAST for side in (0, 1))
+    padding = op.padding and tuple(op.padding[2 * axis + side] for axis in last for side in (0, 1))
     assert window is not None, "a pool has a window"
     turned = replace(op, window=window, strides=strides, padding=padding, dilation=dilation)
     made = rewriter.insert(turned, [image], node)
-    back = rewriter.insert(Transpose(_FIRST), made.results, node)
+    back = rewriter.insert(Transpose(_first(image.type.rank)), made.results, node)
     rewriter.replace(node.results[0], back.results[0])
     rewriter.erase_dead(node)
 
@@ -222,17 +235,20 @@ def _pool_last(node: InstructionNode, op: ReduceWindow, rewriter: Rewriter) -> N
 def _compute_before(node: InstructionNode, op: Op, rewriter: Rewriter) -> None:
     """Compute of images what is computed of turned ones, and turn the result."""
     (result,) = node.results
-    if result.type.rank != 4 or not result.type.is_static:
+    if result.type.rank not in (3, 4):
         return
-    if not any(_turned(value, rewriter) is not None for value in node.operands):
+    if not result.type.is_static or not any(
+        _turned(value, rewriter) is not None for value in node.operands
+    ):
         return
+    first = _first(result.type.rank)
     images = _images(node, rewriter)
     if images is None:
         return
     if isinstance(op, Concat):
-        op = Concat(_FIRST[op.axis])
+        op = Concat(first[op.axis])
     made = rewriter.insert(op, images, node)
-    turned = rewriter.insert(Transpose(_FIRST), made.results, node)
+    turned = rewriter.insert(Transpose(first), made.results, node)
     rewriter.replace(result, turned.results[0])
     rewriter.erase_dead(node)
 
@@ -240,7 +256,9 @@ def _compute_before(node: InstructionNode, op: Op, rewriter: Rewriter) -> None:
 def _turned(value: Value, rewriter: Rewriter) -> Value | None:
     """Return the image that `value` is the turned one of, None if it is none."""
     node = rewriter.definition(value)
-    if node is None or not isinstance(node.op, Transpose) or node.op.permutation != _FIRST:
+    if node is None or not isinstance(node.op, Transpose):
+        return None
+    if node.op.permutation != _first(value.type.rank):
         return None
     return node.operands[0]
 
@@ -252,8 +270,8 @@ def _images(node: InstructionNode, rewriter: Rewriter) -> list[Value] | None:
     for value, source in zip(node.operands, sources, strict=True):
         if source is None:
             return None
-        n, c, h, w = value.type.shape
-        found.append(_repeated(*source, (n, h, w, c), node, rewriter))
+        n, c, *spatial = value.type.shape
+        found.append(_repeated(*source, (n, *spatial, c), node, rewriter))
     return found
 
 
@@ -271,16 +289,16 @@ def _source(value: Value, rewriter: Rewriter) -> tuple[Value, Shape] | None:
         (small,) = node.operands
         image = _turned(small, rewriter)
         if image is None:
-            shape = _shape_of_channels(small.type.shape)
+            shape = _shape_of_channels(small.type.shape, value.type.rank)
             return None if shape is None else (small, shape)
     return image, image.type.shape
 
 
-def _shape_of_channels(shape: Shape) -> Shape | None:
-    """Return `()` for that of one number, `(C,)` for one number a channel of [N, C, H, W]."""
+def _shape_of_channels(shape: Shape, rank: int) -> Shape | None:
+    """Return `()` for that of one number, `(C,)` for one number a channel of [N, C, spatial..]."""
     if all(size == 1 for size in shape):
         return ()
-    channels = shape[-3] if len(shape) >= 3 else 1
+    channels = shape[1 - rank] if len(shape) >= rank - 1 else 1
     return (channels,) if math.prod(shape) == channels else None
 
 

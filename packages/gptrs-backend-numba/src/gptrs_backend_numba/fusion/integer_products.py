@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import cast
 
 import numpy as np
+from gptrs.quick_dataclass import dataclass
 
 from gptrs.ir import dtypes
 from gptrs.ir.attributes import Dictionary, DictionaryValue
@@ -40,7 +41,6 @@ from gptrs.optimizer.passes.integer_products import (
     take_codes,
 )
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
-from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.fusion.convolution_chain import with_channels_last
 from gptrs_backend_numba.lowering.integer_products import (
     BYTES,
