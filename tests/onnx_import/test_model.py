@@ -432,3 +432,46 @@ def test_integer_powers_beyond_what_squaring_reaches_are_those_of_one_and_minus_
     x = np.asarray([1, -1, -1, 2, 2, 3, 0, 1, -1, 2, 5])
     exponents = np.asarray([100, 64, 65, 70, 3, 4, 0, -2, -3, -1, 0])
     assert model(x, exponents)["y"].tolist() == [1, 1, -1, 0, 8, 81, 1, 1, -1, 0, 1]
+
+
+def test_large_constants_are_weights_and_small_ones_and_results_are_not() -> None:
+    """Also where a branch reads them: Paddle writes all weights as `Constant` nodes."""
+    weight = np.random.default_rng(4).standard_normal((80, 80)).astype(np.float32)
+    tensor = onnx.numpy_helper.from_array
+    held = [
+        ("w", weight), ("b", weight[0]), ("kept", weight + 1), ("rows", np.arange(5000) % 3),
+    ]  # fmt: skip
+    nodes = [onnx.helper.make_node("Constant", [], [n], value=tensor(a)) for n, a in held]
+    info = onnx.helper.make_tensor_value_info
+    branches = {
+        name: onnx.helper.make_graph(
+            [onnx.helper.make_node("MatMul", ["x", "w"] if name == "then" else ["x", "v"], ["p"])],
+            name, [], [info("p", onnx.TensorProto.FLOAT, None)],
+        )
+        for name in ("then", "else")
+    }  # fmt: skip
+    nodes += [
+        onnx.helper.make_node("Transpose", ["w"], ["v"]),
+        onnx.helper.make_node(
+            "If", ["c"], ["p"], then_branch=branches["then"], else_branch=branches["else"]
+        ),
+        onnx.helper.make_node("Add", ["p", "b"], ["y"]),
+        onnx.helper.make_node("Gather", ["x", "rows"], ["z"]),
+    ]
+    graph = onnx.helper.make_graph(
+        nodes,
+        "m",
+        [info("x", onnx.TensorProto.FLOAT, [3, 80]), info("c", onnx.TensorProto.BOOL, [])],
+        [info(name, kind, None) for name, kind in (
+            ("y", onnx.TensorProto.FLOAT), ("z", onnx.TensorProto.FLOAT),
+            ("kept", onnx.TensorProto.FLOAT))],
+    )  # fmt: skip
+    model = gptrs_onnx.from_proto(onnx.helper.make_model(graph), "ref")
+    assert sorted(model.weights.names()) == ["rows", "w"]
+    x = np.random.default_rng(5).standard_normal((3, 80)).astype(np.float32)
+    for condition in (True, False):
+        found = model(x=x, c=np.bool_(condition))
+        product = x @ (weight if condition else weight.T)
+        np.testing.assert_allclose(found["y"], product + weight[0], rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(found["z"], x[np.arange(5000) % 3])
+        np.testing.assert_array_equal(found["kept"], weight + 1)

@@ -20,8 +20,8 @@ from gptrs.backend.weight_identity import WeightFile, file_digest
 from gptrs.checkpoint.files.open_file import open_regular
 from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
 from gptrs.checkpoint.formats.safetensors_header import TensorEntry
-from gptrs_onnx.element_types import dtype_of
-from gptrs_onnx.node import shown, stored_array
+from gptrs_onnx.element_types import ONNX_TYPES, dtype_of
+from gptrs_onnx.node import SMALL, shown, stored_array
 from gptrs_onnx.onnx_ir import ir
 
 MAX_BYTES: Final = 2**31 - 1
@@ -103,7 +103,40 @@ def model_of(proto: onnx.ModelProto, folder: Path | None, origin: str = "the mod
     require_read_version({each.domain: each.version for each in proto.opset_import}, origin)
     model = _deserialized(proto, origin)
     _bind_external(model, folder)
+    _lift_weights(model.graph)
     return model
+
+
+def _lift_weights(graph: ir.Graph) -> None:
+    """Make the large tensors of `Constant` nodes initializers: weights, as Paddle exports them.
+
+    Backends keep a weight in the order of their kernels, but not a constant of a program.
+    """
+    for node in list(graph):
+        held = node.attributes.get("value")
+        is_constant = node.op_type == "Constant" and node.domain in ("", "ai.onnx")
+        if not is_constant or held is None or len(node.outputs) != 1:
+            continue
+        output, tensor = node.outputs[0], held.value
+        name = output.name
+        if not isinstance(tensor, ir.TensorProtocol) or output.is_graph_output() or not name:
+            continue
+        if (
+            tensor.size <= SMALL
+            or tensor.dtype not in ONNX_TYPES.values()
+            or name in graph.initializers
+        ):
+            continue
+        weight = ir.Value(
+            name=name,
+            shape=ir.Shape(tensor.shape.numpy()),
+            type=ir.TensorType(tensor.dtype),
+            const_value=tensor,
+        )
+        for user, index in tuple(output.uses()):
+            user.replace_input_with(index, weight)
+        graph.remove(node, safe=True)
+        graph.initializers[name] = weight
 
 
 def require_read_version(opsets: Mapping[str, int], origin: str) -> None:
