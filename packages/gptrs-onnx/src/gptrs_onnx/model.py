@@ -35,6 +35,7 @@ from gptrs_onnx.size_facts import Facts, identifiers
 assert ops  # its modules register the converters
 Result = TypeVar("Result")
 STATIC: Final = Facts(static=True)
+_NONE: Final = Facts()
 _MOST_FACTS: Final = 64
 """Facts that a model keeps, each for a kind of sizes."""
 _MOST_TRIES: Final = 32
@@ -125,8 +126,9 @@ class OnnxModel(ConvertedGraph):
         if sizes is None or self._is_static:
             return STATIC
         holding = next((facts for facts in self._learnt if facts.hold(sizes)), None)
-        empty = {number: 0 for number, size in sizes.items() if not size}
-        return holding or Facts().pin(empty)
+        if holding is not None or all(sizes.values()):
+            return holding or _NONE
+        return _NONE.pin({number: 0 for number, size in sizes.items() if not size})
 
     def _missed(self, sizes: Mapping[int, int] | None) -> str:
         """Return the facts of other calls that do not hold for these sizes, in words."""

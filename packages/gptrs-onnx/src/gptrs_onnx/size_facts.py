@@ -11,6 +11,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import cast
 
 from msgspec import Struct, field
@@ -42,7 +43,7 @@ Numbered = Mapping[int, int]
 """A dim or a size for each free size of a graph, by its number."""
 
 
-class Facts(Struct, frozen=True):
+class Facts(Struct, frozen=True, dict=True):
     """Facts about free sizes, which have the numbers of their names in the graph."""
 
     pinned: Mapping[int, int | None] = field(default_factory=dict[int, int | None])
@@ -99,7 +100,7 @@ class Facts(Struct, frozen=True):
         roots = {self.same.get(number, number): size for number, size in numbers.items()}
         return replace(self, pinned={**self.pinned, **roots})
 
-    @property
+    @cached_property
     def key(self) -> tuple[object, ...]:
         """Equal for facts by which a graph is converted alike."""
         pinned, same = sorted(self.pinned), sorted(self.same.items())
