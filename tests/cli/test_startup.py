@@ -20,6 +20,7 @@ COLD = {
     *("gptrs.capture.optimization", "gptrs.optimizer.pipeline", "gptrs.optimizer.rewrite.driver"),
     *("gptrs.functionals.matching", "gptrs_backend_numba.fusion.passes"),
     *("gptrs_backend_numba.codegen.numba_compiler", "llvmlite.binding", "asyncio", "jinja2"),
+    *("gptrs_observe.profile", "gptrs_runtime.programs", "html"),
     *("email.parser", "PIL", "onnx", "pandas", "sympy", "gptrs_models.llama"),
 }
 """A model whose kernels and programs are in the caches needs none of these for greedy text."""

@@ -18,7 +18,6 @@ from gptrs.plugins.trace_sinks import listening
 from gptrs_cli.options.settings import Settings, group_of
 from gptrs_cli.terminal.failures import OutputFileError
 from gptrs_cli.terminal.streams import note
-from gptrs_observe.profile import Profile, recording
 from gptrs_runtime.content_digest import model_path
 from gptrs_runtime.forward import command_line_overrides
 from gptrs_runtime.load import load_model
@@ -26,8 +25,11 @@ from gptrs_runtime.loaded_model import LoadedModel
 
 if TYPE_CHECKING:
     from gptrs_observe import dump, profile_document, profile_files
+    from gptrs_observe import profile as profiles
+    from gptrs_observe.profile import Profile
 else:
     dump = lazy_module("gptrs_observe.dump")
+    profiles = lazy_module("gptrs_observe.profile")
     profile_document = lazy_module("gptrs_observe.profile_document")
     profile_files = lazy_module("gptrs_observe.profile_files")
 
@@ -79,9 +81,9 @@ def observed(settings: Settings) -> Generator[Profile | None]:
         if not settings.profile and settings.profile_out is None:
             yield None
             return
-        profile = Profile()
+        profile = profiles.Profile()
         try:
-            with recording(profile):
+            with profiles.recording(profile):
                 yield profile
         finally:
             _deliver(profile, settings)

@@ -30,7 +30,6 @@ from gptrs_cli.terminal.failures import INTERRUPTED, Waiting
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import compilation_shown
 from gptrs_cli.terminal.streams import complain, note
-from gptrs_observe.profile import Profile
 from gptrs_runtime.chat.answer_reader import (
     AnswerEvent,
     AnswerReader,
@@ -46,6 +45,7 @@ from gptrs_runtime.results import Generate, GenerateEvent, GenerationTimings
 
 if TYPE_CHECKING:
     from gptrs_cli.generate import batch
+    from gptrs_observe.profile import Profile
     from gptrs_runtime.images import image_prompts
 else:
     image_prompts = lazy_module("gptrs_runtime.images.image_prompts")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import html
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
+from gptrs.lazy_module import lazy_module
 from gptrs_runtime.generation.guessing.guesser import GuessCounts
 from gptrs_runtime.generation.text_stream import TokenScores
+
+if TYPE_CHECKING:
+    import html
+else:
+    html = lazy_module("html")  # only notebooks show an outcome as a page
 
 FinishReason = Literal["eos", "stop", "length", "error", "interrupted"]
 
