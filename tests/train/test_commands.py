@@ -9,11 +9,14 @@ import pytest
 from safetensors.numpy import load_file
 
 from gptrs.errors import ModelError, UsageError
+from gptrs.plugins.manager import backend_of
 from gptrs_cli.command_group import command_of
 from gptrs_runtime.load import load_model
 from gptrs_runtime.quantize import quantize
+from gptrs_runtime.sources.find_model import find_model
 from gptrs_train import commands, runs
 from gptrs_train.data import DataError
+from gptrs_train.learner import Learner, LowRank
 from gptrs_train.saved_run import SavedRunError
 from train.runs_support import CONFIGS, save_lm, stream
 
@@ -101,6 +104,16 @@ def test_a_model_is_made_from_nothing(kind, tokens, tmp_path):
     with torch.no_grad():
         expected = loaded(torch.tensor(batch[:, :-1])).logits.numpy()[0]
     np.testing.assert_allclose(logits, expected, atol=1e-4)
+
+
+def test_layers_of_a_quantized_base_stay_quantized(tmp_path):
+    save_lm(tmp_path / "model", "llama", **SIZES)
+    quantize(tmp_path / "model", tmp_path / "q4", "q4", to=None)
+    learner = Learner(find_model(tmp_path / "q4"), backend_of("ref", None), LowRank(4, 8.0))
+    kept = learner.params._parameters
+    for layer in learner.layers:
+        assert f"{layer}.weight" not in kept, "a decoded weight would be in memory all the time"
+        assert f"{layer}.weight#codes" in kept
 
 
 def test_chosen_weights_alone_change(tokens, tmp_path):

@@ -9,11 +9,11 @@ import gptrs
 from gptrs.errors import ModelError, UsageError
 from gptrs.plugins.manager import backend_of
 from gptrs_runtime.sources.find_model import find_model
-from gptrs_train import dropout as dropping
+from gptrs_train import trained_modules as dropping
 from gptrs_train.batches import Windows
 from gptrs_train.data import Source
-from gptrs_train.dropout import Dropout, seed_of
 from gptrs_train.learner import Learner, LowRank
+from gptrs_train.trained_modules import Dropout, seed_of
 from train.runs_support import run, save_lm, settings, stream, torch_lm
 
 

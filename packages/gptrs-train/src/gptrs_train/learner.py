@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
@@ -19,6 +20,7 @@ from gptrs.api.backends import Backend
 from gptrs.api.models import CausalLMModule, Module, Params, Tensor
 from gptrs.checkpoint.config_fields import load_as
 from gptrs.checkpoint.param_source import ParamSource
+from gptrs.checkpoint.quantized_tensor import QuantizedTensor
 from gptrs.functionals.dispatch.active_overrides import entered
 from gptrs.ir import dtypes
 from gptrs.ir.tensor_type import TensorType
@@ -28,8 +30,8 @@ from gptrs.quoting import listed, quoted
 from gptrs_runtime.forward import model_choices
 from gptrs_runtime.running_model import model_factory
 from gptrs_runtime.sources.model_source import ModelSource
-from gptrs_train.dropout import Dropout, dropping
 from gptrs_train.losses import token_loss
+from gptrs_train.trained_modules import Dropout, TrainedModules
 
 ALL_LINEAR: Final = "all-linear"
 """All linear layers but the one that makes logits, as in PEFT."""
@@ -74,6 +76,8 @@ class _Asked(Struct):
     """Those that rows are multiplied by, and tables: all begin alike."""
     added: dict[str, Tensor]
     """The matrices whose products are added to the residual stream, as last asked for."""
+    decoded: dict[str, tuple[Tensor, Callable[[], Tensor]]]
+    """Quantized matrices of linear layers as last asked for, and what decodes each again."""
 
 
 WORDS: Final = "lm_head."
@@ -99,7 +103,7 @@ class LearningParams(Params):
         head: Collection[str] | None = None,
     ) -> None:
         super().__init__(source, backend=backend, origin=origin)
-        self.asked = _Asked({}, {}, set(), {})
+        self.asked = _Asked({}, {}, set(), {}, {})
         self.new: set[str] = set()
         """The weights of a new head that the checkpoint lacks."""
         self._fresh = fresh
@@ -135,12 +139,27 @@ class LearningParams(Params):
             found = F.zeros(tuple(shape or ()))
         elif found is None:
             found = super().tensor(name, shape, **how)
+            if self._quantized(whole) is not None:
+                again = partial(super().tensor, name, shape, **how)
+                self.asked.decoded[whole] = found, again
         self.asked.weights[whole] = tuple(map(int, found.shape))
         if how.get("use") is not None:
             self.asked.matrices.add(whole)
         if _is_added(how):
             self.asked.added[whole] = found
         return found
+
+    @override
+    def _quantized(self, name: str) -> QuantizedTensor | None:
+        """Return how a tensor is quantized: layers are decoded in the program, on any backend.
+
+        What is decoded when it is loaded would be in memory in f32 throughout the run.
+        """
+        source = self._quantized_source
+        known = source is not None and name in self._names and not self._own(name)
+        if source is None or not known or self._uses.get(name) != "linear":
+            return super()._quantized(name)
+        return source.quantized(name)
 
     def _is_new(self, name: str, shape: Sequence[int] | None) -> bool:
         """Return whether a weight is of the new head: stored ones of other labels are not kept."""
@@ -292,13 +311,14 @@ class Learner:
 
         A seed is that of `dropout.seed_of`.
         """
-        weights = {id(weight) for weight in self.params.asked.added.values()}
-        added = {
-            id(each)
-            for _, each in module.named_modules()
-            if isinstance(each, Linear) and id(each.weight) in weights
-        }
-        with entered(self._overrides), dropping(self.dropout, seed, added, self.source.name):
+        asked = self.params.asked
+        weights = {id(weight) for weight in asked.added.values()}
+        again = {id(weight): make for weight, make in asked.decoded.values()}
+        layers = [each for _, each in module.named_modules() if isinstance(each, Linear)]
+        added = {id(each) for each in layers if id(each.weight) in weights}
+        decoded = {id(each): again[id(each.weight)] for each in layers if id(each.weight) in again}
+        watcher = TrainedModules(self.dropout, seed, added, decoded)
+        with entered(self._overrides), watcher.watching(self.source.name):
             yield
 
     def loss(self, trained: Mapping[str, Tensor], batch: Any, seed: Tensor | None = None) -> Tensor:

@@ -26,11 +26,11 @@ from gptrs.capture.execute import use_backend
 from gptrs.quoting import listed
 from gptrs_train import optimizers
 from gptrs_train.batches import Batches
-from gptrs_train.dropout import Dropout, seed_of
 from gptrs_train.learner import Learner
 from gptrs_train.optimizers import Optimizer
 from gptrs_train.saved_run import Metrics, Progressed, SavedRun
 from gptrs_train.schedules import FORMS, Form, Schedule, schedule_of
+from gptrs_train.trained_modules import Dropout, seed_of
 
 OPTIMIZERS: Final = ("adamw", "lion", "adafactor", "sgd")
 Ended = Literal["done", "early", "interrupted"]

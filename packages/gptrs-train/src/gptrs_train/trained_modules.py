@@ -1,0 +1,165 @@
+"""Modules as they are captured for training: with dropout, and quantized layers decoded twice.
+
+Dropout is a function of (seed, step). A run that is resumed draws the numbers that it would have
+drawn: Philox counts them, and the seed of each place in a program is a sum of the run's seed and
+the number of the place.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import numpy as np
+
+import gptrs
+from gptrs import functionals as F
+from gptrs.api import ModelError
+from gptrs.api.models import Module, Tensor
+from gptrs.functionals.activation import safe_softmax
+from gptrs.functionals.attention import attention_by
+from gptrs.functionals.dispatch.active_overrides import Choice, Origin, entered
+from gptrs.functionals.dispatch.override_policy import Force
+from gptrs.nn.layers import WATCHER, Linear
+
+_SITES: Final = 20
+"""Bits of the key for the number of a place: a program has fewer than a million."""
+_DRAWS: Final = 40
+"""Bits of the counter for the numbers that a place draws in one step, four at once."""
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """The probabilities of zeros: in the outputs that are added to the residual stream, in the
+    weights of attention, and in the inputs of low-rank factors.
+    """
+
+    hidden: float = 0.0
+    attention: float = 0.0
+    low_rank: float = 0.0
+
+    def __bool__(self) -> bool:
+        return any((self.hidden, self.attention, self.low_rank))
+
+
+def seed_of(seed: int, step: int) -> np.ndarray:
+    """Return the key and the counter of a step, ui64 [2], for `dropping`."""
+    key = (seed << _SITES) % 2**64
+    return np.array([key, (step << _DRAWS) % 2**64], np.uint64)
+
+
+class TrainedModules:
+    """Stands in for the calls of modules that learn: dropout, and layers that are decoded twice.
+
+    With a `seed` of `seed_of`, `dropout` applies; `added` has the ids of the linear layers whose
+    outputs are added to the residual stream. Each place gets its own numbers, in the order of
+    capture. `decoded` maps ids of linear layers with quantized weights to what decodes these.
+    """
+
+    wants_attention = False
+
+    def __init__(
+        self,
+        dropout: Dropout,
+        seed: Tensor | None,
+        added: Collection[int],
+        decoded: Mapping[int, Callable[[], Tensor]],
+    ) -> None:
+        self._dropout = Dropout() if seed is None else dropout
+        self._seed, self._added, self._decoded = seed, added, decoded
+        self._count = 0
+        self._used: set[str] = set()
+
+    @contextmanager
+    def watching(self, name: str) -> Generator[None]:
+        """Scope in which modules are captured so.
+
+        ModelError for a model `name` that has attention of another form, or no adapters, where a
+        probability would be ignored.
+        """
+        if not self._dropout and not self._decoded:
+            yield  # blocks are captured once for all layers: nothing watches them
+            return
+        attention = self._dropout.attention
+        choice = Choice(Force(f"dropout-{attention}"), Origin.SCOPE, self._attention)
+        token = WATCHER.set(self)
+        try:
+            with entered({"attention": choice} if attention else {}):
+                yield
+        finally:
+            WATCHER.reset(token)
+        self._require_used(name)
+
+    def call(
+        self,
+        module: Module,
+        call: Callable[..., object],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+    ) -> object:
+        """Return the result of a module."""
+        again = self._decoded.get(id(module))
+        if isinstance(module, Linear) and (again is not None or self._dropout.low_rank):
+            result: object = self._linear(module, call, cast("Tensor", args[0]), again)
+        else:
+            result = call(module, *args, **kwargs)
+        if self._dropout.hidden and id(module) in self._added:
+            result = self._dropped(cast("Tensor", result), self._dropout.hidden, "hidden")
+        return result
+
+    def attention_of(self, weights: Tensor) -> None:
+        """Take nothing: weights are not asked for."""
+
+    def _attention(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Tensor:
+        """Return `F.attention` with dropout of its probabilities."""
+
+        def normalize(scores: Tensor) -> Tensor:
+            return self._dropped(safe_softmax(scores), self._dropout.attention, "attention")
+
+        return attention_by(normalize, *cast("tuple[Any, ...]", args), **cast("Any", kwargs))
+
+    def _linear(
+        self,
+        module: Linear,
+        call: Callable[..., object],
+        x: Tensor,
+        again: Callable[[], Tensor] | None,
+    ) -> Tensor:
+        """Return the result of a layer, whose weight is decoded once more for the derivative.
+
+        The decoded weight of one layer is in memory at a time. Kept from the forward to the
+        backward part, those of all layers would be.
+        """
+        plain = copy.copy(module)
+        plain.low_rank = []
+
+        def product(x: Tensor) -> Tensor:
+            if again is not None:
+                plain.weight = again()
+            return cast("Tensor", call(plain, x))
+
+        y = product(x) if again is None else gptrs.remat(product)(x)
+        if not any(module.low_rank):
+            return y
+        (a, b), *_ = module.low_rank
+        if self._dropout.low_rank:
+            x = self._dropped(x, self._dropout.low_rank, "low_rank")
+        return y + F.linear(F.linear(x, a), b)
+
+    def _dropped(self, x: Tensor, probability: float, what: str) -> Tensor:
+        self._used.add(what)
+        own = F.concat([F.full((1,), self._count, "ui64"), F.zeros((1,), "ui64")], 0)
+        self._count += 1
+        assert self._seed is not None, "there is no dropout without one"
+        return F.dropout(x, probability, self._seed + own, training=True)
+
+    def _require_used(self, name: str) -> None:
+        for what in ("hidden", "attention", "low_rank"):
+            if getattr(self._dropout, what) and what not in self._used:
+                raise ModelError(
+                    f"`{name}` has no place for dropout of `{what}`",
+                    hint="leave out that probability",
+                )
