@@ -4,38 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
+import killed_training
 from gptrs.errors import UsageError
 from gptrs_train import saved_run
 from gptrs_train.saved_run import SavedRun
 from gptrs_train.trainer import DivergedError, Trainer
-from train import killed_run
-from train.runs_support import run, save_lm, settings, stream
+from train.runs_support import run, save_lm, settings
 
 TIMES = ("seconds",)
-
-
-def child(folder: Path, what: str, out: Path, how: str) -> subprocess.Popen:
-    args = [folder / "model", folder / "train.bin", out, what, how]
-    return subprocess.Popen(
-        [sys.executable, killed_run.__file__, *map(str, args)],
-        stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-
-
-def ended(process: subprocess.Popen) -> None:
-    process.communicate()
-    assert process.returncode == 0
 
 
 def metrics(folder: Path) -> list[dict]:
@@ -44,32 +26,9 @@ def metrics(folder: Path) -> list[dict]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("what", ["lora", "full"])
-def test_a_killed_run_goes_on_with_the_same_bits(what, tmp_path):
+def test_a_killed_run_goes_on_with_the_same_bits(tmp_path):
     save_lm(tmp_path / "model", "llama")
-    stream().tofile(tmp_path / "train.bin")
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    ended(child(tmp_path, what, whole, "new"))
-    generator = random.Random(what)
-    how = "new"
-    for _ in range(4):
-        process = child(tmp_path, what, killed, how)
-        for _ in range(generator.randint(3, 7)):
-            process.stdout.readline()
-        time.sleep(generator.random() * 0.02)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        how = "resume"
-    ended(child(tmp_path, what, killed, how))
-    name = "adapter_model.safetensors" if what == "lora" else "model.safetensors"
-    assert (whole / name).read_bytes() == (killed / name).read_bytes()
-    one, other = (
-        load_file(out.with_name(f"{out.name}.run") / saved_run.STATE) for out in (whole, killed)
-    )
-    assert one.keys() == other.keys()
-    for key, value in one.items():
-        assert value.tobytes() == other[key].tobytes(), key
-    assert metrics(whole) == metrics(killed)
+    assert killed_training.compare(tmp_path, str(tmp_path / "model"), 8, 16, 0) == 0
 
 
 def test_a_run_goes_on_only_with_its_own_settings(tmp_path):
