@@ -164,7 +164,7 @@ def test_what_is_there_is_kept_unless_told(tokens, tmp_path):
             gptrs(*args[:4], "--out", kept, *QUICK, "--force")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("keep me")
-    with pytest.raises(UsageError, match="is no model or adapter that --force could replace"):
+    with pytest.raises(UsageError, match="is not a model or adapter, which --force could replace"):
         gptrs(*args[:4], "--out", tmp_path / "mine", *QUICK, "--force")
 
 
@@ -176,7 +176,7 @@ def test_what_is_there_is_kept_unless_told(tokens, tmp_path):
         (("--weights", "nothing"), UsageError, "has no weight that fits `nothing`"),
         (("--length", 65), UsageError, "rows of 65 tokens do not fit into the context of 64"),
         (("--optimizer", "adam"), UsageError, "there is no optimizer `adam`"),
-        (("--mask-prompt",), UsageError, "is no file of rows, and has no prompts to mask"),
+        (("--mask-prompt",), UsageError, "is not a .jsonl file: it has no prompts to mask"),
         (("--valid", "short.bin"), DataError, "has 3 tokens"),
         (("--valid", "none.bin"), UsageError, "there is no file `none.bin` to evaluate on"),
     ],

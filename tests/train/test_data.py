@@ -124,7 +124,7 @@ def test_files_that_nothing_is_learnt_from_are_refused(tmp_path):
     with pytest.raises(DataError, match="has the token 2000, the model knows 1000"):
         read(odd)
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
-    with pytest.raises(DataError, match=r"is no text in UTF-8: .* at byte 3"):
+    with pytest.raises(DataError, match=r"is not text in UTF-8: .* at byte 3"):
         read(tmp_path / "latin.txt")
     np.arange(10, dtype="<u2").tofile(odd)
     with pytest.raises(DataError, match=r"has 10 tokens .* need 11"):
@@ -144,7 +144,7 @@ def texts(count=40, seed=1):
 def test_rows_have_each_text_once_with_its_positions(packed):
     source = Source("", examples=texts())
     rows = Rows(source, 12, 4, 0, packed=packed)
-    told = rows.told()
+    told = rows.facts()
     kept = [each for each in source.examples if each.learnt[1:13].any()]
     assert (told.texts, told.left_out) == (len(kept), 40 - len(kept))
     assert told.cut == sum(len(each.tokens) > 13 for each in source.examples)

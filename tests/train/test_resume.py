@@ -33,7 +33,7 @@ def test_a_killed_run_goes_on_with_the_same_bits(tmp_path):
 
 def test_a_run_goes_on_only_with_its_own_settings(tmp_path):
     saved = SavedRun.beside(tmp_path / "out", {"rate": 1e-3, "save_every": 3})
-    with pytest.raises(UsageError, match="no run to go on with"):
+    with pytest.raises(UsageError, match="no run to resume"):
         saved.load()
     saved.begin()
     state = {"trained": {"a.b": np.arange(3.0)}, "optimizer": {"count": np.int32(7)}}

@@ -34,12 +34,12 @@ class Batches(Protocol):
         """Yield batches that have each text once, the last one filled up with weights 0."""
         ...
 
-    def told(self) -> Told:
+    def facts(self) -> DataFacts:
         """Return the facts of the data."""
         ...
 
 
-class Told(Struct, frozen=True):
+class DataFacts(Struct, frozen=True):
     """The facts of the data: `texts` in `rows` of `length` tokens, `cut` ones shortened.
 
     `learnt` tokens of `tokens` count; `left_out` texts had none.
@@ -120,9 +120,9 @@ class Windows:
         for first in range(0, len(starts), self._size):
             yield self._at(starts[first : first + self._size])
 
-    def told(self) -> Told:
+    def facts(self) -> DataFacts:
         """Return the facts of the stream."""
-        return Told(1, self.tokens // self._length, self._length, self.tokens, self.tokens - 1)
+        return DataFacts(1, self.tokens // self._length, self._length, self.tokens, self.tokens - 1)
 
     def _at(self, starts: Sequence[int]) -> Batch:
         weights = np.zeros((self._size, self._length), np.float32)
@@ -180,11 +180,11 @@ class Rows:
         for first in range(0, len(rows), self._size):
             yield self._at(rows[first : first + self._size])
 
-    def told(self) -> Told:
+    def facts(self) -> DataFacts:
         """Return the facts of the rows."""
         rows, length = self._tokens.shape
         learnt = int(self._weights.sum())
-        return Told(self._texts, rows, length, self.tokens, learnt, self._cut, self._left_out)
+        return DataFacts(self._texts, rows, length, self.tokens, learnt, self._cut, self._left_out)
 
     def _at(self, rows: list[int]) -> Batch:
         filled = [*rows, *[0] * (self._size - len(rows))]

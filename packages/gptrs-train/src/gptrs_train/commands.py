@@ -16,7 +16,7 @@ from gptrs.api import UsageError
 from gptrs.quoting import listed, quoted
 from gptrs_runtime.text_batches import shown_bytes
 from gptrs_train import runs
-from gptrs_train.batches import Told
+from gptrs_train.batches import DataFacts
 from gptrs_train.heads import TASKS
 from gptrs_train.learner import ALL_LINEAR, LowRank
 from gptrs_train.runs import Data, Facts, Machine, Outputs, Result, Watch
@@ -427,9 +427,9 @@ class _Line:
             f"{again}{facts.model} learns {_count(own)}{share} parameters{for_what}",
             file=sys.stderr,
         )
-        for name, told in (("data", facts.data), ("held out", facts.valid)):
-            if told is not None:
-                print(f"{name}: {_told(told)}", file=sys.stderr, flush=True)
+        for name, own in (("data", facts.data), ("held out", facts.valid)):
+            if own is not None:
+                print(f"{name}: {_described(own)}", file=sys.stderr, flush=True)
         if facts.valid is None:
             print("nothing is held out: give --valid or --held-out", file=sys.stderr, flush=True)
 
@@ -460,19 +460,19 @@ class _Line:
             print(text, file=sys.stderr, flush=True)
 
 
-def _told(told: Told) -> str:
-    parts = [f"{told.tokens:,} tokens"]
-    if told.texts > 1:
-        up_to = "up to " if told.texts % told.rows == 0 else ""
+def _described(data: DataFacts) -> str:
+    parts = [f"{data.tokens:,} tokens"]
+    if data.texts > 1:
+        up_to = "up to " if data.texts % data.rows == 0 else ""
         parts = [
-            f"{told.texts:,} texts of {told.tokens:,} tokens in {told.rows:,} rows of"
-            f" {up_to}{told.length}"
+            f"{data.texts:,} texts of {data.tokens:,} tokens in {data.rows:,} rows of"
+            f" {up_to}{data.length}"
         ]
-        parts.append(f"{told.learnt:,} learnt")
-    if told.cut:
-        parts.append(f"{told.cut:,} texts cut to {told.length + 1} tokens")
-    if told.left_out:
-        parts.append(f"{told.left_out:,} texts left out: nothing to learn in them")
+        parts.append(f"{data.learnt:,} learnt")
+    if data.cut:
+        parts.append(f"{data.cut:,} texts cut to {data.length + 1} tokens")
+    if data.left_out:
+        parts.append(f"{data.left_out:,} texts left out: no token of them counts")
     return ", ".join(parts)
 
 

@@ -88,7 +88,7 @@ class ModelTexts:
 
     @classmethod
     def of_model(cls, model: LoadedModel, *, templated: bool = True) -> ModelTexts:
-        """Return those of a model; without `templated` prompts go on with their completions."""
+        """Return those of a model; without `templated` completions are appended to prompts."""
         ends = sorted(model.eos_tokens)
         made = cls(model.name, model.tokenizer, ends[0] if ends else None, model)
         made.templated = made.templated and templated
@@ -157,7 +157,7 @@ def read_source(
     """
     if mask_prompt and path.suffix != ".jsonl":
         raise UsageError(
-            f"{quoted(str(path), 200)} is no file of rows, and has no prompts to mask",
+            f"{quoted(str(path), 200)} is not a .jsonl file: it has no prompts to mask",
             hint="write prompts and completions as rows of a .jsonl file",
         )
     if path.suffix == ".bin":
@@ -190,7 +190,7 @@ def _text_file(path: Path, texts: Texts) -> np.ndarray:
         text = path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{quoted(str(path), 200)} is no text in UTF-8: {error.reason} at byte {error.start}",
+            f"{quoted(str(path), 200)} is not text in UTF-8: {error.reason} at byte {error.start}",
             hint="rows are read from .jsonl, tokens from .bin, anything else is plain text",
         ) from None
     tokens: list[int] = []

@@ -14,7 +14,7 @@ from gptrs.capture.shape_buckets import bucket
 from gptrs.progress import Progress
 from gptrs.quoting import listed, quoted, shown_value
 from gptrs_runtime.tokenization.tokenizer import TextTokenizer
-from gptrs_train.batches import Told, order_of
+from gptrs_train.batches import DataFacts, order_of
 from gptrs_train.data import DataError, read_rows, text_of
 from gptrs_train.heads import Goal, Problem, Task, TextBatch
 
@@ -35,7 +35,7 @@ _SHORTEST: Final = 16
 
 
 class HeadRow(NamedTuple):
-    """A row: its texts (or pairs that are read as one), and what it says of them."""
+    """A row: its texts (or pairs that are read as one), and its label, score or tags."""
 
     where: str
     texts: tuple[str | tuple[str, str], ...]
@@ -286,14 +286,14 @@ class HeadRows:
         for first in range(0, len(rows), self._size):
             yield self._at(rows[first : first + self._size])
 
-    def told(self) -> Told:
+    def facts(self) -> DataFacts:
         """Return the facts of the rows."""
         longest = max(len(each.tokens) for row in self._texts for each in row)
         texts = len(self._texts) * len(self._texts[0])
         learnt = len(self._texts)
         if self._goal.task == "tag":
             learnt = int(sum((target >= 0).sum() for target in self._targets))
-        return Told(texts, len(self._texts), longest, self.tokens, learnt, self._cut)
+        return DataFacts(texts, len(self._texts), longest, self.tokens, learnt, self._cut)
 
     def _at(self, rows: list[int]) -> TextBatch:
         filled = [*rows, *[0] * (self._size - len(rows))]

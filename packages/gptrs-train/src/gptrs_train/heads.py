@@ -39,9 +39,9 @@ _OUTPUTS: Final = ("classifier", "classifier.out_proj", "score", "classification
 """The layers that make scores of classes, by their names in transformers."""
 _CLASS: Final = re.compile(r"(.+?)(?:For[A-Z]\w*|LMHeadModel|PreTrainedModel|Model)")
 _SCALE: Final = 20.0
-"""What multiplies cosines in the loss of pairs, as in sentence-transformers."""
+"""Factor of cosines in the loss of pairs, as in sentence-transformers."""
 _LEAST: Final = -1e9
-"""The score of a text that is no candidate: its share is 0."""
+"""Score of a text that is not a candidate: its softmax is 0."""
 
 
 class TextBatch(NamedTuple):
@@ -80,7 +80,8 @@ class HeadLearner(Learner):
     """An encoder with a head; in a `batch` it gets a `TextBatch`.
 
     Weights of the body are those of the checkpoint, and of the head if the goal is `kept`; a new
-    head begins as in transformers, and is always learnt. ModelError for kinds without such a head.
+    head is initialized as in transformers, and always learnt. ModelError for kinds without such a
+    head.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ from gptrs_train.losses import token_loss
 from gptrs_train.trained_modules import Dropout, TrainedModules
 
 ALL_LINEAR: Final = "all-linear"
-"""All linear layers but the one that makes logits, as in PEFT."""
+"""All linear layers except the one that makes logits, as in PEFT."""
 FACTORS: Final = ("A", "B")
 
 
@@ -212,10 +212,10 @@ def factor_name(layer: str, factor: str) -> str:
 
 
 class Learner:
-    """A model of a kind as a loss of what it learns: `trained`, by name, of types f32.
+    """The loss of a model as a function of the weights that it learns: `trained`, f32, by name.
 
     `what` says which weights those are: `LowRank`, or patterns of names (`*` for all). Without
-    weights in `source`, a model of its config is made from nothing.
+    weights in `source`, all weights are initialized.
 
     ModelError for kinds that are no language models, or have weights without a known first value.
     """
@@ -293,7 +293,7 @@ class Learner:
         return sum(math.prod(s) for name, s in self.params.asked.weights.items() if name not in own)
 
     def holding(self, trained: Mapping[str, Tensor]) -> Any:
-        """Return the model with these tensors for what it learns."""
+        """Return the model with these tensors as the weights that it learns."""
         factor = 1.0 if self.adapter is None else self.adapter.factor
         return self._made(self.params.holding(trained, factor))
 
@@ -440,7 +440,7 @@ class Learner:
 
 
 def _first_values(module: Module, probes: Mapping[str, Tensor]) -> dict[str, str | float]:
-    """Return `normal` for matrices, else the number that each weight of a known layer begins as."""
+    """Return `normal` for matrices, else the initial value of each weight of a known layer."""
     names = {id(tensor): name for name, tensor in probes.items()}
     found: dict[str, str | float] = {}
     for _, each in module.named_modules():

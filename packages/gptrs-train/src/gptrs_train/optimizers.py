@@ -23,7 +23,7 @@ Decayed = Callable[[Tensor], bool]
 
 
 class Optimizer(NamedTuple):
-    """An optimizer: what it remembers, and how it changes parameters."""
+    """An optimizer as a pair of functions: its first state, and the changes of parameters."""
 
     init: Callable[[Tree], Tree]
     """`init(params)` returns the state before the first update: zeros."""

@@ -50,7 +50,7 @@ def require_new(out: Path, run: str, sources: Sequence[Path], *, resume: bool, f
     if not force:
         raise UsageError(
             f"{shown} exists",
-            hint="--force replaces it, --resume goes on with the run that wrote it",
+            hint="--force replaces it, --resume continues the run that wrote it",
         )
     for source in sources:
         require_apart(source / CONFIG, out)  # a file in it: `out` may be the source itself
@@ -58,7 +58,7 @@ def require_new(out: Path, run: str, sources: Sequence[Path], *, resume: bool, f
     folders = any((out / name).is_dir() for name in names)
     if folders or not {CONFIG, ADAPTER_CONFIG}.intersection(names):
         raise UsageError(
-            f"{shown} is no model or adapter that --force could replace",
+            f"{shown} is not a model or adapter, which --force could replace",
             hint="choose another folder, or remove it yourself",
         )
 

@@ -32,8 +32,8 @@ from gptrs_runtime.text_classes.classify import has_segments
 from gptrs_runtime.tokenization.tokenizer import tokenizer_of
 from gptrs_train.batches import (
     Batches,
+    DataFacts,
     Rows,
-    Told,
     Windows,
     batches_of,
     held_out,
@@ -51,10 +51,10 @@ from gptrs_train.trainer import Ended, Settings, Status, Trainer
 CONTINUE: Final[Literal["generate"]] = "generate"
 """The task of texts that are continued."""
 HELD_OUT: Final = 0.05
-"""The share of the data that is held out where there is no file for that."""
+"""Share of the data that is held out, without a file to evaluate on."""
 _PRECISIONS: Final = ("f32", "bf16")
 _LENGTH: Final = 512
-"""Tokens of a row unless told, if the context has as many."""
+"""Default tokens per row, if the context is as long."""
 _COPIES: Final = {"adamw": 4, "lion": 3, "adafactor": 2, "sgd": 3}
 """Weights, gradients and moments, in multiples of the weights."""
 
@@ -74,7 +74,7 @@ class Data(Struct, frozen=True):
 
 
 class Outputs(Struct, frozen=True):
-    """Where a run writes, and what it does with what is there."""
+    """The folder that a run writes to, and how it treats existing files."""
 
     out: Path
     resume: bool = False
@@ -102,14 +102,14 @@ _UNWATCHED: Final = Watch()
 
 
 class Facts(msgspec.Struct, kw_only=True):
-    """The facts that are told before the first update."""
+    """The facts of a run, known before the first update."""
 
     model: str
     trained: int
     """Numbers that are learnt."""
     frozen: int
-    data: Told
-    valid: Told | None
+    data: DataFacts
+    valid: DataFacts | None
     resumed: bool
     task: str
     """The command that a head is for, or `generate`."""
@@ -134,8 +134,8 @@ class Result(msgspec.Struct, kw_only=True):
     seconds: float
     trained: int
     frozen: int
-    data: Told
-    valid: Told | None
+    data: DataFacts
+    valid: DataFacts | None
 
 
 def finetune(
@@ -170,7 +170,7 @@ def finetune(
 
 
 def task_of_data(data: Data) -> Task | Literal["generate"]:
-    """Return what is trained for, by the columns of the first row unless told."""
+    """Return what is trained for, by the columns of the first row by default."""
     return data.task or task_of(files_of(data.path, data.valid)[0]) or CONTINUE
 
 
@@ -310,8 +310,8 @@ def _run(
         model=learner.source.name,
         trained=sum(array.size for array in learner.trained.values()),
         frozen=learner.frozen,
-        data=rows.told(),
-        valid=None if valid is None else valid.told(),
+        data=rows.facts(),
+        valid=None if valid is None else valid.facts(),
         resumed=outputs.resume,
         task=learner.goal.task if isinstance(learner, HeadLearner) else CONTINUE,
         labels=list(learner.goal.labels) if isinstance(learner, HeadLearner) else [],
@@ -414,8 +414,8 @@ def _identity(
 def _require_unfinished(saved: SavedRun, outputs: Outputs) -> None:
     if saved.exists and not outputs.resume and not outputs.force:
         raise UsageError(
-            f"{quoted(str(saved.folder), 200)} has a run that was begun",
-            hint="--resume goes on with it, --force begins again",
+            f"{quoted(str(saved.folder), 200)} has an unfinished run",
+            hint="--resume continues it, --force starts again",
         )
 
 
@@ -435,6 +435,6 @@ def _require_room(learner: Learner, settings: Settings, folder: Path) -> None:
     free, files = shutil.disk_usage(above).free, 2 * need
     if files > free:
         raise SavedRunError(
-            f"the state of the run and what it writes take {shown_bytes(files)},"
+            f"the state and the result of the run take {shown_bytes(files)},"
             f" {quoted(str(above), 200)} has {shown_bytes(free)} free"
         )

@@ -1,4 +1,4 @@
-"""The state of a run on disk: one file, replaced as a whole, from which it goes on bit by bit."""
+"""The state of a run in one file, replaced atomically; a run resumes with the same bits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NOT_COMPARED: Final = ("save_every", "threads")
 
 
 class SavedRunError(GptrsError):
-    """The state of a run cannot be written, or is not that of the run that is to go on."""
+    """The state of a run cannot be written, or belongs to another run."""
 
     exit_code = 3
     code = "run"
@@ -50,7 +50,7 @@ class Progressed(msgspec.Struct, kw_only=True):
 
 
 class SavedRun(Struct):
-    """The folder `OUT.run` of a run with settings `run`; a run that goes on must have the same."""
+    """The folder `OUT.run` of a run with settings `run`; a resumed run must have the same."""
 
     folder: Path
     run: Mapping[str, object]
@@ -98,8 +98,8 @@ class SavedRun(Struct):
         """
         if not self.exists:
             raise UsageError(
-                f"there is no run to go on with in {quoted(str(self.folder), 200)}",
-                hint="leave out --resume to begin it",
+                f"there is no run to resume in {quoted(str(self.folder), 200)}",
+                hint="leave out --resume to start one",
             )
         with SafetensorsFile.open(self.folder / STATE) as file:
             metadata = file.metadata

@@ -41,7 +41,7 @@ def inverse_sqrt(rate: float, steps: int) -> Schedule:
 
 
 def warmed(schedule: Schedule, steps: int, rate: float) -> Schedule:
-    """Return `schedule` begun after `steps` updates, which rise on a line to `rate`.
+    """Return `schedule` after a warm-up of `steps` updates that rises linearly to `rate`.
 
     Update n of these, from 0, has `rate * (n + 1) / (steps + 1)`, as in nanoGPT: the first update
     of a line from 0 would change nothing.

@@ -10,10 +10,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import numpy as np
+from msgspec import Struct
 
 import gptrs
 from gptrs import functionals as F
@@ -31,8 +31,7 @@ _DRAWS: Final = 40
 """Bits of the counter for the numbers that a place draws in one step, four at once."""
 
 
-@dataclass(frozen=True)
-class Dropout:
+class Dropout(Struct, frozen=True):
     """The probabilities of zeros: in the outputs that are added to the residual stream, in the
     weights of attention, and in the inputs of low-rank factors.
     """

@@ -37,7 +37,7 @@ Ended = Literal["done", "early", "interrupted"]
 
 
 class DivergedError(GptrsError):
-    """The loss of a run is no number any more."""
+    """The loss of a run is NaN or infinite."""
 
     exit_code = 5
     code = "diverged"
@@ -125,7 +125,7 @@ class Status(Struct, frozen=True):
 class Trainer:
     """A run: `learner` learns from `train`, is evaluated on `valid`, and saved in `saved`.
 
-    It goes on from a saved state if `resumed` is given; `tell` is called after each update.
+    `tell` is called after each update.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Trainer:
         """Run to the end; return how it ended, and what was learnt by name.
 
         Ctrl-C ends it after the update that is being made, and what was learnt is kept.
-        DivergedError where the loss is no number: the last saved state stays.
+        DivergedError if the loss is NaN or infinite; the last saved state is kept.
         """
         with use_backend(self._backend), _interrupts() as interrupted:
             state = self._first_state(resume)

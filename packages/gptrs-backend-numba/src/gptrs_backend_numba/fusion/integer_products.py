@@ -7,11 +7,11 @@ in as far as it fits: integers to add, a scale, a bias, ReLU, and the rounding t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import cast
 
 import numpy as np
-from gptrs.quick_dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.ir import dtypes
 from gptrs.ir.attributes import Dictionary, DictionaryValue
@@ -57,8 +57,7 @@ _CONVOLUTIONS = {CONV2D: INTEGER_CONV2D, DEPTHWISE: INTEGER_DEPTHWISE}
 _WINDOW = ("window", "stride", "padding", "dilation")
 
 
-@dataclass(frozen=True)
-class _Call:
+class _Call(Struct, frozen=True):
     """A call with what has been taken of its users so far; `value` is the result."""
 
     target: str

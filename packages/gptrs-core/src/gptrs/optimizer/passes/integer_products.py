@@ -13,6 +13,8 @@ import math
 from collections.abc import Sequence
 from typing import cast
 
+from msgspec import Struct
+
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op
@@ -27,7 +29,6 @@ from gptrs.ir.size_guards import Shape
 from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.optimizer.pass_base import RegionPass
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
-from gptrs.quick_dataclass import dataclass
 
 _CODES = tuple(dtype for dtype in dtypes.INTEGERS if dtype.bits <= 8)
 """The element types of codes."""
@@ -39,16 +40,14 @@ _NARROWER = {dtypes.f32: (*_CODES, dtypes.si32), dtypes.si32: _CODES}
 """What a tensor of each type is widened from."""
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(Struct, frozen=True):
     """A number for all elements of a tensor, or a vector of one for each index along `axis`."""
 
     value: Value
     axis: int | None = None
 
 
-@dataclass(frozen=True)
-class Widened:
+class Widened(Struct, frozen=True):
     """A tensor, `(codes - zero) * scale`, as it is computed of codes of at most 8 bits."""
 
     codes: Value
@@ -326,8 +325,7 @@ def _keep(node: InstructionNode, rewriter: Rewriter) -> None:
         rewriter.erase_dead(node)
 
 
-@dataclass(frozen=True)
-class Quantized:
+class Quantized(Struct, frozen=True):
     """`cast(clamp(round(value / step) + middle, *limits))`; without `step` it is not divided."""
 
     value: Value
