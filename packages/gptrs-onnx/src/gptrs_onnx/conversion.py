@@ -178,6 +178,16 @@ class Conversion:
         finally:
             self._depth -= 1
 
+    def run_nodes(
+        self, nodes: Sequence[ir.Node], graphs: Sequence[ir.Graph], wanted: ir.Value
+    ) -> Value:
+        """Convert some nodes of graphs, in order; return one of their results."""
+        for graph in graphs:
+            self._bind_initializers(graph)
+        for source in nodes:
+            self._convert(source)
+        return self._found(wanted, "a result of these nodes")
+
     def origins_of(self, values: Sequence[ir.Value | None]) -> Origins:
         """Return the inputs of the graph that any of these values is computed from."""
         found = (self._origins.get(each, frozenset()) for each in values if each is not None)

@@ -27,7 +27,7 @@ from gptrs_onnx.conversion import (
     symbols_may_be_refused,
 )
 from gptrs_onnx.element_types import dtype_of
-from gptrs_onnx.node import SMALL, Known, as_tensor, converts, is_weight, shown
+from gptrs_onnx.node import SMALL, Known, as_tensor, converts, shown
 from gptrs_onnx.onnx_ir import ir
 from gptrs_onnx.reading import InitializerSource, model_of, read_model
 from gptrs_onnx.size_facts import Facts, identifiers
@@ -59,22 +59,22 @@ class OnnxModel(ConvertedGraph):
         backend: str | Backend | None,
         origin: str,
         own: WeightFile | None = None,
+        opened: tuple[InitializerSource, Params] | None = None,
     ) -> None:
-        """Take a model, which `own` is the file of; None where it is in memory."""
+        """Take a model, which `own` is the file of; None where it is in memory.
+
+        `opened` are its weights, if they were opened before.
+        """
         self._model = model
         graph = model.graph
         inner = set(graph.initializers)
         slots = [slot_of(each) for each in graph.inputs if each.name not in inner]
         outputs = [str(each.name) for each in graph.outputs]
         super().__init__(origin, backend, {slot.name: slot for slot in slots}, outputs)
-        stored = {
-            name: value.const_value
-            for part in model.graphs()
-            for name, value in part.initializers.items()
-            if value.const_value is not None and is_weight(value.const_value)
-        }
-        self.weights = InitializerSource(stored, own)
-        self._params = Params(self.weights, backend=self.backend, dtype=None, origin=origin)
+        if opened is None:
+            weights = weights_of(model, own)
+            opened = weights, Params(weights, backend=self.backend, dtype=None, origin=origin)
+        self.weights, self.params = opened
         self._known_inputs: dict[str, NeedsKnownError] = {}  # and what asks for their values
         shapes = [slot.shape or () for slot in slots]
         free = dict.fromkeys(each for shape in shapes for each in shape if isinstance(each, str))
@@ -225,7 +225,18 @@ class OnnxModel(ConvertedGraph):
 
     def _weight(self, name: str, stored: ir.TensorProtocol) -> Tensor:
         del stored
-        return self._params.tensor(name, floating=False)
+        return self.params.tensor(name, floating=False)
+
+
+def weights_of(model: ir.Model, own: WeightFile | None) -> InitializerSource:
+    """Return the initializers of all graphs of a model that are no small constants."""
+    stored = {
+        name: value.const_value
+        for part in model.graphs()
+        for name, value in part.initializers.items()
+        if value.const_value is not None and value.const_value.size > SMALL
+    }
+    return InitializerSource(stored, own)
 
 
 def _outputs(conversion: Conversion, model: ir.Model) -> tuple[Tensor, ...]:

@@ -8,6 +8,7 @@ PLUGIN = ImporterPlugin(
     factory="gptrs_onnx.model:load",
     contents="gptrs_onnx.contents:contents_of",
     reference="gptrs_onnx.reference:runtime",
+    language_model="gptrs_onnx.language.causal_lm:open_file",
     suffixes=(".onnx",),
     api="0.1",
 )

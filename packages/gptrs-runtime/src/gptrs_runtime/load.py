@@ -23,6 +23,7 @@ from gptrs.checkpoint.params import Params
 from gptrs.checkpoint.quantized_tensor import QuantizedSource
 from gptrs.errors import CheckpointError, GptrsError, ModelError, UsageError
 from gptrs.functionals.dispatch.active_overrides import entered
+from gptrs.ir import dtypes
 from gptrs.lazy_module import lazy_module
 from gptrs.plugins.exporters import importer_of
 from gptrs.plugins.manager import backend_of, manager
@@ -32,7 +33,7 @@ from gptrs_runtime.content_digest import model_path, weights_digest
 from gptrs_runtime.forward import model_choices
 from gptrs_runtime.loaded_model import LoadedModel, adapted_config, require_adapted
 from gptrs_runtime.running_model import model_factory
-from gptrs_runtime.sources.find_model import find_model, is_checkpoint
+from gptrs_runtime.sources.find_model import find_model, is_model_file
 from gptrs_runtime.sources.model_source import CONFIG, ModelSource
 from gptrs_runtime.text_batches import parsed_bytes, shown_bytes
 from gptrs_runtime.unread import unread_of
@@ -160,7 +161,8 @@ def load_model(
 ) -> LoadedModel:
     """Load the model at `path` (None: the bundled demo model) on a backend by name.
 
-    `path` is a model folder, a `GPTRSCHK` or GGUF file or, where nothing has that name, a bundled
+    `path` is a model folder, a `GPTRSCHK` or GGUF file, an ONNX file of a language model beside its
+    settings and tokenizer or, where nothing has that name, a bundled
     model (`demo`) or one on the Hugging Face hub as `ORG/NAME[@REVISION]`, for a GGUF file of it
     `ORG/NAME:Q4_K_M`, which needs the library `huggingface_hub`.
 
@@ -186,6 +188,8 @@ def load_model(
         added = None if adapter is None else LowRankAdapter(adapter)
         engine.agree(lambda: _facts(source, weights, precision, added))
         config_path = str(source.path / CONFIG)
+        if source.model_file is not None:
+            _require_unchanged_weights(source, weights, adapter)
         streamer = weight_streamer(source.config, config_path, weight_budget, source.weights)
         if weights is not None:
             asked = manager().threads_of(made)
@@ -194,11 +198,13 @@ def load_model(
         choices = model_choices(source.config, config_path)
         settings = ReadSettings(adapted_config(source.config, added))
         with entered(choices):
-            module = model_factory(source.model_type)(settings, params)
+            module = _module(source, settings, params)
         if added is not None:
             require_adapted(params, added, source)
-    _tell(source, settings, params)
     elapsed = time.perf_counter() - started
+    if source.model_file is not None:
+        return LoadedModel(source, module, engine, elapsed, choices, streamer)
+    _tell(source, settings, params)
     return LoadedModel(source, module, engine, elapsed, choices, streamer, weights, params, added)
 
 
@@ -216,6 +222,26 @@ def _facts(
         "precision": str(precision),
         "adapter": "none" if adapter is None else adapter.digest,
     }
+
+
+def _module(source: ModelSource, settings: ReadSettings, params: Params) -> object:
+    """Return the model of a source: of its kind, or of its file of another format."""
+    if source.model_file is None:
+        return model_factory(source.model_type)(settings, params)
+    return source.model_file.build(settings, params)
+
+
+def _require_unchanged_weights(
+    source: ModelSource, weights: str | None, adapter: str | Path | None
+) -> None:
+    """Raise ModelError for an option that changes weights, whose layers an import does not name."""
+    for option, value in (("weights", weights), ("adapter", adapter)):
+        if value is not None:
+            raise ModelError(
+                f"`{option}` does not apply to {quoted(source.name)}, an imported model: its graph"
+                " does not say which weights are those of layers",
+                hint="take the checkpoint that it was exported from",
+            )
 
 
 def _with_precision(made: Backend, precision: Precision | None, quantized: bool) -> Backend:
@@ -239,7 +265,7 @@ def _source(path: str | Path | None) -> ModelSource:
     formats."""
     found = model_path(path)
     importer = importer_of(found) if os.path.isfile(found) else None
-    if importer is not None and not is_checkpoint(found):
+    if importer is not None and not is_model_file(found):
         raise ModelError(
             f"{quoted(str(found), 200)} is read by the importer `{importer}`: it is an imported"
             " model, without the parts of one of gptrs",
@@ -277,5 +303,5 @@ def _params(
     plan = None if found is None else TensorPlan(found, str(source.path / CONFIG))
     return Params(
         source.weights, backend=backend, origin=origin, streamer=streamer, adapter=adapter,
-        plan=plan,
+        plan=plan, dtype=dtypes.f32 if source.model_file is None else None,
     )  # fmt: skip

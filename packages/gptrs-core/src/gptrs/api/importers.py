@@ -9,7 +9,7 @@ classes `ImportedGraph` and `ConvertedGraph` have the common code of importers; 
 and `scalar` handle sizes and numbers; `clipped` shortens names from files in messages.
 
 `FileContents`, with a `FileValue` for each input and output, say what is in a file that may not be
-runnable.
+runnable. A `LanguageModelFile` is one that text is generated with.
 
 `share_array` and `take_array` exchange memory with other libraries without a copy. An exporter gets
 an `OutgoingModel` with `OutgoingTensor`s, and writes by `atomic_file` and `write_data`.

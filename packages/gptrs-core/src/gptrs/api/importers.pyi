@@ -16,6 +16,7 @@ from gptrs.plugins.converters import size_tensor as size_tensor
 from gptrs.plugins.exporters import FileContents as FileContents
 from gptrs.plugins.exporters import FileValue as FileValue
 from gptrs.plugins.exporters import ImportedModel as ImportedModel
+from gptrs.plugins.exporters import LanguageModelFile as LanguageModelFile
 from gptrs.plugins.exporters import ModelInput as ModelInput
 from gptrs.plugins.exporters import OutgoingModel as OutgoingModel
 from gptrs.plugins.exporters import named_arguments as named_arguments

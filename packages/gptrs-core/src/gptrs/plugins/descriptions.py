@@ -217,15 +217,19 @@ class ImporterPlugin(FormatPlugin, kw_only=True):
     gets a path and returns the `gptrs.api.importers.FileContents` of a file that need not be
     runnable, for `gptrs inspect`. `reference` is a third one, for `gptrs validate`: it gets a path
     and returns the name of the program that defines the format, and a function that runs the file
-    with it: arrays by name in and out.
+    with it: arrays by name in and out. `language_model` is a fourth one: it gets the path of a file
+    in the folder of a language model, beside its settings and its tokenizer, and returns a
+    `gptrs.api.importers.LanguageModelFile`.
     """
 
     contents: str | None = None
     reference: str | None = None
+    language_model: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, found in (("contents", self.contents), ("reference", self.reference)):
+        for name in ("contents", "reference", "language_model"):
+            found: object = getattr(self, name)
             if found is not None:
                 _require_match(self, name, found, _REFERENCE, '"module:callable"')
 

@@ -24,6 +24,8 @@ from gptrs.quoting import quoted
 
 if TYPE_CHECKING:
     from gptrs.backend.contract import Backend
+    from gptrs.checkpoint.param_source import ParamSource
+    from gptrs.checkpoint.params import Params
 
 
 # Importers: plugins that read models from files of other formats.
@@ -96,6 +98,36 @@ class ImportedModel(Protocol):
     def __call__(self, *arrays: object, **named: object) -> dict[str, np.ndarray]:
         """Return the outputs by name; UsageError for inputs that do not fit."""
         ...
+
+
+class LanguageModelFile(Protocol):
+    """A language model in a file of another format: its weights, and what makes a model of them."""
+
+    @property
+    def weights(self) -> ParamSource:
+        """The weights by the names in the file."""
+        ...
+
+    def build(self, settings: Mapping[str, object], params: Params) -> object:
+        """Return the model: an object with the class attribute `capabilities`.
+
+        `settings` are those of config.json, `params` have the types of `weights`.
+        """
+        ...
+
+
+def language_model_file(path: str | os.PathLike[str], importer: str) -> LanguageModelFile:
+    """Open a language model by the plugin `importer`, which has a `language_model`.
+
+    Errors of gptrs pass through; any other one is a PluginError that names the plugin.
+    """
+    plugins = manager()
+    reference = plugins.find(ImporterPlugin, importer).language_model
+    if reference is None:
+        raise UsageError(f"the importer `{importer}` reads no language models")
+    opens = plugins.imported(ImporterPlugin, importer, reference, require_callable)
+    with plugins.code_of(ImporterPlugin, importer, GptrsError):
+        return cast("LanguageModelFile", opens(Path(path)))
 
 
 class FileValue(Struct, frozen=True):

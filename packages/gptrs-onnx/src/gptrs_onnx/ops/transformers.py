@@ -243,11 +243,11 @@ def rotary_embedding(
         heads = _split_heads(x, x.shape[2] // width)
     if positions.rank == 1:
         positions = F.expand_dims(F.cast(positions, dtypes.si64) + F.arange(heads.shape[2]), 0)
-    turned = _rotated(heads, positions, cosines, sines, interleaved)
+    turned = rotated(heads, positions, cosines, sines, interleaved)
     return _joined_heads(turned) if x.rank == 3 else turned
 
 
-def _rotated(
+def rotated(
     x: Tensor, positions: Tensor, cosines: Tensor, sines: Tensor, interleaved: bool
 ) -> Tensor:
     """Return x [B, N, S, H] turned by the angles of positions [B or 1, S]; the rest of H stays."""
@@ -299,8 +299,8 @@ def group_query_attention(
     written after those of the past [B, K, L, H], and what is beyond is 0. `total` is the number of
     positions of the longest row.
     """
-    _refuse_settings(node, more)
-    parts = _grouped(node, query, key, value, num_heads, kv_num_heads)
+    refuse_settings(node, more)
+    parts = grouped_heads(node, query, key, value, num_heads, kv_num_heads)
     steps, (longest,) = parts.query.shape[2], total
     ends = F.cast(F.reshape(last, [-1]), dtypes.si64) + 1
     before = F.zeros(ends.shape, dtypes.si64) if steps == longest else ends - _size(steps)
@@ -357,12 +357,13 @@ def _turned_parts(
     if cosines is None or sines is None:
         node.malformed("turns by positions without cosines and sines")
     query, key = (
-        _rotated(each, angles, cosines, sines, interleaved) for each in (parts.query, parts.key)
+        rotated(each, angles, cosines, sines, interleaved) for each in (parts.query, parts.key)
     )
     return _Heads(query, key, parts.value)
 
 
-def _refuse_settings(node: Node, more: tuple[Tensor | None, ...]) -> None:
+def refuse_settings(node: Node, more: tuple[Tensor | None, ...]) -> None:
+    """Raise UnsupportedError for inputs and attributes of attention that are not converted."""
     names = ("k_scale", "v_scale", "q_norm_weight", "k_norm_weight", "query_seqlens")
     given = [name for name, each in zip(names, more, strict=False) if each is not None]
     if given:
@@ -372,7 +373,7 @@ def _refuse_settings(node: Node, more: tuple[Tensor | None, ...]) -> None:
             node.refuse(f"has the attribute `{name}`, which is not done")
 
 
-def _grouped(
+def grouped_heads(
     node: Node, query: Tensor, key: Tensor | None, value: Tensor | None, heads: int, groups: int
 ) -> _Heads:
     """Return query, key and value split into heads, out of one tensor if they are packed."""

@@ -13,12 +13,19 @@ from gptrs.checkpoint.formats.foreign_files import foreign_format
 from gptrs.errors import ModelError
 from gptrs.lazy_module import lazy_module
 from gptrs.quoting import did_you_mean, quoted
-from gptrs_runtime.sources.hf_directory import HfDirectory
+from gptrs_runtime.sources.hf_directory import WEIGHTS, HfDirectory
 from gptrs_runtime.sources.model_source import CONFIG, ModelSource
 
 if TYPE_CHECKING:
     from gptrs.checkpoint.formats import tensor_archive
-    from gptrs_runtime.sources import gguf_choice, gguf_model, hub, model_source, recommended
+    from gptrs_runtime.sources import (
+        gguf_choice,
+        gguf_model,
+        hub,
+        imported_folder,
+        model_source,
+        recommended,
+    )
 else:
     tensor_archive = lazy_module("gptrs.checkpoint.formats.tensor_archive")
     gguf_choice = lazy_module("gptrs_runtime.sources.gguf_choice")
@@ -26,13 +33,15 @@ else:
     model_source = lazy_module("gptrs_runtime.sources.model_source")
     hub = lazy_module("gptrs_runtime.sources.hub")
     recommended = lazy_module("gptrs_runtime.sources.recommended")
+    imported_folder = lazy_module("gptrs_runtime.sources.imported_folder")
 
 
 def find_model(name: str | os.PathLike[str]) -> ModelSource:
     """Open the model at a path or, if that does not exist, of a hub id.
 
-    The id is `ORG/NAME[@REVISION][:QUANTIZATION]`. A folder may also hold one GGUF model. Reads
-    the settings. ModelError says why there is no such model, or which file is missing or malformed.
+    The id is `ORG/NAME[@REVISION][:QUANTIZATION]`. A folder may also hold one GGUF model, or the
+    file of an importer, which may be named itself. Reads the settings. ModelError says why there is
+    no such model, or which file is missing or malformed.
     The hub is not asked for a name in an existing folder, unless it has a revision.
     """
     wanted = None if os.path.lexists(name) else hub.HubModel.parse(os.fspath(name))
@@ -42,26 +51,45 @@ def find_model(name: str | os.PathLike[str]) -> ModelSource:
         source = gguf_model.GgufModel.open(path) if path.is_file() else HfDirectory.open(path)
         source.name = wanted.name
         return source
-    start = _magic(name)
-    if start.startswith(gptrschk.GPTRSCHK):
-        return model_source.GptrschkModel.open(name)
-    if start.startswith(gptrschk.GGUF):
-        return gguf_model.GgufModel.open(name)
     if os.path.isfile(name):
-        raise _no_model(Path(name))
-    if os.path.isdir(name) and not os.path.lexists(os.path.join(name, CONFIG)):
+        return _in_file(Path(name))
+    if os.path.isdir(name):
+        return _in_folder(name)
+    _guess_short_name(os.fspath(name))
+    return HfDirectory.open(name)
+
+
+def _in_file(path: Path) -> ModelSource:
+    start = _magic(path)
+    if start.startswith(gptrschk.GPTRSCHK):
+        return model_source.GptrschkModel.open(path)
+    if start.startswith(gptrschk.GGUF):
+        return gguf_model.GgufModel.open(path)
+    if imported_folder.is_language_file(path):
+        return imported_folder.ImportedFolder(path)
+    raise _no_model(path)
+
+
+def _in_folder(name: str | os.PathLike[str]) -> ModelSource:
+    if not os.path.lexists(os.path.join(name, WEIGHTS)):
+        graph = imported_folder.language_file_in(name)
+        if graph is not None:
+            return imported_folder.ImportedFolder(graph)
+    if not os.path.lexists(os.path.join(name, CONFIG)):
         found = gguf_choice.variants(gguf_choice.files_below(name))
         if found:
             return gguf_model.GgufModel.open(Path(name, _only(found, Path(name))))
-    if not os.path.lexists(name):
-        shorts = [each.short for each in recommended.recommended()]
-        guess = did_you_mean(os.fspath(name).lower(), shorts)
-        if guess:
-            raise ModelError(
-                f"{quoted(str(name), 200)} does not exist",
-                hint=f"{guess}`gptrs models recommended` explains the short names",
-            )
     return HfDirectory.open(name)
+
+
+def _guess_short_name(name: str) -> None:
+    """Raise ModelError if a name that is no path is almost that of a recommended model."""
+    guess = did_you_mean(name.lower(), [each.short for each in recommended.recommended()])
+    if guess:
+        raise ModelError(
+            f"{quoted(name, 200)} does not exist",
+            hint=f"{guess}`gptrs models recommended` explains the short names",
+        )
 
 
 def _only(found: Sequence[gguf_choice.GgufVariant], folder: Path) -> str:
@@ -109,6 +137,11 @@ def _no_model(path: Path) -> ModelError:
 def is_checkpoint(path: str | os.PathLike[str]) -> bool:
     """Return whether the path is a regular file that begins like a `GPTRSCHK` or GGUF file."""
     return _magic(path).startswith((gptrschk.GPTRSCHK, gptrschk.GGUF))
+
+
+def is_model_file(path: str | os.PathLike[str]) -> bool:
+    """Return whether the path is a file that `find_model` opens, perhaps with files beside it."""
+    return is_checkpoint(path) or imported_folder.is_language_file(path)
 
 
 def _magic(path: str | os.PathLike[str]) -> bytes:

@@ -79,8 +79,7 @@ class HfDirectory(ModelSource):
         super().__init__(folder.path, folder.path.resolve().name)
         self._folder = folder
         self._timm: TimmFolder | None = None
-        config = read_whole(folder.require(CONFIG), MAX_SETTINGS_BYTES)
-        settings = parse_object(config, str(self.path / CONFIG), constants=True)
+        settings = self.read_settings(folder)
         self._scheme = scheme_of(settings, str(self.path / CONFIG))
         if self._scheme is not None:
             for key in (KEY, MLX_KEY):  # handled by the source of the weights, not by models
@@ -106,6 +105,11 @@ class HfDirectory(ModelSource):
         ModelError describes the fault of the path, or names the file that is missing or malformed.
         """
         return cls(ModelFolder(path), weighted=weighted)
+
+    def read_settings(self, folder: ModelFolder) -> dict[str, object]:
+        """Return the content of config.json; ModelError if it is missing or malformed."""
+        config = read_whole(folder.require(CONFIG), MAX_SETTINGS_BYTES)
+        return parse_object(config, str(self.path / CONFIG), constants=True)
 
     @override
     def has_file(self, name: str, subfolder: str = "") -> bool:

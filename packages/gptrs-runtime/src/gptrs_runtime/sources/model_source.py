@@ -17,6 +17,7 @@ from gptrs.checkpoint.files.open_file import is_plain
 from gptrs.checkpoint.formats.gptrschk import CheckpointSettings, GptrschkFile
 from gptrs.checkpoint.param_source import FileSource
 from gptrs.errors import CheckpointError, ModelError
+from gptrs.plugins.exporters import LanguageModelFile
 from gptrs.quoting import quoted, shown_value
 from gptrs.strict_json import parse_list, parse_object
 
@@ -51,6 +52,11 @@ class ModelSource(ABC):
     def weights(self) -> FileSource:
         """The tensors of the model, which are read when they are used."""
         return self.open_weights()
+
+    @property
+    def model_file(self) -> LanguageModelFile | None:
+        """The file of another format that the model is made of; None for a kind of gptrs."""
+        return None
 
     @abstractmethod
     def open_weights(self) -> FileSource:
