@@ -19,7 +19,7 @@ from gptrs.checkpoint.formats.tensor_archive import open_archive
 from gptrs.errors import ModelError, UnsupportedError
 from gptrs.nn import PagedTexts
 from gptrs_cli.main import main
-from support.onnx_decoders import CONTEXT, VOCAB, OrtLoop, decoder, folder
+from support.onnx_decoders import CONTEXT, VOCAB, OrtLoop, decoder, folder, in_four_bits
 
 CACHED = {
     "positions": {},
@@ -78,6 +78,15 @@ def test_generated_tokens_are_those_of_onnx_runtime(
     found = gptrs.generate_batch(model, prompts, max_tokens=24, temperature=0, ignore_eos=True)
     for prompt, each in zip(prompts, found, strict=True):
         assert list(each.token_ids) == OrtLoop(graph).greedy(prompt, 24)
+
+
+def test_weights_of_four_bits_are_read_as_quantized_ones(tmp_path: Path, backend: Backend) -> None:
+    graph = in_four_bits(decoder())
+    model = gptrs.load_model(folder(tmp_path, graph), backend=backend, precision="f32")
+    found = gptrs.generate(model, [5, 6, 7], max_tokens=24, temperature=0, ignore_eos=True)
+    assert list(found.token_ids) == OrtLoop(graph).greedy([5, 6, 7], 24)
+    described = [model.weights.quantized(name) for name in model.weights.names()]
+    assert {each.shape for each in described if each is not None} == {(VOCAB, 32)}
 
 
 def test_all_logits_of_texts_are_those_of_one_step(tmp_path: Path) -> None:

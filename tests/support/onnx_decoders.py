@@ -13,8 +13,9 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnx import TensorProto, helper
+from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
-VOCAB, WIDTH, HEADS, KV_HEADS, HEAD, LAYERS, CONTEXT = 2048, 24, 4, 2, 16, 2, 96
+VOCAB, WIDTH, HEADS, KV_HEADS, HEAD, LAYERS, CONTEXT = 2048, 32, 4, 2, 16, 2, 96
 FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
 
 
@@ -200,6 +201,13 @@ def decoder(*, merged: bool = False, **settings: object) -> onnx.ModelProto:
     graph = helper.make_graph(nodes, "decoder", given, outputs, g.weights)
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+def in_four_bits(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model whose products are `MatMulNBits`, as ONNX Runtime's quantizer writes them."""
+    made = MatMulNBitsQuantizer(model, block_size=32, is_symmetric=False, bits=4)
+    made.process()
+    return made.model.model
 
 
 def _branch(

@@ -20,6 +20,7 @@ from gptrs.api.models import Params, Tensor, tensor
 from gptrs.backend.weight_identity import WeightFile
 from gptrs.ir.specialize import lone_symbol
 from gptrs_onnx import ops
+from gptrs_onnx.block_weights import BlockSource, block_weights
 from gptrs_onnx.conversion import (
     Conversion,
     NeedsKnownError,
@@ -236,7 +237,8 @@ def weights_of(model: ir.Model, own: WeightFile | None) -> InitializerSource:
         for name, value in part.initializers.items()
         if value.const_value is not None and value.const_value.size > SMALL
     }
-    return InitializerSource(stored, own)
+    blocks = block_weights(model)
+    return BlockSource(stored, own, blocks) if blocks else InitializerSource(stored, own)
 
 
 def _outputs(conversion: Conversion, model: ir.Model) -> tuple[Tensor, ...]:

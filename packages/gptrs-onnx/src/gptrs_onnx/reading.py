@@ -240,6 +240,10 @@ class InitializerSource:
         """Return the names of all initializers."""
         return tuple(self._stored)
 
+    def has(self, name: str) -> bool:
+        """Return whether there is an initializer of that name."""
+        return name in self._stored
+
     def type_of(self, name: str) -> TensorType:
         """Return the element type and shape; CheckpointError if there is no such initializer."""
         return _type_of(name, self._tensor(name))
@@ -249,7 +253,7 @@ class InitializerSource:
         file = self._files.get(name)
         if file is not None:
             return file.identity_of(name)
-        type_ = self.type_of(name)
+        type_ = _type_of(name, self._tensor(name))
         place = repr(("inside", name, str(type_)))
         return None if self._own is None else WeightIdentity.of(place.encode(), self._own)
 
@@ -273,7 +277,7 @@ class InitializerSource:
 
     def _inner(self, name: str) -> np.ndarray:
         """Return the elements of an initializer that the message itself holds."""
-        wanted = self.type_of(name)
+        wanted = _type_of(name, self._tensor(name))
         found = stored_array(self._tensor(name), f"the initializer `{shown(name)}`")
         if found.shape != wanted.shape:
             raise CheckpointError(f"the initializer `{shown(name)}` is {found.shape}, not {wanted}")

@@ -16,6 +16,7 @@ from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_runtime.programs import is_program
+from gptrs_runtime.sources.imported_folder import named_file
 
 
 @command_options()
@@ -40,6 +41,7 @@ def inspect(
     checkpoint, only the headers of its files are read and checked.
     """
     options.check(as_json=settings.json)
+    path = named_file(path)
     importer = importer_of(path)
     if importer is not None:
         inspect_imported(path, importer, options, settings)

@@ -34,6 +34,7 @@ from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import Profile, RunTimings
 from gptrs_runtime.sources.gguf_model import GgufModel
 from gptrs_runtime.sources.hf_directory import HfDirectory
+from gptrs_runtime.sources.imported_folder import ImportedFolder
 
 if TYPE_CHECKING:
     from gptrs_cli.validate.torch_reference import TorchReference
@@ -212,7 +213,12 @@ def torch_reference(command: str) -> type[TorchReference]:
 
 
 def require_folder(model: LoadedModel) -> None:
-    """Raise ModelError if the model is neither a folder nor a GGUF file."""
+    """Raise ModelError if the model is neither a folder of weights nor a GGUF file."""
+    if isinstance(model.files, ImportedFolder):
+        raise ModelError(
+            f"{quoted(str(model.files.path), 200)} holds a model that transformers does not read",
+            hint=f"compare its file: `gptrs validate --model {model.files.file}`",
+        )
     if not isinstance(model.files, (HfDirectory, GgufModel)):
         raise ModelError(
             f"{quoted(str(model.files.path), 200)} is a file that transformers does not read",

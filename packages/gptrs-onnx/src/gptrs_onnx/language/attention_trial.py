@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
@@ -140,7 +140,7 @@ def _scale(
     products: list[np.ndarray] = []
     scores: list[np.ndarray] = []
     for head in range(keys.shape[0]):
-        weights = np.linalg.pinv(values[head].T) @ found[0, head]
+        weights = cast("np.ndarray", np.linalg.pinv(values[head].T) @ found[0, head])
         kept = weights > _LEAST  # the logarithm of a smaller one is mostly rounding
         if kept.sum() < 2:
             continue
@@ -169,7 +169,7 @@ def _attended(
     queries: np.ndarray, keys: np.ndarray, values: np.ndarray, scale: float, window: int | None
 ) -> np.ndarray:
     """Return attention [N, H, D] of the last N of L positions to keys and values [H, L, D]."""
-    tokens, length = len(queries), keys.shape[1]
+    tokens, length = len(queries), int(keys.shape[1])
     scores = np.einsum("nhd,hld->nhl", queries, keys) * scale
     ages = np.arange(length - tokens, length)[:, None] - np.arange(length)
     seen = np.logical_and(ages >= 0, ages < (length if window is None else window))

@@ -51,7 +51,9 @@ def matmul_n_bits(
         )
     if block_size < 1:
         node.malformed(f"has blocks of {block_size}")
-    if 0 in codes.shape:
+    if codes.dtype.is_float:  # a weight that was read as a quantized tensor
+        result = F.linear(x, F.cast(codes, x.dtype))
+    elif 0 in codes.shape:
         result = F.zeros([*x.shape[:-1], N], x.dtype)
     else:
         result = F.linear(x, _weight(codes, scales, zeros, groups, (N, K), bits, block_size, x))

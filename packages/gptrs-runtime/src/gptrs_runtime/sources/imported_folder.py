@@ -20,6 +20,7 @@ from gptrs.backend.weight_identity import WeightIdentity
 from gptrs.checkpoint.files.open_file import read_whole
 from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
 from gptrs.checkpoint.param_source import FileSource, IdentifyingSource, MappedSource, ParamSource
+from gptrs.checkpoint.quantized_tensor import Part, QuantizedSource, QuantizedTensor
 from gptrs.errors import ModelError
 from gptrs.ir.tensor_type import TensorType
 from gptrs.plugins.descriptions import ImporterPlugin
@@ -100,6 +101,12 @@ def language_file_in(folder: str | os.PathLike[str]) -> Path | None:
     return None
 
 
+def named_file(path: Path) -> Path:
+    """Return the file of the language model if a path is the folder of one; else the path."""
+    found = language_file_in(path) if path.is_dir() else None
+    return path if found is None else found
+
+
 def _named_in_settings(folder: Path) -> str | None:
     """Return the file that a genai_config.json names."""
     if not (folder / GENAI_CONFIG).is_file():
@@ -169,7 +176,10 @@ class ImportedFolder(HfDirectory):
 
     @override
     def open_weights(self) -> FileSource:
-        return ImportedWeights(self.model_file.weights, str(self.file))
+        found = self.model_file.weights
+        if isinstance(found, QuantizedSource):
+            return _QuantizedWeights(found, found, str(self.file))
+        return ImportedWeights(found, str(self.file))
 
     @override
     def file_names(self) -> Sequence[str]:
@@ -221,6 +231,26 @@ class ImportedWeights(FileSource):
     @override
     def read_slice(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
         return self.view(name)[index]
+
+
+class _QuantizedWeights(ImportedWeights):
+    """Imported weights with quantized ones among them."""
+
+    def __init__(self, stored: ParamSource, quantized: QuantizedSource, origin: str) -> None:
+        super().__init__(stored, origin)
+        self._quantized = quantized
+
+    def quantized(self, name: str) -> QuantizedTensor | None:
+        """Return how a tensor is quantized, None if it is not."""
+        return self._quantized.quantized(name)
+
+    def load_part(self, name: str, part: Part) -> np.ndarray:
+        """Return a part of a quantized tensor."""
+        return self._quantized.load_part(name, part)
+
+    def identity_of_part(self, name: str, part: Part) -> WeightIdentity | None:
+        """Return the identity of the part; None if unknown."""
+        return self._quantized.identity_of_part(name, part)
 
 
 def _no_file(name: str, origin: str) -> MappedTensors:
