@@ -89,6 +89,17 @@ def test_weights_of_four_bits_are_read_as_quantized_ones(tmp_path: Path, backend
     assert {each.shape for each in described if each is not None} == {(VOCAB, 32)}
 
 
+def test_a_decoder_in_two_files_reads_prompts_with_the_first(tmp_path: Path) -> None:
+    graph = decoder(tilted=True)
+    folder(tmp_path, decoder(tilted=True, first=True), "decoder_model.onnx")
+    later = decoder(tilted=True)
+    later.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 1  # tokens of a step
+    folder(tmp_path, later, "decoder_with_past_model.onnx")
+    model = gptrs.load_model(tmp_path, backend="ref")
+    found = gptrs.generate(model, [5, 6, 7], max_tokens=12, temperature=0, ignore_eos=True)
+    assert list(found.token_ids) == OrtLoop(graph).greedy([5, 6, 7], 12)
+
+
 def test_all_logits_of_texts_are_those_of_one_step(tmp_path: Path) -> None:
     graph = decoder(window=7)
     model = gptrs.load_model(folder(tmp_path, graph), backend="ref")

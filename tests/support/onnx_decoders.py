@@ -163,10 +163,11 @@ def _body(
     g("MatMul", x, g.weight(WIDTH, VOCAB), name="logits")
 
 
-def decoder(*, merged: bool = False, **settings: object) -> onnx.ModelProto:
+def decoder(*, merged: bool = False, first: bool = False, **settings: object) -> onnx.ModelProto:
     """Return a decoder with its past as inputs and outputs; see `_body` for `settings`.
 
-    `merged`: the nodes lie in both branches of an `If` on `use_cache_branch`.
+    `merged`: the nodes lie in both branches of an `If` on `use_cache_branch`. `first`: it has no
+    inputs for a past, which is empty.
     """
     g = Graph()
     _body(g, **settings)  # pyright: ignore[reportArgumentType]
@@ -176,6 +177,12 @@ def decoder(*, merged: bool = False, **settings: object) -> onnx.ModelProto:
     if settings.get("counted") or settings.get("grouped"):
         del inputs["position_ids"]
     given = [helper.make_tensor_value_info(name, INT, shape) for name, shape in inputs.items()]
+    if first:
+        empty = np.zeros((1, KV_HEADS, 0, HEAD), np.float32)
+        g.weights += [
+            onnx.numpy_helper.from_array(empty, f"past_key_values.{name}") for name in names
+        ]
+        carried = {}
     given += [
         helper.make_tensor_value_info(f"past_key_values.{name}", FLOAT, shape)
         for name, shape in carried.items()

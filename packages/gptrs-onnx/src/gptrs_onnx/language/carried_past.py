@@ -34,15 +34,19 @@ class CarriedPast:
     """Steps of `graph` whose keys and values lie in pages between them.
 
     The past of a text is copied out of its pages before each of its steps, and the graph copies it
-    once more: the cost of a token grows with the text faster than attention's does.
+    once more: the cost of a token grows with the text faster than attention's does. The graph
+    `first`, if there is one, runs the steps without a past.
     """
 
-    def __init__(self, decoder: DecoderGraph, graph: OnnxModel) -> None:
+    def __init__(
+        self, decoder: DecoderGraph, graph: OnnxModel, first: OnnxModel | None = None
+    ) -> None:
         self._decoder = decoder
         self._graph = graph
+        self._first = graph if first is None else first
         self._of_part = {(each.layer, each.part): each for each in decoder.carried}
-        self._is_single = BRANCH in graph.inputs
-        """Whether a step after the first one takes one token: merged decoders were traced so."""
+        self._is_single = BRANCH in graph.inputs or first is not None
+        """Whether a step after the first one takes one token: such decoders were traced so."""
 
     def forward(self, tokens: np.ndarray) -> np.ndarray:
         """Return the logits f32 [B, T, V] of texts si64 [B, T]."""
@@ -128,12 +132,14 @@ class CarriedPast:
             SEGMENTS: np.zeros((batch, count), np.int64),
             BRANCH: np.array([past > 0]),
         }
-        given = {
-            name: made[name].astype(slot.dtype.numpy, copy=False)
-            for name, slot in self._graph.inputs.items()
-            if name in made
-        }
-        return self._graph(**given, **carried)
+        graph = self._graph if past else self._first
+        made |= carried
+        return graph(
+            **{
+                name: made[name].astype(slot.dtype.numpy, copy=False)
+                for name, slot in graph.inputs.items()
+            }
+        )
 
 
 def _rows(present: np.ndarray, past: int, count: int) -> Tensor:

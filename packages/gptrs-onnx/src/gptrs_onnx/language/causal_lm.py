@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from typing_extensions import Unpack, override
@@ -23,11 +25,13 @@ from gptrs_onnx.language.carried_past import CarriedPast
 from gptrs_onnx.language.decoder_graph import DecoderGraph, decoder_graph
 from gptrs_onnx.language.graph_parts import GraphParts, graph_parts
 from gptrs_onnx.language.trials import UnrecognizedError
-from gptrs_onnx.model import OnnxModel, weights_of
+from gptrs_onnx.model import OnnxModel, load, weights_of
 from gptrs_onnx.node import as_tensor, shown
 from gptrs_onnx.onnx_ir import ir
 from gptrs_onnx.reading import read_model
 
+_WITH_PAST: Final = "_with_past"
+"""Distinguishes the name of a file with a past from the one for the first step."""
 _LOG = logging.getLogger("gptrs")
 
 
@@ -41,11 +45,18 @@ class OnnxCausalLM(CausalLMModule):
 
     capabilities = frozenset({"causal_lm"})
 
-    def __init__(self, decoder: DecoderGraph, graph: OnnxModel, params: Params) -> None:
+    def __init__(
+        self,
+        decoder: DecoderGraph,
+        graph: OnnxModel,
+        params: Params,
+        first: Callable[[], OnnxModel | None],
+    ) -> None:
         super().__init__(decoder.context_length, decoder.vocab_size)
         self._decoder = decoder
         self._graph = graph
         self._params = params
+        self._first = first
         self._parts: GraphParts = graph_parts(decoder)
         self._findings: dict[int, Findings] = {}
         self._carried: CarriedPast | None = None
@@ -94,7 +105,7 @@ class OnnxCausalLM(CausalLMModule):
             shown(self._graph.name),
             reason,
         )
-        self._carried = CarriedPast(self._decoder, self._graph)
+        self._carried = CarriedPast(self._decoder, self._graph, self._first())
 
     @override
     def states(self, step: RaggedStep[Tensor], caches: Sequence[LayerCache]) -> Iterator[Tensor]:
@@ -147,6 +158,7 @@ class DecoderFile:
 
     def __init__(self, path: Path) -> None:
         self._origin = str(path)
+        self._first = path.with_name(path.name.replace(_WITH_PAST, ""))
         self._model, own = read_model(path)
         self.weights = weights_of(self._model, own)
 
@@ -154,7 +166,12 @@ class DecoderFile:
         """Return the model for the settings of its config.json; errors as `decoder_graph`."""
         decoder = decoder_graph(self._model, settings, self._origin)
         graph = OnnxModel(self._model, params.backend, self._origin, opened=(self.weights, params))
-        return OnnxCausalLM(decoder, graph, params)
+        return OnnxCausalLM(decoder, graph, params, partial(self._without_past, params.backend))
+
+    def _without_past(self, backend: Backend) -> OnnxModel | None:
+        """Return the other file of a decoder in two: older exporters trace it with one token."""
+        is_other = str(self._first) != self._origin and self._first.is_file()
+        return load(self._first, backend) if is_other else None
 
 
 def open_file(path: Path) -> DecoderFile:
