@@ -10,16 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("onnx", reason="these tests write ONNX models")
+onnx = pytest.importorskip("onnx", reason="these tests write ONNX models")
 pytest.importorskip("onnxruntime", reason="ONNX Runtime is what they compare with")
 
-import gptrs
-from gptrs.api.backends import Backend
-from gptrs.checkpoint.formats.tensor_archive import open_archive
-from gptrs.errors import ModelError, UnsupportedError
-from gptrs.nn import PagedTexts
-from gptrs_cli.main import main
-from support.onnx_decoders import CONTEXT, VOCAB, OrtLoop, decoder, folder, in_four_bits
+import gptrs  # noqa: E402
+from gptrs.api.backends import Backend  # noqa: E402
+from gptrs.checkpoint.formats.tensor_archive import open_archive  # noqa: E402
+from gptrs.errors import CheckpointError, ModelError, UnsupportedError  # noqa: E402
+from gptrs.nn import PagedTexts  # noqa: E402
+from gptrs_cli.main import main  # noqa: E402
+from gptrs_runtime.content_digest import weights_digest  # noqa: E402
+from support.onnx_decoders import CONTEXT, VOCAB, OrtLoop, decoder, folder, in_four_bits  # noqa: E402
 
 CACHED = {
     "positions": {},
@@ -146,6 +147,28 @@ def test_weights_of_a_graph_are_written_by_their_names(tmp_path: Path) -> None:
         assert set(archive.names()) == set(stored)
         for name, each in stored.items():
             np.testing.assert_array_equal(archive.read(name), each.numpy())
+
+
+def test_prompts_are_kept_apart_for_graphs_with_other_weights(tmp_path: Path) -> None:
+    other = decoder()
+    other.graph.initializer[0].raw_data = bytes(len(other.graph.initializer[0].raw_data))
+    found = [
+        weights_digest(gptrs.load_model(folder(tmp_path / name, graph), backend="ref").weights)
+        for name, graph in (("a", decoder()), ("b", other), ("c", decoder()))
+    ]
+    assert found[0] == found[2] != found[1]
+
+
+def test_a_file_that_changes_under_a_model_is_noticed(tmp_path: Path) -> None:
+    at = folder(tmp_path, decoder())
+    graph = onnx.load(at / "model.onnx")
+    onnx.save(graph, at / "model.onnx", save_as_external_data=True, location="model.onnx.data")
+    model = gptrs.load_model(at, backend="ref")
+    assert gptrs.generate(model, [5, 6], max_tokens=2, temperature=0).token_ids
+    data = at / "model.onnx.data"
+    data.write_bytes(bytes(data.stat().st_size))
+    with pytest.raises(CheckpointError, match="changed"):
+        gptrs.generate(model, [5, 6], max_tokens=2, temperature=0)
 
 
 def test_what_is_no_language_model_is_refused_with_a_reason(tmp_path: Path) -> None:

@@ -240,6 +240,11 @@ class InitializerSource:
         """Return the names of all initializers."""
         return tuple(self._stored)
 
+    def require_unchanged(self) -> None:
+        """CheckpointError if a file with external data was cut or written to."""
+        for file in dict.fromkeys(self._files.values()):
+            file.require_unchanged()
+
     def has(self, name: str) -> bool:
         """Return whether there is an initializer of that name."""
         return name in self._stored

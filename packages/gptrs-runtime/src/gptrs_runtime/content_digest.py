@@ -78,7 +78,7 @@ def _files(weights: ParamSource) -> Sequence[WeightFile] | None:
 
     Another change could leave a file that was just changed with the same times.
     """
-    if not isinstance(weights, FileSource):
+    if not isinstance(weights, FileSource) or not weights.files:
         return None
     found = [file.stamp for file in weights.open_files()]
     known = [file for file in found if file is not None]

@@ -68,6 +68,15 @@ class MappedSource(Protocol):
 
 
 @runtime_checkable
+class WatchedSource(Protocol):
+    """A source that knows whether its files are those that it opened."""
+
+    def require_unchanged(self) -> None:
+        """CheckpointError if an opened file was cut or written to."""
+        ...
+
+
+@runtime_checkable
 class PartialSource(Protocol):
     """A source that reads parts of tensors."""
 

@@ -19,7 +19,13 @@ from typing_extensions import override
 from gptrs.backend.weight_identity import WeightIdentity
 from gptrs.checkpoint.files.open_file import read_whole
 from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
-from gptrs.checkpoint.param_source import FileSource, IdentifyingSource, MappedSource, ParamSource
+from gptrs.checkpoint.param_source import (
+    FileSource,
+    IdentifyingSource,
+    MappedSource,
+    ParamSource,
+    WatchedSource,
+)
 from gptrs.checkpoint.quantized_tensor import Part, QuantizedSource, QuantizedTensor
 from gptrs.errors import ModelError
 from gptrs.ir.tensor_type import TensorType
@@ -193,10 +199,17 @@ class ImportedWeights(FileSource):
     def __init__(self, stored: ParamSource, origin: str) -> None:
         super().__init__({}, lambda name: _no_file(name, origin), origin)
         self._stored = stored
+        # Asked once: it is looked at around each step.
+        self._watched = stored if isinstance(stored, WatchedSource) else None
 
     @override
     def __repr__(self) -> str:
         return f"<ImportedWeights {self.origin}: {len(self.names())} tensors>"
+
+    @override
+    def require_unchanged(self) -> None:
+        if self._watched is not None:
+            self._watched.require_unchanged()
 
     @override
     def names(self) -> Sequence[str]:
