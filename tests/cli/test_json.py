@@ -38,6 +38,8 @@ CASES = {
     "trace": ("trace", *IDS, "--logit-lens", 2, "--module", "h.0"),
     "trace.modules": ("trace", "--modules"),
     "docs": ("docs", "kv_cache"),
+    "bisect": ("bisect", "p.ptir", "ref", "ref:optimizer=off", "--random-seed", 1),
+    "replay": ("replay", "p.ptir", "--random-seed", 1),
     "embed": ("embed", "--text", "a", "--text", "b", "--similarity"),
     "classify": ("classify", "--model", "nli", "--text", "a", "--pair", "the cat"),
     "rank": ("rank", "--model", "ranker", "--query", "a", "--text", "b", "--text", "the cat"),

@@ -32,6 +32,7 @@ HELP_GROUPS = {
     ),
     "Models and programs": ("models", "list", "inspect", "convert", "quantize", "run"),
     "Measure and check": ("bench", "perplexity", "validate", "cache", "doctor", "docs"),
+    "Look for faults": ("bisect", "replay"),
     "Write plugins": ("conformance", "plugins"),
 }
 _OF_PACKAGES = {

@@ -7,14 +7,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from msgspec import UNSET, Struct, UnsetType
 
+from gptrs.ir.tensor_type import TensorType
 from gptrs_observe.attribution import LensToken
 from gptrs_observe.compare.agreement import Agreement as Errors
 from gptrs_observe.compare.agreement import StateSummary
 from gptrs_observe.measure.serving_load import LoadFigures, Spread
 from gptrs_observe.measure.step_work import Row
-from gptrs_observe.programs.report import DeclinedRewrite, NamedType
+from gptrs_observe.programs.report import (
+    MAX_JSON_ELEMENTS,
+    DeclinedRewrite,
+    NamedType,
+    json_values,
+)
 from gptrs_runtime.results import Inputs, Number, OfModel, Profile, Result, RunTimings
 
 
@@ -64,6 +71,13 @@ class ProgramResult(Struct, frozen=True, kw_only=True):
     shape: list[int]
     values: Any = UNSET
     """A nested list, of at most 64 elements; a complex number is the list of its parts."""
+
+
+def program_result(name: str, array: np.ndarray) -> ProgramResult:
+    """Return a result or a value, with its elements if they are few."""
+    dtype = TensorType.of(array).dtype.name
+    values = json_values(array) if array.size <= MAX_JSON_ELEMENTS else UNSET
+    return ProgramResult(name=name, dtype=dtype, shape=list(array.shape), values=values)
 
 
 class Run(Result, frozen=True, kw_only=True, tag="gptrs.run/1"):

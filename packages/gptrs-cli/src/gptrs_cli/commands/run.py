@@ -10,16 +10,17 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from msgspec import UNSET, Struct, field
+from msgspec import Struct
 
 from gptrs import use_backend
 from gptrs.api import UsageError
 from gptrs.api.importers import ImportedModel
 from gptrs.api.models import tensor
-from gptrs.api.programs import Program, run_program
+from gptrs.api.programs import run_program
 from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
 from gptrs.plugins.exporters import import_model, importer_of
 from gptrs.quoting import quoted
+from gptrs_cli.dumped_programs import ProgramInputs, read_case
 from gptrs_cli.loading import chosen_backend, observed, profile_of
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
@@ -30,16 +31,11 @@ from gptrs_cli.terminal.failures import Waiting
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import compilation_shown
 from gptrs_cli.terminal.streams import note, note_below, printable
-from gptrs_observe.programs.report import MAX_JSON_ELEMENTS, json_values, result_types, shown_values
-from gptrs_observe.results import ProgramResult, Run
+from gptrs_observe.programs.report import result_types, shown_values
+from gptrs_observe.results import Run, program_result
 from gptrs_runtime.imported.batch import made_up, named_sizes, sizes_of
 from gptrs_runtime.programs import (
     InputFiles,
-    parse_sizes,
-    random_inputs,
-    read_program,
-    require_complete,
-    with_sizes,
 )
 from gptrs_runtime.results import Profile
 
@@ -75,37 +71,6 @@ def inputs_of(
 
 def _listed(model: ImportedModel) -> str:
     return ", ".join(f"`{each}`" for each in model.inputs.values()) or "nothing"
-
-
-class ProgramInputs(Struct, frozen=True):
-    """The inputs of a program, from files or random, and the sizes of its symbolic dims."""
-
-    inputs: Annotated[
-        list[Path],
-        option(
-            "--input",
-            "Tensors by the names of the parameters: .safetensors, .npz, .gptrsten, or NAME.npy"
-            " with one of them; can be repeated.",
-            metavar="FILE",
-        ),
-    ] = field(default_factory=list[Path])
-    random_seed: Annotated[
-        int | None,
-        option(
-            "--random-seed",
-            "Draw the inputs that no file has at random, with this seed.",
-            metavar="N",
-        ),
-    ] = None
-    symbols: Annotated[
-        list[str],
-        option(
-            "--symbol",
-            "The size of a symbolic dim, by `?N` or its name; inputs from files set it, too. Can "
-            "be repeated.",
-            metavar="N=SIZE",
-        ),
-    ] = field(default_factory=list[str])
 
 
 app = Application(add_completion=False)
@@ -167,7 +132,6 @@ def run(
 
 def _run_file(program: Path, inputs: ProgramInputs, out: Path | None, settings: Settings) -> None:
     importer = importer_of(program)
-    sizes = {} if importer else parse_sizes(inputs.symbols)
     if settings.overrides and importer is None:
         note("a program is made of ops, which overrides of functionals do not change")
     with observed(settings) as profile:
@@ -175,7 +139,7 @@ def _run_file(program: Path, inputs: ProgramInputs, out: Path | None, settings: 
             require_writable(out)
         with Waiting(f"reading `{program}`") as waiting:
             if importer is None:
-                done = _run_program(program, inputs, sizes, settings, waiting)
+                done = _run_program(program, inputs, settings, waiting)
             else:
                 done = _run_model(program, importer, inputs, settings, waiting)
             if out is not None:
@@ -200,14 +164,10 @@ class _Done(Struct, frozen=True):
     seconds: float
 
 
-def _run_program(
-    path: Path,
-    inputs: ProgramInputs,
-    sizes: dict[int, int],
-    settings: Settings,
-    waiting: Waiting,
-) -> _Done:
-    loaded, arrays = _read(path, inputs, sizes, waiting)
+def _run_program(path: Path, inputs: ProgramInputs, settings: Settings, waiting: Waiting) -> _Done:
+    waiting.now("reading the inputs")
+    case = read_case(path, inputs)
+    loaded, arrays = case.program, case.arrays
     backend = chosen_backend(settings)
     waiting.now(f"running on {backend.name}")
     started = time.perf_counter()
@@ -236,24 +196,6 @@ def _run_model(
     return _Done(results, types, backend.name, seconds)
 
 
-def _read(
-    path: Path, inputs: ProgramInputs, sizes: dict[int, int], waiting: Waiting
-) -> tuple[Program, dict[str, np.ndarray]]:
-    """Return the program in the file, with sizes for its symbols, and its inputs by name."""
-    program = read_program(path)
-    waiting.now("reading the inputs")
-    with InputFiles(tuple(inputs.inputs)) as files:
-        files.require_known(program)
-        types = files.types()
-        if inputs.random_seed is None:
-            require_complete(program, types)
-        program = with_sizes(program, sizes, types)
-        arrays = files.read(program)
-    if inputs.random_seed is not None:
-        arrays |= random_inputs(program, inputs.random_seed, arrays)
-    return program, arrays
-
-
 def _print(done: _Done) -> None:
     for name, array in done.results.items():
         print(f"{printable(name)}: {done.types[name]}")
@@ -262,13 +204,5 @@ def _print(done: _Done) -> None:
 
 
 def _told(done: _Done, profile: Profile) -> Run:
-    results = [
-        ProgramResult(
-            name=name,
-            dtype=done.types[name].partition("[")[0],
-            shape=list(array.shape),
-            values=json_values(array) if array.size <= MAX_JSON_ELEMENTS else UNSET,
-        )
-        for name, array in done.results.items()
-    ]
+    results = [program_result(name, array) for name, array in done.results.items()]
     return Run(backend=done.backend, results=results, seconds=done.seconds, profile=profile)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.backend.contract import Backend
 from gptrs.capture.backend_calls import blamed, compiled, to_host
@@ -27,16 +28,18 @@ def optimize(
     parameters: Sequence[bool] | None,
     share: bool,
     observe: Callable[[PassRun], None] | None,
+    without: frozenset[str] = frozenset(),
 ) -> Split:
     """Run the pipeline for `backend` on `program`.
 
     Computations that depend only on `parameters` (one flag per input) are split off, unless it is
     None. With `share`, a backend that accepts functions gets those called several times; all others
-    are inlined. `observe` is called after every pass.
+    are inlined. `observe` is called after every pass. Passes named in `without` are left out.
     """
     for_backend = _ForBackend(backend)
     shares = share and backend.shares_functions
-    pipeline = for_backend.pipeline(Inlining(for_backend.claim, share=shares), observe)
+    inlining = Inlining(for_backend.claim, share=shares)
+    pipeline = replace(for_backend.pipeline(inlining, observe), without=without)
     canonical = pipeline.before_folding(program)
     if parameters is None:
         split = Split(canonical, tuple(range(len(canonical.main.body.params))))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import cast
 
@@ -86,6 +86,16 @@ def print_function(function: Function) -> str:
 def print_region(region: Region) -> str:
     """Return the text of a region on its own: equal texts mean equal regions, bit for bit."""
     return "\n".join(_Printer("a region").block("region", region, ""))
+
+
+def print_instruction(instruction: Instruction, names: Mapping[Value, str]) -> str:
+    """Return the line of an instruction with these names of values; `{...}` stands for regions."""
+    op = instruction.op
+    operands = _listed([names[value] for value in instruction.operands])
+    regions = "{...}" if instruction.regions else ""
+    before = " ".join(filter(None, [op.name, operands, _print_attributes(op), regions]))
+    results = _listed([names[value] for value in instruction.results])
+    return f"{results} = {before} : {_print_types([each.type for each in instruction.results])}"
 
 
 class _Printer:

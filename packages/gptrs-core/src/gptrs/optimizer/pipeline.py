@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.errors import ProgramError, UsageError
 from gptrs.ir import verify as verify_program
@@ -193,6 +194,8 @@ class Pipeline(Struct, frozen=True):
     """Whether the program is checked after every pass."""
     observe: Observer | None = None
     """Called after every pass."""
+    without: frozenset[str] = frozenset()
+    """Names of passes and foldings to leave out, to find the one that is to blame for a result."""
 
     def before_folding(self, program: Program) -> Program:
         """Return `program` in canonical form and legalized for the backend."""
@@ -223,8 +226,20 @@ class Pipeline(Struct, frozen=True):
 
     def _run(self, program: Program, *stages: Stage) -> Program:
         for stage in stages:
+            if self.without:
+                kept = tuple(_kept(each, self.without) for each in stage.passes)
+                passes = tuple(each for each in kept if each.name not in self.without)
+                stage = replace(stage, passes=passes)
             program = stage.run(program, verify=self.verify, observe=self.observe)
         return program
+
+
+def _kept(pass_: Pass, without: frozenset[str]) -> Pass:
+    """Return a pass that several foldings make up, without the rewrites of some of them."""
+    if pass_ is not CANONICALIZATION and pass_ is not SPECIALIZATION:
+        return pass_
+    foldings = FOLDINGS if pass_ is CANONICALIZATION else (*FOLDINGS, *SPECIALIZATIONS)
+    return _together(pass_.name, tuple(each for each in foldings if each.name not in without))
 
 
 def optimize(

@@ -1,0 +1,109 @@
+"""Programs with their inputs for `gptrs replay` and `gptrs bisect`: files, or parts of a dump."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Final
+
+import numpy as np
+from msgspec import Struct, field
+
+from gptrs.api.programs import Program
+from gptrs.errors import UsageError
+from gptrs.quoting import quoted
+from gptrs_cli.options.declare import option
+from gptrs_observe.dump import MARKER
+from gptrs_runtime.programs import (
+    InputFiles,
+    parse_sizes,
+    random_inputs,
+    read_program,
+    require_complete,
+    with_sizes,
+)
+
+_PROGRAM: Final = "program.ptir"
+_INPUTS: Final = "inputs.gptrsten"
+
+
+class ProgramInputs(Struct, frozen=True):
+    """The inputs of a program, from files or random, and the sizes of its symbolic dims."""
+
+    inputs: Annotated[
+        list[Path],
+        option(
+            "--input",
+            "Tensors by the names of the parameters: .safetensors, .npz, .gptrsten, or NAME.npy"
+            " with one of them; can be repeated.",
+            metavar="FILE",
+        ),
+    ] = field(default_factory=list[Path])
+    random_seed: Annotated[
+        int | None,
+        option(
+            "--random-seed",
+            "Draw the inputs that no file has at random, with this seed.",
+            metavar="N",
+        ),
+    ] = None
+    symbols: Annotated[
+        list[str],
+        option(
+            "--symbol",
+            "The size of a symbolic dim, by `?N` or its name; inputs from files set it, too. Can "
+            "be repeated.",
+            metavar="N=SIZE",
+        ),
+    ] = field(default_factory=list[str])
+
+
+class Case(Struct, frozen=True):
+    """A program whose sizes are known, and an array for each of its parameters."""
+
+    path: Path
+    program: Program
+    arrays: Mapping[str, np.ndarray]
+
+
+def cases(path: Path, inputs: ProgramInputs) -> Iterator[Case]:
+    """Yield the program in a file, or those of a dump that have the inputs of a run.
+
+    A dump is the folder of one program, or a whole one. UsageError for a dump without inputs.
+    """
+    if not path.is_dir():
+        yield read_case(path, inputs)
+        return
+    folders = sorted(path.glob("program-*")) if (path / MARKER).exists() else [path]
+    usable = [each for each in folders if (each / _INPUTS).exists() and (each / _PROGRAM).exists()]
+    if not usable:
+        shown = quoted(str(path), 200)
+        if not any((each / _PROGRAM).exists() for each in folders):
+            raise UsageError(
+                f"{shown} is no dump of programs", hint="--dump-dir DIR --dump-inputs writes one"
+            )
+        if not inputs.inputs and inputs.random_seed is None:
+            raise UsageError(
+                f"{shown} has no inputs of its programs",
+                hint="--dump-inputs writes them; or give --input FILE, or --random-seed N",
+            )
+        usable = [each for each in folders if (each / _PROGRAM).exists()]
+    for folder in usable:
+        yield read_case(folder / _PROGRAM, inputs, folder / _INPUTS)
+
+
+def read_case(path: Path, inputs: ProgramInputs, more: Path | None = None) -> Case:
+    """Return the program in a file, with sizes for its symbols, and its inputs by name."""
+    sizes = parse_sizes(inputs.symbols)
+    program = read_program(path)
+    files = [*inputs.inputs, *([more] if more is not None and more.exists() else [])]
+    with InputFiles(files) as opened:
+        opened.require_known(program)
+        types = opened.types()
+        if inputs.random_seed is None:
+            require_complete(program, types)
+        program = with_sizes(program, sizes, types)
+        arrays = opened.read(program)
+    if inputs.random_seed is not None:
+        arrays |= random_inputs(program, inputs.random_seed, arrays)
+    return Case(path, program, arrays)

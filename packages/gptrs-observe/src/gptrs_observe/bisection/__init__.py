@@ -1,0 +1,1 @@
+"""Finds the instructions that two ways of running a program disagree about."""

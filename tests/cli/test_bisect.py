@@ -1,0 +1,272 @@
+"""Planted faults of optimizers, kernels and backends: `gptrs bisect` finds and shrinks each."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import signal
+import sys
+
+import numpy as np
+import pytest
+
+import gptrs
+from gptrs import functionals as F
+from gptrs.errors import UsageError
+from gptrs.ir import parse_program, print_program
+from gptrs.ir.ops.elementwise import Add, Div, Exp, Expm1, Maximum, Minimum, Mul, Sqrt, Sub, Tanh
+from gptrs.ir.program import Function, Instruction, Program, Region
+from gptrs_cli.dumped_programs import ProgramInputs, cases
+from gptrs_observe.bisection.replay import Replay
+from gptrs_observe.bisection.search import Search, TrustedSide
+from gptrs_observe.bisection.sides import Here, SideError, side
+
+MOST = 3
+"""Instructions that a shrunk program may have."""
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory):
+    """A dump with the inputs of a block with attention: its operands are all arguments."""
+    rng = np.random.default_rng(0)
+
+    def array(*shape):
+        return gptrs.tensor(rng.standard_normal(shape, np.float32))
+
+    @gptrs.jit
+    def block(x, gain, shift, project, widen, narrow):
+        y = F.layer_norm(x, gain, shift)
+        q, k, v = (y @ part for part in F.split(project, 3, axis=1))
+        weights = F.softmax(q @ F.transpose(k, (1, 0)) * 0.25)
+        x = x + weights @ v
+        y = F.gelu(x @ widen) @ narrow
+        return F.tanh(F.maximum(x + y, 0.5) / F.sqrt(F.abs(x) + 1.0)) - F.exp(F.minimum(y, 0.0))
+
+    folder = tmp_path_factory.mktemp("bisect") / "dump"
+    with gptrs.use_backend(gptrs.get_backend("ref")), gptrs.dumping(folder, inputs=True):
+        block(
+            array(6, 16), array(16), array(16), array(16, 48), array(16, 32), array(32, 16)
+        ).numpy()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def case(dump):
+    (found,) = cases(dump, ProgramInputs())
+    return found
+
+
+class Wrong:
+    """A pass that exchanges ops of `@main`: the fault of an optimizer."""
+
+    name = "wrong"
+
+    def __init__(self, exchanged, new):
+        self._exchanged, self._new = exchanged, new
+
+    def apply(self, program: Program) -> Program:
+        body = program.main.body
+        made = tuple(self._instruction(each) for each in body.instructions)
+        if made == body.instructions:
+            return program
+        others = tuple(each for each in program.functions if each.name != "main")
+        main = Function("main", Region(body.params, made, body.results))
+        return Program((*others, main))
+
+    def _instruction(self, made: Instruction) -> Instruction:
+        if not self._exchanged(made):
+            return made
+        if self._new is None:
+            return Instruction(made.op, made.operands[::-1], made.results, made.regions)
+        return Instruction(self._new(made.op), made.operands, made.results, made.regions)
+
+
+def named(name):
+    return lambda made: made.op.name == name
+
+
+def of_kind(kind):
+    return lambda made: made.op.name == "reduce" and made.op.kind == kind
+
+
+MISCOMPILED = {
+    "exp": (named("exp"), lambda _: Expm1()),
+    "tanh": (named("tanh"), lambda _: Exp()),
+    "sqrt": (named("sqrt"), lambda _: Tanh()),
+    "rsqrt": (named("rsqrt"), lambda _: Sqrt()),
+    "sub": (named("sub"), lambda _: Add()),
+    "sub swapped": (named("sub"), None),
+    "div": (named("div"), lambda _: Mul()),
+    "div swapped": (named("div"), None),
+    "mul": (named("mul"), lambda _: Sub()),
+    "maximum": (named("maximum"), lambda _: Minimum()),
+    "minimum": (named("minimum"), lambda _: Maximum()),
+    "add": (named("add"), lambda _: Div()),
+    "sum": (of_kind("sum"), lambda op: _with_kind(op, "max")),
+    "max": (of_kind("max"), lambda op: _with_kind(op, "sum")),
+}
+
+
+def _with_kind(op, kind):
+    attributes = {**op.attributes(), "kind": kind}
+    return type(op)(**{name: attributes.get(name, getattr(op, name)) for name in _fields(op)})
+
+
+def _fields(op):
+    return op.attribute_kinds
+
+
+@pytest.mark.parametrize("fault", MISCOMPILED)
+def test_a_pass_that_is_wrong_is_named_and_its_instruction_found(case, monkeypatch, fault):
+    exchanged, new = MISCOMPILED[fault]
+    backend = copy.copy(gptrs.get_backend("ref"))  # the other one is trusted
+    monkeypatch.setattr(backend, "fuse", lambda: [Wrong(exchanged, new)])
+    _require_found(_search(case, Here("ref", backend)).find(), exchanged)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", ["tanh", "div swapped", "maximum"])
+def test_a_fusion_of_numba_that_is_wrong(case, monkeypatch, fault):
+    exchanged, new = MISCOMPILED[fault]
+    backend = copy.copy(gptrs.get_backend("numba"))
+    fusions = backend.fuse()
+    monkeypatch.setattr(backend, "fuse", lambda: [Wrong(exchanged, new), *fusions])
+    _require_found(_search(case, Here("numba", backend)).find(), exchanged)
+
+
+def _require_found(found, exchanged):
+    assert found is not None
+    assert len(found.program.main.body.instructions) <= MOST
+    assert any(exchanged(made) for made in found.program.main.body.instructions)
+    assert found.passes == ["wrong"]
+
+
+class Spoiled:
+    """A backend whose results are wrong, or that fails, for programs with certain ops."""
+
+    name = "spoiled"
+
+    def __init__(self, inner, ops, act):
+        self._inner, self._ops, self._act = inner, ops, act
+
+    def run(self, program, arrays):
+        names = {made.op.name for each in program.functions for made in each.body.walk()}
+        composites = {
+            made.op.title for made in program.main.body.instructions if made.op.name == "composite"
+        }
+        results = self._inner.run(program, arrays)
+        return self._act(results) if self._ops <= names | composites else results
+
+
+def scaled(results):
+    return [result * np.float32(1.001) for result in results]
+
+
+def one_nan(results):
+    results[0] = results[0].copy()
+    results[0].flat[-1] = np.nan
+    return results
+
+
+def fails(results):
+    raise SideError("UnsupportedError: no")
+
+
+@pytest.mark.parametrize(
+    ("ops", "act"),
+    [
+        ({"dot_general"}, scaled),
+        ({"softmax"}, one_nan),
+        ({"layer_norm"}, scaled),
+        ({"gelu"}, fails),
+        ({"transpose"}, scaled),
+        ({"maximum", "div"}, scaled),  # a fusion of both
+        ({"tanh", "exp"}, one_nan),
+    ],
+    ids=lambda value: "+".join(sorted(value)) if isinstance(value, set) else value.__name__,
+)
+def test_a_backend_that_is_wrong_is_shrunk(case, ops, act):
+    found = _search(case, Spoiled(side("ref"), ops, act)).find()
+    assert found is not None
+    shown = print_program(found.program)
+    assert all(name in shown or name in " ".join(found.instructions) for name in ops)
+    assert len(found.instructions) <= MOST
+    assert (found.problem is not None) == (act is fails)
+
+
+def _search(case, suspect):
+    return Search(case.program, suspect, TrustedSide(side("ref"), case.arrays))
+
+
+def test_sides_that_agree_say_so_and_others_exit_with_1(gptrs, dump, tmp_path, monkeypatch):
+    same = gptrs("bisect", dump, "ref:optimizer=off", "ref:without=transpose-folding")
+    assert (same.code, "agrees with" in same.out) == (0, True), same.err
+    values = tmp_path / "values.gptrsten"
+    assert gptrs("replay", dump, "--record", values).code == 0
+    assert gptrs("bisect", dump, "ref", values).code == 0
+    wrong = gptrs("replay", dump, "--set", "%0=0", "--record", tmp_path / "wrong.gptrsten")
+    assert wrong.code == 0, wrong.err
+    out = tmp_path / "part"
+    found = gptrs("bisect", dump, "ref", tmp_path / "wrong.gptrsten", "--out", out, "--json")
+    assert found.code == 1, found.err
+    assert json.loads(found.out)["agree"] is False
+    again = gptrs("bisect", out, "ref", "ref:optimizer=off", "--json")
+    assert again.code == 0, again.err
+    taken = gptrs("bisect", dump, "ref", "--out", out)
+    assert (taken.code, "exists" in taken.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ref:optimiser=off", "did you mean `optimizer`"),
+        ("ref:optimizer=no", "is on or off, got `no`"),
+        ("ref:without=fold", "there is no pass `fold`"),
+        ("ref:threads=x", "is a number"),
+        ("ref:python=/x,optimizer=off", "another Python runs programs as its gptrs does"),
+        ("nosuch", "nosuch"),
+    ],
+)
+def test_sides_that_are_none(gptrs, dump, text, message):
+    result = gptrs("bisect", dump, text)
+    assert result.code != 0
+    assert message in result.err
+
+
+def test_another_python_may_crash(case, tmp_path, monkeypatch):
+    wrapper = tmp_path / "python"
+    wrapper.write_text(
+        f'#!/bin/sh\ngrep -q tanh "$4" && kill -{signal.SIGSEGV} $$\nexec {sys.executable} "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    other = side(f"ref:python={wrapper}")
+    with pytest.raises(SideError, match="ended by signal 11"):
+        other.run(case.program, case.arrays)
+    fine = parse_program(
+        "ptir.v0.5\nfunc @main(%x: f32[2]) -> f32[2] {\n  %0 = neg %x : f32[2]\n  return %0\n}\n"
+    )
+    (result,) = other.run(fine, {"x": np.array([1, -2], np.float32)})
+    assert result.tolist() == [-1, 2]
+
+
+def test_a_replay_goes_back_and_takes_other_values(case):
+    run = Replay(case.program, case.arrays, side("ref:optimizer=off"))
+    run.run()
+    assert run.position == len(run)
+    wanted = side("ref").run(case.program, case.arrays)
+    np.testing.assert_allclose(run.results()[0], wanted[0], rtol=1e-4, atol=1e-5)
+    name = next(iter(run.last()))
+    run.back()
+    run.fill(name, 3.0)
+    run.run()
+    assert (run.value(name) == 3).all()
+    run.fill(run.names[0], 0.0)  # everything after it is computed again
+    assert run.position < len(run)
+    with pytest.raises(UsageError, match="is not computed yet"):
+        run.value(run.names[-2])
+    with pytest.raises(UsageError, match="has no value `%nosuch`"):
+        run.value("nosuch")
+    with pytest.raises(UsageError, match="the new value"):
+        run.replace(run.names[0], np.zeros(3, np.float32))
