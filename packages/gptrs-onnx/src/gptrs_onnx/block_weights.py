@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs.api.backends import WeightIdentity
@@ -22,8 +22,7 @@ from gptrs_onnx.reading import InitializerSource
 _BITS: Final = (2, 4, 8)
 
 
-@dataclass(frozen=True)
-class BlockWeight:
+class BlockWeight(Struct, frozen=True, dict=True):
     """The weight [N, K] of a `MatMulNBits`: codes in blocks of `block`, a scale for each.
 
     `zeros` are packed as the codes are; None stands for the middle of their range.

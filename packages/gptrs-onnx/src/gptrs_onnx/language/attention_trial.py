@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.api.importers import is_number, is_symbol
 from gptrs.api.models import Tensor
@@ -23,8 +23,7 @@ _LEAST: Final = 1e-2
 """The weight of a key from which a score is derived."""
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """The axes of queries or results: `shape`, joined to three axes, which `order` brings to
     tokens, heads, width."""
 
@@ -62,8 +61,7 @@ def layout_of(shape: Sequence[int], tokens: int, width: int) -> Layout | None:
     return Layout(dims, inner, (1, 0, 2)) if inner[1] == tokens else None
 
 
-@dataclass(frozen=True)
-class Attention:
+class Attention(Struct, frozen=True):
     """Causal attention with a scale and a window, whose results have a layout."""
 
     scale: float

@@ -9,11 +9,11 @@ results in a few trials with random numbers, whatever operators an exporter wrot
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs.api.importers import is_symbol
@@ -51,8 +51,7 @@ MakeCache = Callable[[int, int | None], LayerCache]
 """Returns the cache of a layer by its index, with a window."""
 
 
-@dataclass(frozen=True)
-class Hidden:
+class Hidden(Struct, frozen=True):
     """A value that is computed of the past, and not converted.
 
     `parts` are the keys and values of layers in it, `queries` what of the tokens met them, `masks`
@@ -64,16 +63,14 @@ class Hidden:
     masks: tuple[ir.Value, ...] = ()
 
 
-@dataclass(frozen=True)
-class Positions:
+class Positions(Struct, frozen=True):
     """The positions of tokens, of a shape and an element type."""
 
     shape: tuple[int, ...]
     dtype: DType
 
 
-@dataclass(frozen=True)
-class LayerAttention:
+class LayerAttention(Struct, frozen=True):
     """Attention of a layer to a query that lies in `layout`."""
 
     layer: int

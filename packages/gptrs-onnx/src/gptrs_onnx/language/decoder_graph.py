@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, cast
+
+from msgspec import Struct
 
 from gptrs.api import ModelError, UnsupportedError
 from gptrs.nn import CacheSpec
@@ -31,8 +32,7 @@ _CONTEXTS: Final = (
 """Names of the context in settings, in the order in which they are asked."""
 
 
-@dataclass(frozen=True)
-class CarriedTensor:
+class CarriedTensor(Struct, frozen=True):
     """Keys or values of a layer: the input with those of the past, the output with all of them.
 
     Both are [B, K, positions, D].
@@ -44,8 +44,7 @@ class CarriedTensor:
     present: str
 
 
-@dataclass(frozen=True)
-class DecoderGraph:
+class DecoderGraph(Struct, frozen=True):
     """The inputs and outputs of a language model that have a role in generation."""
 
     model: ir.Model

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from gptrs_onnx.language.decoder_graph import BRANCH, LOGITS, DecoderGraph
 from gptrs_onnx.onnx_ir import ir
@@ -17,8 +18,7 @@ _DEPTH: Final = 16
 """Nodes between a weight and its use."""
 
 
-@dataclass(frozen=True)
-class GraphParts:
+class GraphParts(Struct, frozen=True):
     """Nodes in order: `body` computes the value `states`, `head` the value `logits` of it.
 
     They lie in `graphs`. Only the last token of each text needs the head, which is a large product.
