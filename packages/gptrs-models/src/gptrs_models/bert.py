@@ -39,7 +39,7 @@ class Names(Struct, frozen=True):
     """A final norm; layers of kinds that have it are pre-norm."""
 
 
-class BertConfig(HeadConfig, kw_only=True):
+class BertConfig(HeadConfig, kw_only=True, frozen=True):
     """The settings that shape the computation, under their names in config.json where it has one.
 
     `padding` is the token that is not counted, wherever it occurs; the first token has the row of

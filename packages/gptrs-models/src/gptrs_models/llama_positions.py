@@ -38,7 +38,7 @@ class Positions(Struct, frozen=True):
         return mixed
 
 
-class Rotary(Positions):
+class Rotary(Positions, frozen=True):
     """Rotary embeddings (Su et al. 2021): rotates queries and keys by their positions."""
 
     rope: Rope
@@ -55,7 +55,7 @@ class Rotary(Positions):
         return self.rope(x)
 
 
-class Alibi(Positions):
+class Alibi(Positions, frozen=True):
     """Linear biases (ALiBi, Press et al. 2022): adds `slope * key position` to each score.
 
     A softmax is invariant under a shift of its scores, so the distance of a key may be counted from

@@ -28,6 +28,7 @@ from gptrs.ir.size_guards import greatest
 from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
+from gptrs_backend_numba.codegen.kernel import SpecializedKernel
 from gptrs_backend_numba.codegen.vector_ir import FEATURES
 from gptrs_backend_numba.cost_model import is_one, need_numbers
 from gptrs_backend_numba.kernels.amx.integer import AMX_INTEGER_ROWS, STEP
@@ -359,7 +360,7 @@ def _fields(
     }  # fmt: skip
 
 
-def _finish(op: CustomCall, scale: View | None) -> kernels.SpecializedKernel:
+def _finish(op: CustomCall, scale: View | None) -> SpecializedKernel:
     attrs = op.attrs
     scales = 0 if scale is None else 1 + len(scale.shape)
     biased, divides = bool(attrs["bias"]), bool(attrs["step"])

@@ -218,6 +218,7 @@ def _group_of(
     for told in get_args(kind):
         if isinstance(told, OptionsOf):
             return _Fields(parameter.name, told.options, told.told)
-    if not (isinstance(kind, StructMeta)):
+    if not isinstance(kind, StructMeta):
         return None
-    return _Group(parameter.name, kind, shared if kind is Settings else None, explained)
+    group = cast("type[Struct]", kind)
+    return _Group(parameter.name, group, shared if kind is Settings else None, explained)

@@ -48,7 +48,7 @@ def unscaled_frequencies(head_dim: int, theta: float) -> np.ndarray:
     return np.float32(1) / _powers(head_dim, theta)
 
 
-class LinearScaling(RotaryScaling):
+class LinearScaling(RotaryScaling, frozen=True):
     """Every frequency divided by `factor` (Chen et al. 2023, position interpolation)."""
 
     factor: float
@@ -61,7 +61,7 @@ class LinearScaling(RotaryScaling):
         return unscaled_frequencies(head_dim, theta) / np.float32(self.factor)
 
 
-class DynamicScaling(RotaryScaling):
+class DynamicScaling(RotaryScaling, frozen=True):
     """A base that grows with the length beyond `max_position` (dynamic NTK scaling).
 
     For a length L > max_position M the base is
@@ -84,7 +84,7 @@ class DynamicScaling(RotaryScaling):
         return unscaled_frequencies(head_dim, theta * growth ** (head_dim / (head_dim - 2)))
 
 
-class YarnScaling(RotaryScaling):
+class YarnScaling(RotaryScaling, frozen=True):
     """YaRN (Peng et al. 2023): low frequencies divided by `factor`, high ones kept.
 
     Frequencies with at least `beta_fast` turns over `original_max_position` positions are kept,
@@ -149,7 +149,7 @@ class YarnScaling(RotaryScaling):
         return low, high + 0.001 if low == high else high
 
 
-class Llama3Scaling(RotaryScaling):
+class Llama3Scaling(RotaryScaling, frozen=True):
     """Llama 3.1: frequencies of long waves are divided by `factor`, of short waves kept, between
     blended.
 
@@ -185,7 +185,7 @@ class Llama3Scaling(RotaryScaling):
         return np.where(wave < self.original_max_position / high, plain, longer)
 
 
-class LongRopeScaling(RotaryScaling):
+class LongRopeScaling(RotaryScaling, frozen=True):
     """LongRoPE (Ding et al. 2024): each frequency divided by its own factor.
 
     Texts of more than `original_max_position` positions have the `long` factors, others the `short`

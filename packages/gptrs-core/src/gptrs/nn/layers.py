@@ -119,7 +119,7 @@ def parts_of(
     if names is None:
         return None
     # Its fields, and other attributes that somebody gave it.
-    found = {name: cast("object", getattr(value, name)) for name in names}
+    found: dict[Hashable, object] = {name: getattr(value, name) for name in names}
     return {**found, **cast("dict[str, object]", getattr(value, "__dict__", {}))}
 
 

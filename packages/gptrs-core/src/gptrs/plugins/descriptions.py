@@ -80,7 +80,7 @@ class PluginDescription(Struct, frozen=True, kw_only=True):
         _require_match(self, "summary", self.summary, re.compile(r"[^\r\n]+"), "one line of text")
 
 
-class FactoryPlugin(PluginDescription, kw_only=True):
+class FactoryPlugin(PluginDescription, kw_only=True, frozen=True):
     """A plugin whose work begins with a call; `factory` is "module:callable"."""
 
     factory: str
@@ -242,7 +242,7 @@ class ExporterPlugin(FormatPlugin, kw_only=True):
     """
 
 
-class DemoModelPlugin(PluginDescription, kw_only=True):
+class DemoModelPlugin(PluginDescription, kw_only=True, frozen=True):
     """A model directory inside a package; `path` is "package:relative/dir"."""
 
     path: str

@@ -151,7 +151,7 @@ class Search:
         self._suspect = suspect
         self._trusted = trusted
         self._tolerance = tolerance
-        self._progress = progress or (lambda _: None)
+        self._progress: Progress = progress or _unheard
         self._known: dict[Value, np.ndarray] = {}
         self._tried = 0
 
@@ -324,6 +324,10 @@ class Search:
                 found, fault.expected, fault.program.main.body.results, strict=True
             )
         )
+
+
+def _unheard(_: str) -> None:
+    pass
 
 
 def _named(arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:

@@ -26,7 +26,7 @@ from gptrs_backend_numba.codegen.vector_ir import (
     words,
 )
 from gptrs_backend_numba.kernels.matmul.bf16_ir import HAS_PAIRS
-from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS, VECTORS, places
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS, VECTORS, vector_addresses
 from gptrs_backend_numba.kernels.matmul.quantized_ir import HAS_DOTS
 
 FOUR = 4
@@ -100,7 +100,9 @@ def _emit_tile(emit, arguments, rows):
         return [emit.moved(x, FOUR), emit.moved(w, STEP_BYTES), *sums]
 
     found = emit.loop(count, 1, [*state, *sums], single)[2:]
-    for value, address in zip(found, places(emit, out, number(PANEL), rows, VECTORS), strict=True):
+    for value, address in zip(
+        found, vector_addresses(emit, out, number(PANEL), rows, VECTORS), strict=True
+    ):
         emit.store(b.bitcast(value, VECTOR), address)
 
 
