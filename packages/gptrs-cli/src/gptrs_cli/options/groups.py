@@ -6,7 +6,7 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args, get_origin
 
 import typer
 from msgspec import NODEFAULT, Struct, StructMeta, structs

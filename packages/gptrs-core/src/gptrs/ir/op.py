@@ -7,9 +7,9 @@ import sys
 import typing
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
-from msgspec import NODEFAULT, Struct
+from msgspec import NODEFAULT, Struct, field
 
 from gptrs.errors import ProgramError
 from gptrs.ir.attribute_kind import AttributeKind
@@ -40,6 +40,8 @@ class Signature(Struct, frozen=True):
         return f"({params}) -> ({results})"
 
 
+# For type checkers, which do not see that subclasses of a frozen Struct are frozen.
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class Op(Struct, frozen=True, eq=False):
     """One kind of instruction. Subclasses are decorated with `@op(name)`; fields are attributes.
 

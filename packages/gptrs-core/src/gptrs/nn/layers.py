@@ -119,8 +119,9 @@ def parts_of(
     if names is None:
         return None
     # Its fields, and other attributes that somebody gave it.
-    found: dict[Hashable, object] = {name: getattr(value, name) for name in names}
-    return {**found, **cast("dict[str, object]", getattr(value, "__dict__", {}))}
+    record = cast("object", value)
+    found: dict[Hashable, object] = {name: getattr(record, name) for name in names}
+    return {**found, **cast("dict[str, object]", getattr(record, "__dict__", {}))}
 
 
 # Activation functions by the names that config.json of transformers gives them.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import cast
+from typing import cast, dataclass_transform
 
 from msgspec import Struct, field
 
@@ -58,6 +58,8 @@ def _ends(api: str) -> tuple[tuple[int, int], tuple[int, int]] | None:
     return (major, minor), ((0, minor + 1) if major == 0 else (major + 1, 0))
 
 
+# For type checkers, which do not see that subclasses of a frozen Struct are frozen.
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class PluginDescription(Struct, frozen=True, kw_only=True):
     """The fields of every plugin; the constructor raises PluginError for malformed ones.
 
@@ -80,7 +82,7 @@ class PluginDescription(Struct, frozen=True, kw_only=True):
         _require_match(self, "summary", self.summary, re.compile(r"[^\r\n]+"), "one line of text")
 
 
-class FactoryPlugin(PluginDescription, kw_only=True, frozen=True):
+class FactoryPlugin(PluginDescription, kw_only=True):
     """A plugin whose work begins with a call; `factory` is "module:callable"."""
 
     factory: str
@@ -242,7 +244,7 @@ class ExporterPlugin(FormatPlugin, kw_only=True):
     """
 
 
-class DemoModelPlugin(PluginDescription, kw_only=True, frozen=True):
+class DemoModelPlugin(PluginDescription, kw_only=True):
     """A model directory inside a package; `path` is "package:relative/dir"."""
 
     path: str

@@ -85,7 +85,7 @@ class SourceCache(TextCache):
         family: int = 0,
     ) -> TextPages | None:
         # None while others are being decoded.
-        return None if self._begun else SourceText(source=source)
+        return None if self._begun else SourceText(source=tuple(source))
 
     @override
     def run(self, rows: Sequence[Row]) -> np.ndarray:

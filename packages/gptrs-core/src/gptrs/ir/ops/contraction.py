@@ -10,7 +10,7 @@ from gptrs.ir.tensor_type import TensorType
 
 
 @op("dot_general")
-class DotGeneral(Op, frozen=True):
+class DotGeneral(Op):
     """Sum of products over the contracted axes, for every batch and free position.
 
     `out[b.., m.., n..] = sum_k.. lhs[b.., m.., k..] * rhs[b.., n.., k..]`, where the axes lists

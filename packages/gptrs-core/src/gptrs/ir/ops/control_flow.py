@@ -16,7 +16,7 @@ from gptrs.ir.tensor_type import TensorType
 Types = tuple[TensorType, ...]
 
 
-class ControlFlow(Op, frozen=True):
+class ControlFlow(Op):
     """Common base of control flow: no element of an operand is read, except a predicate."""
 
     def key_dtype(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> DType:

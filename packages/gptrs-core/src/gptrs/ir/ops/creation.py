@@ -11,7 +11,7 @@ from gptrs.ir.tensor_type import TensorType
 
 
 @op("constant")
-class Constant(Op, frozen=True):
+class Constant(Op):
     """The tensor `value`; in text a nested list, or `splat(x)` for one element repeated."""
 
     value: Literal
@@ -22,7 +22,7 @@ class Constant(Op, frozen=True):
 
 
 @op("iota")
-class Iota(Op, frozen=True):
+class Iota(Op):
     """Each element is its own index along `axis`, 0 .. shape[axis] - 1, as `dtype`.
 
     `dtype` is an integer or a float type that represents every index exactly.

@@ -61,7 +61,7 @@ class Composite(ControlFlow):
 
 
 @op("custom_call")
-class CustomCall(Op, frozen=True):
+class CustomCall(Op):
     """A pure function that a backend provides: `target` for these operands and `attrs`.
 
     `target` is namespaced and versioned, as in `gptrs.numba.linear.f32.v1`; its owner defines its

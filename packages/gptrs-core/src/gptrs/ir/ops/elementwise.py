@@ -23,7 +23,7 @@ Direction = Literal["lt", "le", "eq", "ge", "gt", "ne"]
 RowType = TypeVar("RowType", bound="type[Row]")
 
 
-class Row(Op, frozen=True):
+class Row(Op):
     """An op whose operands and result have one type.
 
     A subclass provides a name and a definition in words; its decorator `@row` gives the rest.
@@ -190,7 +190,7 @@ class Not(Unary):
 
 
 @op("is_finite")
-class IsFinite(Op, frozen=True):
+class IsFinite(Op):
     """`i1`: true where `x` is neither infinite nor NaN."""
 
     def infer(self, x: TensorType) -> TensorType:
@@ -282,7 +282,7 @@ class ShiftRightLogical(Binary):
 
 
 @op("compare")
-class Compare(Op, frozen=True):
+class Compare(Op):
     """`i1`: `lhs direction rhs`; with a NaN only `ne` is true; complex takes `eq` and `ne` only."""
 
     direction: Direction
@@ -296,7 +296,7 @@ class Compare(Op, frozen=True):
 
 
 @op("select")
-class Select(Op, frozen=True):
+class Select(Op):
     """`on_true` where `pred` is true, else `on_false`."""
 
     data_operand = 1
@@ -312,7 +312,7 @@ class Select(Op, frozen=True):
 
 
 @op("clamp")
-class Clamp(Op, frozen=True):
+class Clamp(Op):
     """`minimum(maximum(x, low), high)`; NaN in any operand gives NaN; `high` wins over `low`."""
 
     def infer(self, x: TensorType, low: TensorType, high: TensorType) -> TensorType:
@@ -323,7 +323,7 @@ class Clamp(Op, frozen=True):
 
 
 @op("cast")
-class Cast(Op, frozen=True):
+class Cast(Op):
     """`x` converted to `dtype`.
 
     Float to float rounds to nearest even and overflows to infinity where the type has one, else to
@@ -342,7 +342,7 @@ class Cast(Op, frozen=True):
 
 
 @op("bitcast")
-class Bitcast(Op, frozen=True):
+class Bitcast(Op):
     """The bits of `x` read as `dtype`, which has the same width; `i1` takes no part."""
 
     dtype: DType
@@ -355,7 +355,7 @@ class Bitcast(Op, frozen=True):
 
 
 @op("stop_gradient")
-class StopGradient(Op, frozen=True):
+class StopGradient(Op):
     """`x` itself; a mark for automatic differentiation."""
 
     def infer(self, x: TensorType) -> TensorType:

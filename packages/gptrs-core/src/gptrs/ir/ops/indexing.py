@@ -10,7 +10,7 @@ from gptrs.ir.tensor_type import TensorType
 
 
 @op("take")
-class Take(Op, frozen=True):
+class Take(Op):
     """Rows by number: `out[i.., j..] = x[indices[i..], j..]`.
 
     `x` is of any element type and `indices` of any integer type and shape, rank 0 included. An
@@ -28,7 +28,7 @@ class Take(Op, frozen=True):
 
 
 @op("gather")
-class Gather(Op, frozen=True):
+class Gather(Op):
     """Elements by index along `axis`: `out[.., i, ..] = x[.., indices[.., i, ..], ..]`.
 
     `x` is of any element type. `indices`, of any integer type, has the rank of `x`, along `axis`
@@ -52,7 +52,7 @@ class Gather(Op, frozen=True):
 
 
 @op("dynamic_slice")
-class DynamicSlice(Op, frozen=True):
+class DynamicSlice(Op):
     """A block of `sizes` that begins at `starts`, an integer vector with one entry an axis.
 
     `out[i..] = x[start + i ..]`. Each start is clamped to [0, dim - size], so that the block always
@@ -74,7 +74,7 @@ class DynamicSlice(Op, frozen=True):
 
 
 @op("dynamic_update_slice")
-class DynamicUpdateSlice(Op, frozen=True):
+class DynamicUpdateSlice(Op):
     """`x` with the block at `starts` replaced by `update`.
 
     `out[start + i ..] = update[i..]`, and `x` elsewhere; `starts` are as for `dynamic_slice` and
@@ -95,7 +95,7 @@ class DynamicUpdateSlice(Op, frozen=True):
 
 
 @op("scatter_reduce")
-class ScatterReduce(Op, frozen=True):
+class ScatterReduce(Op):
     """`x` with each of `updates` combined into the element that `indices` names along `axis`.
 
     For every position `p.., i, q..` of `updates`, with `j = indices[p.., i, q..]`:
@@ -138,7 +138,7 @@ class ScatterReduce(Op, frozen=True):
 
 
 @op("segment_reduce")
-class SegmentReduce(Op, frozen=True):
+class SegmentReduce(Op):
     """Rows of `x` with the same id combined: `out[s, j..] = kind of x[i, j..], segment_ids[i] = s`.
 
     `segment_ids` is a vector of `x.shape[0]` integers of any integer type, in any order; the result

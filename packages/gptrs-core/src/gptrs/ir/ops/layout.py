@@ -13,7 +13,7 @@ from gptrs.ir.tensor_type import TensorType
 
 
 @op("reshape")
-class Reshape(Op, frozen=True):
+class Reshape(Op):
     """The elements in row-major order under another `shape`; one dim may be -1 and is inferred.
 
     `x` is of any element type. Refused: a `shape` of another number of elements, a second -1, and
@@ -36,7 +36,7 @@ class Reshape(Op, frozen=True):
 
 
 @op("transpose")
-class Transpose(Op, frozen=True):
+class Transpose(Op):
     """Axis `i` of the result is axis `permutation[i]` of `x`.
 
     `x` is of any element type. Refused: a `permutation` that does not hold each axis of `x` once.
@@ -53,7 +53,7 @@ class Transpose(Op, frozen=True):
 
 
 @op("broadcast_to")
-class BroadcastTo(Op, frozen=True):
+class BroadcastTo(Op):
     """`x` repeated to `shape`: axes align at the right, each dim of `x` is 1 or equal to that of
     `shape`.
 
@@ -73,7 +73,7 @@ class BroadcastTo(Op, frozen=True):
 
 
 @op("slice")
-class Slice(Op, frozen=True):
+class Slice(Op):
     """`sizes[i]` elements of axis `i` from `starts[i]` on, in steps of `strides[i]` (default 1).
 
     `out[i..] = x[starts + i * strides ..]`, `0 <= i < sizes`, for `x` of any element type. Refused:
@@ -109,7 +109,7 @@ class Slice(Op, frozen=True):
 
 
 @op("concat")
-class Concat(Op, frozen=True):
+class Concat(Op):
     """The operands, at least one, one after another along `axis`.
 
     They have one element type, any, and equal dims on every other axis; along `axis` they may be
@@ -132,7 +132,7 @@ class Concat(Op, frozen=True):
 
 
 @op("pad")
-class Pad(Op, frozen=True):
+class Pad(Op):
     """`value` put between the elements of `x` and around them, or elements trimmed from its ends.
 
     `out[o..] = x[i..]` where `o = low + i * (interior + 1)` on every axis for some `0 <= i < dim`,
@@ -179,7 +179,7 @@ class Pad(Op, frozen=True):
 
 
 @op("tile")
-class Tile(Op, frozen=True):
+class Tile(Op):
     """`x` side by side with itself, `repeats[i]` times along axis `i`.
 
     `out[o..] = x[o mod dim ..]`; each result dim is `dim * repeats`. `x` is of any element type,
@@ -198,7 +198,7 @@ class Tile(Op, frozen=True):
 
 
 @op("reverse")
-class Reverse(Op, frozen=True):
+class Reverse(Op):
     """The elements in reverse order along each of `axes`: `out[.., i, ..] = x[.., dim-1-i, ..]`.
 
     `x` is of any element type; no axes at all is legal and gives `x`. Refused: axes that do not

@@ -9,7 +9,7 @@ from gptrs.ir.tensor_type import TensorType
 
 
 @op("layer_norm")
-class LayerNorm(Op, frozen=True):
+class LayerNorm(Op):
     """`(x - mean) / sqrt(var + epsilon) * scale + bias` along `axis`, of float tensors.
 
     `scale` and `bias` are vectors of `x.shape[axis]` elements and of the type of `x`. Everything

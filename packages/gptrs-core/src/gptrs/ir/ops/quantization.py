@@ -17,7 +17,7 @@ QUANTIZED = tuple(dtype for dtype in dtypes.INTEGERS if dtype.bits <= 32)
 """The element types of quantized tensors."""
 
 
-class Quantization(Op, frozen=True):
+class Quantization(Op):
     """Common base of the quantization ops: where each scale and each zero point applies."""
 
     dtype: DType
@@ -175,7 +175,7 @@ class Requantize(Quantization):
 
 
 @op("unpack_bits")
-class UnpackBits(Op, frozen=True):
+class UnpackBits(Op):
     """The unsigned integers of `bits` bits that the bytes of `packed` hold along `axis`, as `ui8`.
 
     The bytes along the axis are one stream of bits, from the least significant bit of the first

@@ -12,7 +12,7 @@ from gptrs.ir.size_guards import Shape
 from gptrs.ir.tensor_type import TensorType
 
 
-class Random(Op, frozen=True):
+class Random(Op):
     """Common base of the random ops: a seed in, a tensor of a given type out."""
 
     shape: Shape

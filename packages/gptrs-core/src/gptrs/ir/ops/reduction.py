@@ -20,7 +20,7 @@ def reduced_shape(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
 
 
 @op("reduce")
-class Reduce(Op, frozen=True):
+class Reduce(Op):
     """`kind` over `axes`: sum, prod (numbers), max, min (reals), and, or (`i1`, integers).
 
     Over no elements the result is the identity: 0, 1, the least value or -inf, the greatest value
@@ -67,7 +67,7 @@ class Reduce(Op, frozen=True):
         return x.dtype
 
 
-class ArgExtreme(Op, frozen=True):
+class ArgExtreme(Op):
     """Common base of `argmax` and `argmin`: an index along one axis that must not be empty."""
 
     axis: int
@@ -112,7 +112,7 @@ class Argmin(ArgExtreme):
 
 
 @op("cumulative")
-class Cumulative(Op, frozen=True):
+class Cumulative(Op):
     """`kind` over the elements along `axis` up to each: sum, prod (numbers), max, min (reals).
 
     `out[.., i, ..] = kind of x[.., j, ..]` over `j <= i`; with `reverse` over `j >= i`. `exclusive`

@@ -14,7 +14,7 @@ from gptrs.ir.tensor_type import TensorType
 
 
 @op("sort")
-class Sort(Op, frozen=True):
+class Sort(Op):
     """Sort the operands along `axis` by ascending `x`, the first of them.
 
     Each line of `x` along `axis` is sorted, NaN last, and the corresponding lines of the other
@@ -43,7 +43,7 @@ class Sort(Op, frozen=True):
 
 
 @op("top_k")
-class TopK(Op, frozen=True):
+class TopK(Op):
     """The `k` largest elements along `axis`, largest first, and their indices along it.
 
     In `values` and `indices`, `axis` has size `k`. Among equal elements, including -0.0 and 0.0,

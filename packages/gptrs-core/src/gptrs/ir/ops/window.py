@@ -79,7 +79,7 @@ class Windowed:
 
 
 @op("reduce_window")
-class ReduceWindow(Windowed, Op, frozen=True):
+class ReduceWindow(Windowed, Op):
     """`kind` over the elements under each position of a window with one size an axis of `x`.
 
     `out[o..] = kind over k.., 0 <= k < window, of x[o * strides + k * dilation - low ..]`. Elements
@@ -123,7 +123,7 @@ class ReduceWindow(Windowed, Op, frozen=True):
 
 
 @op("extract_patches")
-class ExtractPatches(Windowed, Op, frozen=True):
+class ExtractPatches(Windowed, Op):
     """The elements under each position of a window over the spatial axes, side by side.
 
     `x` is (N, spatial.., C), channels last, of any element type; the result is
