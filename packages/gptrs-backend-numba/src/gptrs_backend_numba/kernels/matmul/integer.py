@@ -251,6 +251,18 @@ def pad_bytes_task(source, zero, out, geometry, task, *, copy_exactly):
     return 0
 
 
+@kernel_part
+def sum_rows(rows, step, count, k, totals):
+    """Write the sums of rows of bytes."""
+    T = pointer(totals, np.int32)
+    for i in range(count):
+        X = pointer(rows + i * step, np.uint8)
+        total = np.int32(0)
+        for j in range(k):
+            total = np.int32(total + np.int32(X[j]))
+        T[i] = total
+
+
 @kernel
 def integer_task(lhs, rhs, out, geometry, task, *, ON_AMX, ROWS_OF_TILE, gather, tile):
     """Compute a block of rows and columns: all its tiles pass by one panel, then the next.
@@ -276,19 +288,13 @@ def integer_task(lhs, rhs, out, geometry, task, *, ON_AMX, ROWS_OF_TILE, gather,
         rows = source + first * step
     else:
         gather(G, source, rows, first, count)
-    totals = np.empty(count if G[HAS_OTHER_ZERO] else 0, np.int32)
+    words = np.empty(PANEL + more * PANEL + count, np.int32)
+    begin, memory = np.int64(words.ctypes.data), tile_memory()
+    totals = begin + 4 * PANEL * (1 + more)
     if G[HAS_OTHER_ZERO]:
-        for i in range(count):
-            X = pointer(rows + i * step, np.uint8)
-            total = np.int32(0)
-            for j in range(k):
-                total = np.int32(total + np.int32(X[j]))
-            totals[i] = total
-    begins = np.empty(PANEL, np.int32)
-    begin, memory = np.int64(begins.ctypes.data), tile_memory()
-    held = np.empty(more * PANEL, np.int32)
+        sum_rows(rows, step, count, k, totals)
     if ON_AMX:
-        memory = np.int64(held.ctypes.data)
+        memory = begin + 4 * PANEL
         configure_amx()
     for panel in range(first_panel, last_panel):
         codes = rhs + (batch * panels + panel) * (PANEL * depth + STEP_BYTES)
@@ -299,16 +305,13 @@ def integer_task(lhs, rhs, out, geometry, task, *, ON_AMX, ROWS_OF_TILE, gather,
             row, height = span_of_tile(whole, taller, each)
             tile(height, rows + (row - first) * step, step, codes, fours, begin, memory)
             if G[HAS_OTHER_ZERO]:
-                at = np.int64(totals.ctypes.data) + 4 * (row - first)
-                add_row_terms(G, memory, at, column, width, height)
+                add_row_terms(G, memory, totals + 4 * (row - first), column, width, height)
             call_compiled(G[FINISH], memory, PANEL, out, batch * m + row, column, height, width,
                           geometry, 0)  # fmt: skip
     if ON_AMX:
         release_amx()
     keep_alive(own)
-    keep_alive(totals)
-    keep_alive(begins)
-    keep_alive(held)
+    keep_alive(words)
     return 0
 
 
