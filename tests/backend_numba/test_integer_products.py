@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ from gptrs_backend_numba.lowering.integer_products import (
     EXTRA,
     INTEGER_CONV2D,
     INTEGER_DEPTHWISE,
+    INTEGER_GROUPED,
     INTEGER_PRODUCT,
 )
 from support.covering import pairs
@@ -197,10 +199,8 @@ WINDOWS = {
 }
 
 
-def convolved(
-    x: np.ndarray, weight: np.ndarray, name: str, zero: int, depthwise: bool
-) -> np.ndarray:
-    """The sums of windows of images by NumPy; `weight` [taps, C or 1, O or C], less zero points."""
+def convolved(x: np.ndarray, weight: np.ndarray, name: str, zero: int, groups: int) -> np.ndarray:
+    """The sums of windows of images by NumPy; `weight` [taps, C / groups, O], less zero points."""
     (kh, kw), (sh, sw), (top, bottom, left, right), (dh, dw) = WINDOWS[name]
     wide = np.pad(x.astype(np.int64) - zero, ((0, 0), (top, bottom), (left, right), (0, 0)))
     rows = (wide.shape[1] - (kh - 1) * dh - 1) // sh + 1
@@ -209,37 +209,52 @@ def convolved(
     for tap, factor in enumerate(weight):
         i, j = divmod(tap, kw)
         part = wide[:, i * dh :: sh, j * dw :: sw][:, :rows, :columns]
-        total = total + (part * factor[0] if depthwise else part @ factor)
+        parts = zip(np.split(part, groups, -1), np.split(factor, groups, -1), strict=True)
+        total = total + np.concatenate([a @ b for a, b in parts], -1)
     return total
 
 
 @pytest.mark.paths
 @pytest.mark.sample(8)
 @pytest.mark.parametrize(
-    ("window", "left", "right", "other", "channels", "depthwise"),
-    pairs(WINDOWS, ("si8", "ui8"), ("si8", "ui8"), ZEROS, (1, 3, 16, 21), (True, False)),
+    ("window", "left", "right", "other", "channels", "target"),
+    pairs(
+        WINDOWS,
+        ("si8", "ui8"),
+        ("si8", "ui8"),
+        ZEROS,
+        (1, 3, 16, 21),
+        (INTEGER_CONV2D, INTEGER_GROUPED, INTEGER_DEPTHWISE),
+    ),
 )
 def test_convolutions(
-    window: str, left: str, right: str, other: str, channels: int, depthwise: bool
+    window: str, left: str, right: str, other: str, channels: int, target: str
 ) -> None:
     random = np.random.default_rng(channels)
-    outputs = channels if depthwise else PANEL + 1
+    groups = {INTEGER_DEPTHWISE: channels, INTEGER_GROUPED: math.gcd(channels, 12)}.get(target, 1)
+    outputs = channels if target == INTEGER_DEPTHWISE else groups * (PANEL + 1)
     sizes, stride, padding, dilation = WINDOWS[window]
     taps = sizes[0] * sizes[1]
     x = codes(random, (2, 7, 11, channels), left)
-    w = codes(random, (taps, channels if not depthwise else 1, outputs), right)
+    w = codes(random, (taps, channels // groups, outputs), right)
     extra = operands(random, True, other, outputs)
     extra["zero"] = np.int32(random.integers(-128, 128) if left == "si8" else 201)
     extra |= {"scale": random.random(outputs).astype(np.float32) / 500, "step": np.float32(0.3)}
     extra |= {"term": random.integers(-999, 999, outputs).astype(np.int32)}
     sums = convolved(
-        x, w.astype(np.int64) - extra.get("other_zero", 0), window, int(extra["zero"]), depthwise
+        x, w.astype(np.int64) - extra.get("other_zero", 0), window, int(extra["zero"]), groups
     )
     sums = (sums + extra["term"]).astype(np.int32)
     least, most = LIMITS["ui8"]
     want = finished(sums, extra, "ui8", relu=False)
-    geometry = {"window": sizes, "stride": stride, "padding": padding, "dilation": dilation}
-    target = INTEGER_DEPTHWISE if depthwise else INTEGER_CONV2D
+    geometry: dict[str, Any] = {
+        "window": sizes,
+        "stride": stride,
+        "padding": padding,
+        "dilation": dilation,
+    }
+    if target == INTEGER_GROUPED:
+        geometry["groups"] = groups
     weight = w.reshape(-1, outputs)
     result = TensorType(dtypes.ui8, want.shape)
     found = run(

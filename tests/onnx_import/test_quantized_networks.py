@@ -90,6 +90,16 @@ GRAPHS: dict[str, tuple[str, Mapping[str, Any], str, str, str]] = {
         },
         "1, 18, 9, 8", "1, 18, 9, 8", "integer_depthwise",
     ),
+    "channels in groups": (
+        f"{QUANTIZED} wd = DequantizeLinear <axis = 0> (w, ws, wz)\n"
+        "f = Conv <kernel_shape = [3, 3], strides = [2, 1], pads = [1, 1, 1, 1], group = 2>"
+        f" (xd, wd, b)\n {ROUNDED}",
+        {
+            **SIDES, "w": codes(64, 5, 3, 3), "ws": scales(64), "wz": np.zeros(64, np.int8),
+            "b": RANDOM.standard_normal(64).astype(np.float32),
+        },
+        "2, 10, 9, 8", "2, 64, 5, 8", "integer_grouped",
+    ),
     "QLinearConv": (
         "xq = QuantizeLinear (x, xs, xz)\n"
         "yq = QLinearConv <kernel_shape = [3, 3], strides = [1, 2], pads = [1, 0, 1, 2]>"
@@ -173,7 +183,7 @@ def test_quantized_networks_run_on_integer_kernels(name: str) -> None:
     kernels = [kernel for each in profile.programs.values() for kernel in each.kernels if each.runs]
     names = {kernel.removeprefix("gptrs.numba.").removesuffix(".v1") for kernel, _ in kernels}
     assert GRAPHS[name][4] in names
-    assert not names & {"linear.f32", "conv2d.f32", "depthwise_conv2d.f32"}
+    assert not names & {"linear.f32", "conv2d.f32", "depthwise_conv2d.f32", "grouped_conv2d.f32"}
 
 
 def test_a_table_of_codes_is_not_widened() -> None:

@@ -6,6 +6,7 @@ in as far as it fits: integers to add, a scale, a bias, ReLU, and the rounding t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import cast
 
@@ -22,7 +23,7 @@ from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.ops.creation import Constant
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.ops.elementwise import Bitcast, Cast, Mul, Xor
-from gptrs.ir.ops.layout import BroadcastTo
+from gptrs.ir.ops.layout import BroadcastTo, Reshape
 from gptrs.ir.ops.window import ExtractPatches
 from gptrs.ir.program import Region, Value
 from gptrs.ir.tensor_type import TensorType
@@ -47,13 +48,16 @@ from gptrs_backend_numba.lowering.integer_products import (
     EXTRA,
     INTEGER_CONV2D,
     INTEGER_DEPTHWISE,
+    INTEGER_GROUPED,
     INTEGER_PRODUCT,
 )
 from gptrs_backend_numba.lowering.table import TABLE
-from gptrs_backend_numba.schedule import CONV2D, DEPTHWISE
+from gptrs_backend_numba.schedule import CONV2D, DEPTHWISE, GROUPED
 
 _MOVED = 128
-_CONVOLUTIONS = {CONV2D: INTEGER_CONV2D, DEPTHWISE: INTEGER_DEPTHWISE}
+_CONVOLUTIONS = {
+    CONV2D: INTEGER_CONV2D, GROUPED: INTEGER_GROUPED, DEPTHWISE: INTEGER_DEPTHWISE
+}  # fmt: skip
 _WINDOW = ("window", "stride", "padding", "dilation")
 
 
@@ -147,11 +151,18 @@ def _convolution(node: InstructionNode, rewriter: Rewriter) -> _Call | None:
     if op.attrs["scale"] or op.attrs["residual"] or op.attrs["activation"] != "none":
         return None
     x, weight, *shift = node.operands
-    left, right = find_widened(x, rewriter), find_widened(weight, rewriter)
-    depth = weight.type.shape[0]
+    window = {name: op.attrs[name] for name in _WINDOW}
+    depth, groups = weight.type.shape[0], weight.type.shape[1:-1]
+    if groups:
+        window["groups"] = groups[0]
+        matrix = Reshape((depth, math.prod(weight.type.shape[1:])))
+        flat = rewriter.insert(matrix, [weight], node)
+        left, right = find_widened(x, rewriter), find_widened(flat.results[0], rewriter)
+        rewriter.erase(flat)
+    else:
+        left, right = find_widened(x, rewriter), find_widened(weight, rewriter)
     if left is None or right is None or not fits_bits(left.codes, right.codes, depth, 31):
         return None
-    window = {name: op.attrs[name] for name in _WINDOW}
     call = _checked(_CONVOLUTIONS[op.target], window, (left, right), node, 1)
     if call is None:
         return None

@@ -1,11 +1,11 @@
-"""`gptrs.numba.integer_product.v1`, `integer_conv2d.v1`, `integer_depthwise.v1`: 8-bit integers.
+"""`gptrs.numba.integer_product.v1`, with its forms for images: 8-bit integers, less zero points.
 
 Operands: a left and a right side, each si8 or ui8; then those that the attributes of these names
 say are there: `zero` si32 [], the zero point on the left; `other_zero` si32 [] or [N]; `term` si32
 [N]; `scale` f32 [] or [N]; `bias` f32 [N]; `step` f32 []; `middle` f32 []. A product has the
-attributes of `dot_general`; images [N, H, W, C] and their weight [KH * KW * C, O], or [KH * KW, C]
-of a depthwise convolution, have `window`, `stride`, `padding` and `dilation`, and what lies in the
-padding is the zero point.
+attributes of `dot_general`; images [N, H, W, C] and their weight [KH * KW * C, O], [KH * KW *
+C / groups, O] of one in `groups`, or [KH * KW, C] of a depthwise convolution, have `window`,
+`stride`, `padding` and `dilation`, and what lies in the padding is the zero point.
 
 With `s = sum_k (left - zero) * (right - other_zero) + term`, si32 that wraps, the result is s; or,
 f32, `y = activation(f32(s) * scale + bias)`; or codes of 8 bits, `round_nearest_even(y / step) +
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar, cast
 
 import numpy as np
@@ -65,6 +66,7 @@ from gptrs_backend_numba.views import Matrix, Product, View
 
 INTEGER_PRODUCT = "gptrs.numba.integer_product.v1"
 INTEGER_CONV2D = "gptrs.numba.integer_conv2d.v1"
+INTEGER_GROUPED = "gptrs.numba.integer_grouped.v1"
 INTEGER_DEPTHWISE = "gptrs.numba.integer_depthwise.v1"
 BYTES = (dtypes.si8, dtypes.ui8)
 """The element types of both sides."""
@@ -141,14 +143,18 @@ def _when_product(op: CustomCall, operands: Sequence[TensorType]) -> bool:
 
 
 def _when_images(op: CustomCall, operands: Sequence[TensorType]) -> bool:
-    if set(op.attrs) != {*_EPILOGUE, *_WINDOW} or len(operands) < 2:
+    own = {"groups"} if op.target == INTEGER_GROUPED else set[str]()
+    if set(op.attrs) != {*_EPILOGUE, *_WINDOW, *own} or len(operands) < 2:
         return False
     x, weight = operands[:2]
     if (x.rank, weight.rank) != (4, 2) or not _inside(op, x):
         return False
     columns = weight.shape[1]
     channels = x.shape[3]
-    wanted = channels * windows(op).taps, columns
+    groups = op.attrs["groups"] if own else 1
+    if not isinstance(groups, int) or groups < 1 or channels % groups or columns % groups:
+        return False
+    wanted = channels // groups * windows(op).taps, columns
     if op.target == INTEGER_DEPTHWISE:
         wanted = windows(op).taps, channels
     fits = weight.shape == wanted
@@ -207,6 +213,37 @@ def integer_conv2d(builder: ScheduleBuilder, unit: Unit) -> None:
     _multiply(builder, unit, product, out, fields)
 
 
+@custom_call(INTEGER_GROUPED, when=_when_images)
+def integer_grouped(builder: ScheduleBuilder, unit: Unit) -> None:
+    """Add the padding of the images, and the product of the patches of each group."""
+    op = unit.last.op
+    assert isinstance(op, CustomCall)
+    x, weight, *rest = (builder.view(value) for value in unit.last.operands)
+    need_numbers(size for view in (x, weight) for size in view.shape)
+    out = builder.define(unit.last.result)
+    if out.size == 0:
+        return
+    groups = cast("int", op.attrs["groups"])
+    fields = _image_fields(x, out, windows(op))
+    padded = _padded(builder, unit, x, fields)
+    depth, columns = weight.shape[0], weight.shape[1] // groups
+    channels, rows = x.shape[3] // groups, math.prod(out.shape[:3])
+    fields |= {kernels.CHANNELS: channels, OUT_STEP: out.shape[3]}
+    down, across = weight.strides
+    for group in range(groups):
+        part = _moved(weight, group * columns * across)
+        rhs = Matrix(part, columns, across, down, ())
+        lhs = Matrix(_moved(padded, group * channels), rows, 0, 1, ())
+        own = [_moved(view, group * columns) if view.shape else view for view in rest]
+        result = _moved(out, group * columns)
+        _multiply(builder, unit, Product(lhs, rhs, depth, ()), result, fields, own)
+
+
+def _moved(view: View, elements: int) -> View:
+    """Return a view that begins so many elements later, for kernels that know how long it is."""
+    return replace(view, offset=view.offset + elements)
+
+
 @custom_call(INTEGER_DEPTHWISE, when=_when_images)
 def integer_depthwise(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add the padding of the images, and a job with a task for some rows of positions."""
@@ -243,6 +280,7 @@ def _image_fields(x: View, out: View, at: Windows) -> dict[int, int]:
     _, height, width, channels = x.shape
     return {
         kernels.HEIGHT: height, kernels.WIDTH_BEFORE: width, kernels.CHANNELS: channels,
+        kernels.PIXEL: channels,
         kernels.IMAGE_STEP: x.strides[0], kernels.ROW_STEP: x.strides[1],
         kernels.COLUMN_STEP: x.strides[2], kernels.CHANNEL_STEP: x.strides[3],
         kernels.IMAGE_HEIGHT: height + at.padding[0] + at.padding[1],
@@ -282,11 +320,17 @@ def _multiply(
     product: Product,
     out: View,
     image: Mapping[int, int] | None = None,
+    rest: Sequence[View] | None = None,
 ) -> None:
-    """Add the calls; `image` are the fields of windows, if the left side becomes patches."""
+    """Add the calls; `image` are the fields of windows, if the left side becomes patches.
+
+    `rest` are the operands behind the sides, if they are not those of the unit.
+    """
     op = unit.last.op
     assert isinstance(op, CustomCall)
-    views = [builder.contiguous(builder.view(value)) for value in unit.last.operands[2:]]
+    if rest is None:
+        rest = [builder.view(value) for value in unit.last.operands[2:]]
+    views = [builder.contiguous(view) for view in rest]
     extra = extra_operands(op, [product.lhs.view, product.rhs.view, *views])
     if product.rhs.view.dtype is dtypes.ui8 and "other_zero" not in extra:
         # Once they are moved, unsigned bytes have a zero point other than 0.
@@ -325,7 +369,8 @@ def _run_of(image: Mapping[int, int] | None) -> int:
     """Return the bytes of a window that lie side by side in images, 0 for a product."""
     if not image:
         return 0
-    taps = image[kernels.TAPS_ACROSS] if image[kernels.APART_ACROSS] == 1 else 1
+    whole = image[kernels.APART_ACROSS] == 1 and image[kernels.CHANNELS] == image[kernels.PIXEL]
+    taps = image[kernels.TAPS_ACROSS] if whole else 1
     return taps * image[kernels.CHANNELS]
 
 

@@ -84,14 +84,15 @@ from gptrs_backend_numba.kernels.matmul.integer_ir import (
     IN_PLACE,  # whether rows are read where they lie
     ROW_BYTES, DEPTH,  # k of gathered rows, and of panels, which end with zeros
     HEIGHT, WIDTH_BEFORE, CHANNELS,
+    PIXEL,  # channels of all groups
     IMAGE_STEP, ROW_STEP, COLUMN_STEP, CHANNEL_STEP,  # of images, and of padded ones:
     IMAGE_HEIGHT, IMAGE_WIDTH, TOP, SIDE,
     OUT_HEIGHT, OUT_WIDTH,
     TAPS_DOWN, TAPS_ACROSS, STRIDE_DOWN, STRIDE_ACROSS, APART_DOWN, APART_ACROSS,
     ROWS_A_TASK,  # rows of positions of a depthwise convolution
-) = range(LENGTH, LENGTH + 38)  # fmt: skip
+) = range(LENGTH, LENGTH + 39)  # fmt: skip
 """The numbers that follow the geometry of other products."""
-INTEGER_LENGTH = LENGTH + 38
+INTEGER_LENGTH = LENGTH + 39
 CHUNK = 64
 """Most bytes that are copied at a time, and how much longer copies are than what they hold."""
 ROWS_OF_SUMS = 8
@@ -200,9 +201,9 @@ def gather_patches(G, source, own, first, count, *, copy):
     Runs are copied in whole chunks: what one writes too much the next writes again.
     """
     whole = G[ROW_BYTES]
-    channels, line = G[CHANNELS], G[IMAGE_WIDTH] * G[CHANNELS]
-    run, runs, apart = G[TAPS_ACROSS] * channels, np.int64(1), G[APART_ACROSS] * channels
-    if G[APART_ACROSS] != 1:
+    channels, pixel, line = G[CHANNELS], G[PIXEL], G[IMAGE_WIDTH] * G[PIXEL]
+    run, runs, apart = G[TAPS_ACROSS] * channels, np.int64(1), G[APART_ACROSS] * pixel
+    if G[APART_ACROSS] != 1 or channels != pixel:
         run, runs = channels, G[TAPS_ACROSS]
     for i in range(count):
         rest = first + i
@@ -210,7 +211,7 @@ def gather_patches(G, source, own, first, count, *, copy):
         rest = rest // G[OUT_WIDTH]
         down = rest % G[OUT_HEIGHT]
         place = rest // G[OUT_HEIGHT] * G[IMAGE_HEIGHT] + down * G[STRIDE_DOWN]
-        begin = source + place * line + across * G[STRIDE_ACROSS] * channels
+        begin = source + place * line + across * G[STRIDE_ACROSS] * pixel
         target = own + i * whole
         for _ in range(G[TAPS_DOWN]):
             for each in range(runs):

@@ -76,7 +76,9 @@ def find_widened(value: Value, rewriter: Rewriter) -> Widened | None:
         if node is None or not node.operands or value.type.dtype not in _NARROWER:
             return None
         op, below = node.op, node.operands[0]
-        if isinstance(op, Transpose | Reshape | Slice) or is_largest_of_window(op):
+        if isinstance(op, Reshape) and layout and isinstance(layout[0], Reshape):
+            shapes[0] = below.type.shape  # the later reshape does it alone
+        elif isinstance(op, Transpose | Reshape | Slice) or is_largest_of_window(op):
             layout.insert(0, op)
             shapes.insert(0, below.type.shape)
         elif type(op) not in parts and _PARTS.get(type(op)) is value.type.dtype:
