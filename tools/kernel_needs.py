@@ -35,6 +35,7 @@ from gptrs.ir.op import Op
 from gptrs_backend_numba import parts
 from gptrs_backend_numba.backend import PRECISIONS
 from gptrs_backend_numba.codegen import compiled
+from gptrs_backend_numba.kernels.amx.integer import all_amx_integer_kernels
 from gptrs_backend_numba.kernels.convolution import depthwise, direct
 from gptrs_backend_numba.kernels.matmul.gemm_ir import ROWS as TALLEST
 from gptrs_backend_numba.kernels.matmul.integer import all_integer_kernels
@@ -169,7 +170,7 @@ def _convolutions() -> Iterator[compiled.WantedKernel]:
 
 def _integers() -> Iterator[compiled.WantedKernel]:
     """Yield the kernels for codes of 8 bits, which imported networks have."""
-    yield from map(compiled.WantedKernel, all_integer_kernels())
+    yield from map(compiled.WantedKernel, [*all_integer_kernels(), *all_amx_integer_kernels()])
 
 
 def _tokenizer() -> dict[str, object]:

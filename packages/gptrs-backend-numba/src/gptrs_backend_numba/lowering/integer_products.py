@@ -32,7 +32,7 @@ from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel
 from gptrs_backend_numba.codegen.vector_ir import FEATURES
 from gptrs_backend_numba.cost_model import is_one, need_numbers
-from gptrs_backend_numba.kernels.amx.integer import AMX_INTEGER_ROWS, STEP
+from gptrs_backend_numba.kernels.amx.integer import AMX_INTEGER_ROWS, STEP, amx_integer_product
 from gptrs_backend_numba.kernels.matmul import integer as kernels
 from gptrs_backend_numba.kernels.matmul.epilogue import ACTIVATIONS
 from gptrs_backend_numba.kernels.matmul.gemm import (
@@ -351,7 +351,7 @@ def _multiply(
     batch = math.prod(product.batch)
     count = batch * -(-tiles // fields[TILES_A_TASK]) * column_blocks(product.rhs.rows, fields)
     job = (
-        compiled_task(kernels.integer_product(_run_of(image), on_amx)),
+        compiled_task((amx_integer_product if on_amx else kernels.integer_product)(_run_of(image))),
         count,
         builder.threads_from(PARALLEL_FROM, product.work),
     )

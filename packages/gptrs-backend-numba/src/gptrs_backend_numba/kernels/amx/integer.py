@@ -6,11 +6,22 @@ The left side is unsigned bytes, the right side signed ones, as on vector regist
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from gptrs_backend_numba.codegen.inlining import intrinsic, types
+from gptrs_backend_numba.codegen.kernel import SpecializedKernel
 from gptrs_backend_numba.codegen.machine import call_llvm
-from gptrs_backend_numba.codegen.vector_ir import VECTOR, WIDTH, VectorEmitter, number
-from gptrs_backend_numba.kernels.amx.gemm_ir import VOID, load_tile, store_tile, tile_register
+from gptrs_backend_numba.codegen.vector_ir import FEATURES, VECTOR, WIDTH, VectorEmitter, number
+from gptrs_backend_numba.kernels.amx.gemm_ir import (
+    VOID,
+    configure_amx,
+    load_tile,
+    release_amx,
+    store_tile,
+    tile_register,
+)
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, VECTORS
+from gptrs_backend_numba.kernels.matmul.integer import RUNS, integer_tasks
 
 AMX_INTEGER_ROWS = 32
 """Rows of the largest tile: two registers, and as many of columns of a panel."""
@@ -75,3 +86,15 @@ def _emit_tile(emit, arguments, high):
     emit.loop(count, _FOURS, [left, panel], body)
     for (i, v), place in zip(quarters, places, strict=True):
         store_tile(emit, 2 * i + v, place, number(4 * PANEL))
+
+
+def amx_integer_product(run: int) -> SpecializedKernel:
+    """Return `integer_product` on AMX."""
+    around = configure_amx, release_amx
+    return integer_tasks(run, True, AMX_INTEGER_ROWS, amx_integer_tile, around)
+
+
+def all_amx_integer_kernels() -> Iterator[SpecializedKernel]:
+    """Yield the kernels that networks of 8-bit integers need beside those without AMX."""
+    if "amx-int8" in FEATURES:
+        yield from map(amx_integer_product, RUNS)

@@ -41,9 +41,7 @@ from gptrs_backend_numba.codegen.machine import (
     pointer,
 )
 from gptrs_backend_numba.codegen.tasks import share_tasks
-from gptrs_backend_numba.codegen.vector_ir import FEATURES, FUSED, WIDTH
-from gptrs_backend_numba.kernels.amx.gemm_ir import configure_amx, release_amx
-from gptrs_backend_numba.kernels.amx.integer import AMX_INTEGER_ROWS, amx_integer_tile
+from gptrs_backend_numba.codegen.vector_ir import FUSED, WIDTH
 from gptrs_backend_numba.kernels.matmul.epilogue import ACTIVATIONS
 from gptrs_backend_numba.kernels.matmul.gemm import (
     BIAS,
@@ -95,6 +93,8 @@ from gptrs_backend_numba.kernels.matmul.integer_ir import (
 INTEGER_LENGTH = LENGTH + 39
 CHUNK = 64
 """Most bytes that are copied at a time, and how much longer copies are than what they hold."""
+RUNS = (0, 16, 32, CHUNK)
+"""Bytes of runs for which there are kernels."""
 ROWS_OF_SUMS = 8
 """Positions of a depthwise convolution whose sums are finished together, in the L1 cache."""
 _USUAL_COLUMNS = 3
@@ -265,7 +265,9 @@ def sum_rows(rows, step, count, k, totals):
 
 
 @kernel
-def integer_task(lhs, rhs, out, geometry, task, *, ON_AMX, ROWS_OF_TILE, gather, tile):
+def integer_task(
+    lhs, rhs, out, geometry, task, *, ON_AMX, ROWS_OF_TILE, gather, tile, configure, release
+):
     """Compute a block of rows and columns: all its tiles pass by one panel, then the next.
 
     On AMX a tile reads and writes `ROWS_OF_TILE` rows, and whole steps of a panel.
@@ -296,7 +298,7 @@ def integer_task(lhs, rhs, out, geometry, task, *, ON_AMX, ROWS_OF_TILE, gather,
         sum_rows(rows, step, count, k, totals)
     if ON_AMX:
         memory = begin + 4 * PANEL
-        configure_amx()
+    configure()
     for panel in range(first_panel, last_panel):
         codes = rhs + (batch * panels + panel) * (PANEL * depth + STEP_BYTES)
         column = panel * PANEL
@@ -309,8 +311,7 @@ def integer_task(lhs, rhs, out, geometry, task, *, ON_AMX, ROWS_OF_TILE, gather,
                 add_row_terms(G, memory, totals + 4 * (row - first), column, width, height)
             call_compiled(G[FINISH], memory, PANEL, out, batch * m + row, column, height, width,
                           geometry, 0)  # fmt: skip
-    if ON_AMX:
-        release_amx()
+    release()
     keep_alive(own)
     keep_alive(words)
     return 0
@@ -350,19 +351,36 @@ def pack_bytes_task(source, unused, target, geometry, task):
 _COPY = copy_exactly.specialize(copy=copy_moved(CHUNK))
 
 
-def integer_product(run: int, on_amx: bool) -> SpecializedKernel:
+@register_jitable
+def nothing():
+    """Do nothing: vector registers need no configuration."""
+
+
+def integer_product(run: int) -> SpecializedKernel:
     """Return the tasks of a product, or of a convolution: blocks of rows and columns.
 
     `run` is the least number of bytes of windows that lie side by side in images, 0 for products.
     """
-    rows, tile = INTEGER_ROWS, integer_tile()
-    if on_amx:
-        rows, tile = AMX_INTEGER_ROWS, amx_integer_tile
+    return integer_tasks(run, False, INTEGER_ROWS, integer_tile(), (nothing, nothing))
+
+
+def integer_tasks(
+    run: int, on_amx: bool, rows: int, tile: object, around: tuple[object, object]
+) -> SpecializedKernel:
+    """Return `integer_product` with a tile of so many rows; `around` is called around all tiles."""
     chunk = next((each for each in (16, 32) if run <= each), CHUNK)
     gather = gather_rows.specialize(copy_exactly=_COPY)
     if run:
         gather = gather_patches.specialize(copy=copy_moved(chunk))
-    return integer_task.specialize(ON_AMX=on_amx, ROWS_OF_TILE=rows, gather=gather, tile=tile)
+    configure, release = around
+    return integer_task.specialize(
+        ON_AMX=on_amx,
+        ROWS_OF_TILE=rows,
+        gather=gather,
+        tile=tile,
+        configure=configure,
+        release=release,
+    )
 
 
 def byte_padding() -> SpecializedKernel:
@@ -557,9 +575,7 @@ def all_integer_kernels() -> Iterator[SpecializedKernel]:
     """Yield the kernels that networks of 8-bit integers need, whatever their sizes."""
     yield from (run_integer.specialize(), byte_packing(), byte_padding(), store_sums.specialize())
     yield from map(integer_depthwise, (1, _USUAL_COLUMNS))
-    runs = (0, 16, 32, CHUNK)
-    uses_amx = (False, True) if "amx-int8" in FEATURES else (False,)
-    yield from (integer_product(run, on_amx) for run in runs for on_amx in uses_amx)
+    yield from map(integer_product, RUNS)
     for scales, biased, activation in product((0, 1, 2), (False, True), ("none", "relu", "relu6")):
         yield integer_finish(dtypes.f32, scales, biased, activation, False)
         for out, divides in product((dtypes.si8, dtypes.ui8), (False, True)):
