@@ -203,3 +203,27 @@ def test_a_table_of_codes_is_not_widened() -> None:
         ours(i=rows)
     operands = [of for each in profile.programs.values() for _, of in each.kernels if each.runs]
     assert not any("f32[2000, 8]" in of or "si32[2000, 8]" in of for of in operands), operands
+
+
+@pytest.mark.parametrize(
+    "name", ["channels apart", "QLinearConv", "a range of its own for each call"]
+)
+def test_free_sizes_of_quantized_networks(name: str) -> None:
+    model = model_of(name)
+    for value in (model.graph.input[0], model.graph.output[0]):
+        sizes = value.type.tensor_type.shape.dim
+        for axis in range(len(sizes)):
+            if axis != 1 or len(sizes) == 2:
+                sizes[axis].dim_param = f"{value.name}{axis}"
+    if len(model.graph.input[0].type.tensor_type.shape.dim) == 2:
+        model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 30
+    ours, exact = (gptrs_onnx.from_proto(model, backend) for backend in ("numba", "ref"))
+    step = GRAPHS[name][1].get("ys", np.float32(1e-4))
+    channels = GRAPHS[name][2].split(", ")[1]
+    for sizes in ((1, 9, 8), (2, 12, 11), (1, 9, 8), (3, 7, 20)):
+        shape = [sizes[0], int(channels), *sizes[1:]] if "Conv" in name or "apart" in name else None
+        x = np.random.default_rng(sizes[0]).standard_normal(shape or (sizes[1], 30))
+        x = x.astype(np.float32)
+        apart = np.abs(ours(x=x)["y"] - exact(x=x)["y"])
+        assert apart.max() <= step * 1.01
+        assert (apart > step / 2).mean() <= 0.002

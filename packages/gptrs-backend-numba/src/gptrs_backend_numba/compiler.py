@@ -23,6 +23,11 @@ from gptrs_backend_numba.cost_model import Jump, Label, Next, SizesNeeded, ones
 from gptrs_backend_numba.kept_weights.weight_store import weight_store
 from gptrs_backend_numba.lowering.control_flow import lower_region
 from gptrs_backend_numba.lowering.convolution_calls import all_heights
+from gptrs_backend_numba.lowering.integer_products import (
+    INTEGER_CONV2D,
+    INTEGER_DEPTHWISE,
+    INTEGER_GROUPED,
+)
 from gptrs_backend_numba.lowering.linear import rows_of_layers
 from gptrs_backend_numba.memory import fill_byte
 from gptrs_backend_numba.schedule import (
@@ -44,7 +49,10 @@ from gptrs_backend_numba.views import MemorySpace, Storage, View, dense_strides
 
 
 _ALIGNMENT = 64
-_CONVOLUTIONS = (BF16_CONV2D, BF16_GROUPED, CHAIN, CONV2D, DEPTHWISE, GROUPED)
+_CONVOLUTIONS = (
+    *(BF16_CONV2D, BF16_GROUPED, CHAIN, CONV2D, DEPTHWISE, GROUPED),
+    *(INTEGER_CONV2D, INTEGER_DEPTHWISE, INTEGER_GROUPED),
+)
 
 
 def place_scratch(steps: Sequence[ScheduleStep], shared: bool = True) -> int:
