@@ -19,6 +19,7 @@ from gptrs_onnx.ops import (
     recurrent,
     resize,
     sequences,
+    support_vectors,
     transformers,
     trees,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "recurrent",
     "resize",
     "sequences",
+    "support_vectors",
     "transformers",
     "trees",
 ]

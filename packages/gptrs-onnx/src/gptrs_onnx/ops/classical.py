@@ -1,4 +1,4 @@
-"""Operators of `ai.onnx.ml` on numbers: linear models, support vectors, scaling, encoding."""
+"""Operators of `ai.onnx.ml` on numbers: linear models, scaling, encoding."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gptrs_onnx.node import Known, Node, Value, constant, converts
 from gptrs_onnx.ops.scores import class_labels, transformed
 
 
-def _rows(x: Tensor) -> Tensor:
+def feature_rows(x: Tensor) -> Tensor:
     """Return features [N, F] in f32."""
     return F.cast(F.reshape(x, [1, -1]) if x.rank == 1 else x, dtypes.f32)
 
 
-def _affine(x: Tensor, weights: list[float], count: int, bias: list[float]) -> Tensor:
+def affine(x: Tensor, weights: list[float], count: int, bias: list[float]) -> Tensor:
     """Return `x W^T + b` for weights [count, F] in a row."""
     weight = constant(np.array(weights, np.float32).reshape(count, -1))
     return F.linear(x, weight, constant(np.array(bias, np.float32)) if bias else None)
@@ -35,7 +35,7 @@ def linear_regressor(
     post_transform: str = "NONE",
 ) -> Tensor:
     """Return a linear function of each row [N, targets]."""
-    made = _affine(_rows(x), coefficients, targets, node.numbers("intercepts", []))
+    made = affine(feature_rows(x), coefficients, targets, node.numbers("intercepts", []))
     return transformed(node, made, post_transform)
 
 
@@ -46,7 +46,7 @@ def linear_classifier(
     """Return the class of each row [N], and the scores of all classes [N, classes]."""
     labels = class_labels(node, "classlabels_ints")
     intercepts = node.numbers("intercepts", [])
-    scores = _affine(_rows(x), coefficients, len(intercepts), intercepts)
+    scores = affine(feature_rows(x), coefficients, len(intercepts), intercepts)
     if len(intercepts) > 1:
         chosen = F.take(constant(labels), F.argmax(scores, 1), 0)
         return chosen, transformed(node, scores, post_transform)
@@ -62,51 +62,6 @@ def linear_classifier(
         share = F.sigmoid(scores)
         return chosen, F.concat([1.0 - share, share], 1)
     node.refuse(f"has the transform {post_transform[:40]!a} of one score for two classes")
-
-
-# Support vectors.
-
-
-def _kernel(node: Node, x: Tensor, vectors: Known) -> Tensor:
-    """Return the kernel of each row [N, F] and each vector [V, F]: [N, V]."""
-    gamma, shift, degree = [*node.numbers("kernel_params", []), 0.0, 0.0, 0.0][:3]
-    kind = node.text("kernel_type", "LINEAR")
-    if kind == "RBF":
-        apart = F.expand_dims(x, 1) - constant(vectors)
-        return F.exp(-gamma * F.sum(apart * apart, 2))
-    dots = F.linear(x, constant(vectors))
-    if kind == "LINEAR":
-        return dots
-    if kind == "POLY":
-        return F.pow(gamma * dots + shift, degree)
-    if kind == "SIGMOID":
-        return F.tanh(gamma * dots + shift)
-    node.malformed(f"has the kernel {kind[:40]!a}")
-
-
-@converts("ai.onnx.ml.SVMRegressor")
-def svm_regressor(
-    node: Node,
-    x: Tensor,
-    *,
-    coefficients: list[float],
-    rho: list[float],
-    n_supports: int = 0,
-    one_class: bool = False,
-    post_transform: str = "NONE",
-) -> Tensor:
-    """Return a weighted sum of the kernels with the support vectors [N, 1], or its sign."""
-    if post_transform != "NONE":
-        node.refuse(f"has the transform {post_transform[:40]!a}")
-    if n_supports:
-        vectors = np.array(node.numbers("support_vectors"), np.float32).reshape(n_supports, -1)
-        found = _kernel(node, _rows(x), vectors)
-    else:
-        found = _rows(x)
-    scores = _affine(found, coefficients, 1, rho[:1])
-    if not one_class:
-        return scores
-    return F.where(scores > 0.0, *(scalar(each, scores.dtype) for each in (1.0, -1.0)))
 
 
 # Scaling and encoding.
