@@ -118,6 +118,19 @@ def test_programs_are_dumped_where_the_option_says(tmp_path: Path) -> None:
     assert list((tmp_path / "dump").rglob("*.ptir"))
 
 
+@pytest.mark.parametrize(("broken", "told"), [(True, True), (False, False)])
+def test_a_note_says_when_torch_handed_over_nothing(broken: bool, told: bool) -> None:
+    lines = ["import torch", "def f(x):"]
+    lines += ["    torch._dynamo.graph_break()"] if broken else ["    x = x + 1"]
+    lines += ["    return x", "torch.compile(f, backend='gptrs')(torch.ones(3))"]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    note = "gave the backend `gptrs` nothing to compile: all ran in torch; dynamo broke its graphs"
+    assert (note in done.stderr) == told
+
+
 def test_weights_of_inference_mode_are_read_in_each_call() -> None:
     with torch.inference_mode():
         model = mlp()

@@ -16,6 +16,7 @@ from torch import _decomp, fx
 from torch._decomp import core_aten_decompositions
 from torch._dynamo import config
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.utils import counters
 from torch._guards import TracingContext
 
 from gptrs import dumping, get_backend
@@ -125,6 +126,33 @@ class Settings(Struct, frozen=True):
         return get_backend(self.backend, self.threads).with_precision(self.precision)
 
 
+# A note where dynamo hands over nothing: it runs a model in torch, and tells only its logs.
+
+
+def note_on_nothing(counted: Mapping[str, Mapping[str, int]]) -> str | None:
+    """Return a note if dynamo looked at functions and made no graph of any, by its counters.
+
+    None if it has made graphs, of whatever backend, or has looked at nothing.
+    """
+    if not counted.get("frames", {}).get("total") or counted.get("stats", {}).get("unique_graphs"):
+        return None
+    breaks = counted.get("graph_break", {})
+    reason = next(iter(breaks), "").partition("\n")[0]
+    why = f"; dynamo broke its graphs, first for this reason: {reason}" if breaks else ""
+    return (
+        "`torch.compile` gave the backend `gptrs` nothing to compile: all ran in torch"
+        f"{why}; `TORCH_LOGS=graph_breaks` shows where"
+    )
+
+
+def _note_at_exit() -> None:
+    note = note_on_nothing(cast("Mapping[str, Mapping[str, int]]", counters))
+    if note is not None:
+        warnings.warn(note, stacklevel=1)
+
+
+# Not before the end: a function within one that dynamo gave up may still become a graph.
+atexit.register(_note_at_exit)
 Compiled = Callable[..., Any]
 
 
