@@ -101,6 +101,16 @@ def test_a_decoder_in_two_files_reads_prompts_with_the_first(tmp_path: Path) -> 
     assert list(found.token_ids) == OrtLoop(graph).greedy([5, 6, 7], 12)
 
 
+def test_ops_that_run_one_by_one_make_the_same_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPTRS_EAGER", "1")
+    graph = decoder()
+    model = gptrs.load_model(folder(tmp_path, graph), backend="ref")
+    found = gptrs.generate(model, [5, 6, 7], max_tokens=3, temperature=0, ignore_eos=True)
+    assert list(found.token_ids) == OrtLoop(graph).greedy([5, 6, 7], 3)
+
+
 def test_all_logits_of_texts_are_those_of_one_step(tmp_path: Path) -> None:
     graph = decoder(window=7)
     model = gptrs.load_model(folder(tmp_path, graph), backend="ref")

@@ -13,6 +13,7 @@ from typing_extensions import Unpack, override
 
 from gptrs.api import GptrsError
 from gptrs.api.backends import Backend
+from gptrs.api.importers import is_symbol
 from gptrs.api.models import Params, Tensor
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
@@ -95,7 +96,8 @@ class OnnxCausalLM(CausalLMModule):
                 self._carry(reason)
         self._require_context(int(step.lengths.max()))
         assert self._carried is not None
-        return self._carried.step(step, buffers)
+        with self._on_backend():
+            return self._carried.step(step, buffers)
 
     def _carry(self, reason: UnrecognizedError) -> None:
         """Run texts one by one from now on, and say why."""
@@ -109,16 +111,19 @@ class OnnxCausalLM(CausalLMModule):
 
     @override
     def states(self, step: RaggedStep[Tensor], caches: Sequence[LayerCache]) -> Iterator[Tensor]:
+        rows = step.tokens.shape[0]
+        if not is_symbol(rows):  # a size by that number would be taken for one of tokens
+            raise UnrecognizedError("ops run one by one, so that the sizes of steps are numbers")
+
         def cache_of(index: int, window: int | None) -> LayerCache:
             return _WindowedCache(caches[index], step, window)
 
-        findings = self._findings.setdefault(step.tokens.shape[0], Findings())
+        findings = self._findings.setdefault(rows, Findings())
         conversion = CachedConversion(self._decoder, self._weight, step, cache_of, findings)
         try:
             found = conversion.run_to(self._parts.states, self._parts.body, self._parts.graphs)
-        except (GptrsError, NeedsKnownError) as error:
+        except (GptrsError, NeedsKnownError, RecursionError) as error:
             raise UnrecognizedError(str(error)) from error
-        rows = step.tokens.shape[0]
         if found.rank != 3 or found.shape[:2] != (1, rows):
             raise UnrecognizedError(f"the states before the logits are `{found.type}`")
         yield F.reshape(found, (rows, found.shape[2]))
