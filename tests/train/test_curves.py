@@ -9,9 +9,10 @@ import pytest
 
 from gptrs.plugins.manager import backend_of
 from gptrs_runtime.load import load_model
+from gptrs_runtime.sources.find_model import find_model
 from gptrs_train.batches import Windows
 from gptrs_train.data import Source
-from gptrs_train.learner import FACTORS, LowRank, factor_name
+from gptrs_train.learner import FACTORS, Learner, LowRank, factor_name
 from gptrs_train.products import _full, adapter_config
 from gptrs_train.runs import Data, Machine, Outputs, finetune
 from train.runs_support import run, save_lm, settings, stream, torch_lm
@@ -72,8 +73,8 @@ def test_adapters_learn_as_in_peft(kind, tmp_path):
     torch = pytest.importorskip("torch", reason="PEFT needs torch")
     model = torch_lm(tmp_path / "model", kind)
     what, chosen = LowRank(4, 16.0), settings(steps=STEPS, rate=4e-3)
-    first, _, _ = run(tmp_path / "model", tmp_path / "none", what, "ref", settings(steps=1))
-    config = adapter_config(first._learner)
+    first = Learner(find_model(tmp_path / "model"), backend_of("ref", None), what)
+    config = adapter_config(first)
     adapted = peft.get_peft_model(
         model,
         peft.LoraConfig(
@@ -83,10 +84,10 @@ def test_adapters_learn_as_in_peft(kind, tmp_path):
     )  # fmt: skip
     modules = dict(adapted.named_modules())
     with torch.no_grad():
-        for layer in first._learner.layers:
+        for layer in first.layers:
             module = modules[f"base_model.model.{_full(layer)}"]
             for factor in FACTORS:
-                value = first._learner.trained[factor_name(layer, factor)]
+                value = first.trained[factor_name(layer, factor)]
                 getattr(module, f"lora_{factor}")["default"].weight.copy_(torch.tensor(value))
     _, trained, losses = run(tmp_path / "model", tmp_path / "out", what, "numba", chosen)
     expected = torchs_losses(adapted, chosen)

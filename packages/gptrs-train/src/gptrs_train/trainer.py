@@ -213,6 +213,10 @@ class Trainer:
         )
 
     def _first_state(self, resume: bool) -> dict[str, Any]:
+        first = self._learner.trained
+        # The run updates tensors of its own. The initial values would stay in memory beside them: a
+        # fifth of the peak of GPT-2 124M.
+        self._learner.trained = {}
         if resume:
             whole, self.at = self._saved.load()
             rows = [row for row in self._saved.metrics if "valid_loss" in row]
@@ -220,7 +224,7 @@ class Trainer:
             self.valid_loss = last.get("valid_loss")
             self.scores = {n: x for n, x in last.items() if n not in ("step", "valid_loss")}
             return {"whole": _tensors(whole)}
-        trained = _tensors(self._learner.trained)
+        trained = _tensors(first)
         return {"whole": {"trained": trained, "optimizer": self._optimizer.init(trained)}}
 
     def _step(self, state: dict[str, Any]) -> list[float]:
