@@ -96,6 +96,24 @@ def test_runs_with_dropout_resume_with_the_same_bits(tmp_path):
     assert others[0] != losses[0]
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_layers_that_are_computed_again_give_the_same_gradients(kind, tmp_path):
+    save_lm(tmp_path / "model", kind)
+    backend, found = backend_of("numba", None), {}
+    batch = Windows(Source("", stream=stream()), 16, 3, 0).batch(0)
+    for again in (False, True):
+        learner = Learner(find_model(tmp_path / "model"), backend, ["*"])
+        learner.dropout, learner.recomputes = Dropout(0.1, 0.1), again
+        with gptrs.use_backend(backend):
+            step = gptrs.jit(gptrs.value_and_grad(learner.loss))
+            loss, grads = step(learner.trained, batch, seed_of(1, 2))
+            found[again] = loss.numpy(), {name: grad.numpy() for name, grad in grads.items()}
+    np.testing.assert_allclose(found[True][0], found[False][0], rtol=1e-6)
+    for name, grad in found[False][1].items():
+        np.testing.assert_allclose(found[True][1][name], grad, rtol=1e-4, atol=1e-4)
+
+
 def test_what_has_no_place_for_dropout_is_told(tmp_path):
     save_lm(tmp_path / "model", "llama")
     chosen = settings(steps=1, lora_dropout=0.1)

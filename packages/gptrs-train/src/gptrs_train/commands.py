@@ -195,6 +195,12 @@ _OPTIONS: Final[dict[str, _Row]] = {
         _option("--lora-dropout", metavar="P", min=0, max=0.99, help="Dropout before the adapter."),
         0.0,
     ),
+    "recompute": _Row(
+        bool,
+        _option("--recompute", help="Compute layers again in the backward pass: less memory."),
+        False,
+        False,
+    ),
     "clip": _Row(
         float,
         _option("--clip", metavar="X", min=0, help="Largest norm of a gradient; 0: no limit."),

@@ -197,6 +197,16 @@ class LearningParams(Params):
         return None if own else super()._stored_alike(names)
 
 
+def _blocks(module: Module) -> frozenset[int]:
+    """Return the ids of the layers of a model: the modules in its outermost lists."""
+    found: dict[str, int] = {}
+    for name, each in module.named_modules():
+        inside = any(name.startswith(f"{outer}.") for outer in found)
+        if name.rpartition(".")[2].isdigit() and not inside:
+            found[name] = id(each)
+    return frozenset(found.values())
+
+
 def _is_added(how: Mapping[str, Any]) -> bool:
     """Return whether a matrix maps heads or the inner width to the residual stream, by its axes."""
     axes = cast("Sequence[object] | None", how.get("axes"))
@@ -236,7 +246,7 @@ class Learner:
     ) -> None:
         self.source = source
         self.config: Mapping[str, object] = source.config
-        self.dropout = Dropout()
+        self.dropout, self.recomputes = Dropout(), False
         self.identity = ""
         """The digest of the weights that are adapted, which an adapter tells."""
         self._overrides = model_choices(source.config, str(source.path))
@@ -317,7 +327,8 @@ class Learner:
         layers = [each for _, each in module.named_modules() if isinstance(each, Linear)]
         added = {id(each) for each in layers if id(each.weight) in weights}
         decoded = {id(each): again[id(each.weight)] for each in layers if id(each.weight) in again}
-        watcher = TrainedModules(self.dropout, seed, added, decoded)
+        blocks = _blocks(module) if self.recomputes else frozenset[int]()
+        watcher = TrainedModules(self.dropout, seed, added, decoded, blocks)
         with entered(self._overrides), watcher.watching(self.source.name):
             yield
 

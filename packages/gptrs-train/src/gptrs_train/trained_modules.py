@@ -56,6 +56,7 @@ class TrainedModules:
     With a `seed` of `seed_of`, `dropout` applies; `added` has the ids of the linear layers whose
     outputs are added to the residual stream. Each place gets its own numbers, in the order of
     capture. `decoded` maps ids of linear layers with quantized weights to what decodes these.
+    `blocks` are the ids of modules that are computed again in the backward part.
     """
 
     wants_attention = False
@@ -66,9 +67,10 @@ class TrainedModules:
         seed: Tensor | None,
         added: Collection[int],
         decoded: Mapping[int, Callable[[], Tensor]],
+        blocks: Collection[int] = (),
     ) -> None:
         self._dropout = Dropout() if seed is None else dropout
-        self._seed, self._added, self._decoded = seed, added, decoded
+        self._seed, self._added, self._decoded, self._blocks = seed, added, decoded, blocks
         self._count = 0
         self._used: set[str] = set()
 
@@ -79,7 +81,7 @@ class TrainedModules:
         ModelError for a model `name` that has attention of another form, or no adapters, where a
         probability would be ignored.
         """
-        if not self._dropout and not self._decoded:
+        if not self._dropout and not self._decoded and not self._blocks:
             yield  # blocks are captured once for all layers: nothing watches them
             return
         attention = self._dropout.attention
@@ -100,6 +102,18 @@ class TrainedModules:
         kwargs: dict[str, object],
     ) -> object:
         """Return the result of a module."""
+        if id(module) in self._blocks:
+            x, *rest = args
+            return gptrs.remat(lambda x: self._whole(module, call, (x, *rest), kwargs))(x)
+        return self._whole(module, call, args, kwargs)
+
+    def _whole(
+        self,
+        module: Module,
+        call: Callable[..., object],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+    ) -> object:
         again = self._decoded.get(id(module))
         if isinstance(module, Linear) and (again is not None or self._dropout.low_rank):
             result: object = self._linear(module, call, cast("Tensor", args[0]), again)

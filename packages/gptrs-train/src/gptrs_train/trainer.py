@@ -67,6 +67,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The probability of zeros in what layers add to the residual stream."""
     attention_dropout: float = 0.0
     lora_dropout: float = 0.0
+    recompute: bool = False
+    """Compute the insides of layers again in the backward part, instead of keeping them."""
 
     def __post_init__(self) -> None:
         if self.schedule not in FORMS or self.optimizer not in OPTIMIZERS:
@@ -139,7 +141,7 @@ class Trainer:
         tell: Callable[[Status], None] = lambda status: None,
     ) -> None:
         self._learner, self._settings = learner, settings
-        learner.dropout = settings.made_dropout()
+        learner.dropout, learner.recomputes = settings.made_dropout(), settings.recompute
         self._train, self._valid = train, valid
         self._saved, self._backend, self._tell = saved, backend, tell
         self._optimizer = settings.made_optimizer()
