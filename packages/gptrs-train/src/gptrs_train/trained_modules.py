@@ -103,8 +103,12 @@ class TrainedModules:
     ) -> object:
         """Return the result of a module."""
         if id(module) in self._blocks:
-            x, *rest = args
-            return gptrs.remat(lambda x: self._whole(module, call, (x, *rest), kwargs))(x)
+            rest = args[1:]
+
+            def block(x: Tensor) -> object:
+                return self._whole(module, call, (x, *rest), kwargs)
+
+            return gptrs.remat(block)(cast("Tensor", args[0]))
         return self._whole(module, call, args, kwargs)
 
     def _whole(
