@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TypeVar, cast
 
 import numpy as np
+from msgspec.structs import replace
 
 from gptrs.ir import dtypes
 from gptrs.ir.ops.contraction import DotGeneral
