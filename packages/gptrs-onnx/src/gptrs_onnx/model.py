@@ -62,7 +62,7 @@ class OnnxModel(ConvertedGraph):
         own: WeightFile | None = None,
         opened: tuple[InitializerSource, Params] | None = None,
     ) -> None:
-        """Take a model, which `own` is the file of; None where it is in memory.
+        """Take a model, which `own` is the file of; None if it is in memory.
 
         `opened` are its weights, if they were opened before.
         """
@@ -114,7 +114,7 @@ class OnnxModel(ConvertedGraph):
                 return result
 
     def _sizes(self, given: Mapping[str, np.ndarray]) -> dict[int, int] | None:
-        """Return the free sizes of a call; None where axes of one name differ, as files may."""
+        """Return the free sizes of a call; None if axes of one name differ, as files may."""
         sizes: dict[int, int] = {}
         for each, array in given.items():
             for name, size in zip(self.inputs[each].shape or (), array.shape, strict=False):

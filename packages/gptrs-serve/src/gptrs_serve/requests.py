@@ -62,7 +62,7 @@ def options_of(
     *,
     special: bool | frozenset[str] = False,
 ) -> GenerationOptions:
-    """Return the options of a request but for `max_tokens`; with `special` tokens in the text.
+    """Return the options of a request except `max_tokens`, with `special` tokens in the text.
 
     What it leaves open is as generation_config.json says, where that samples, else as OpenAI has
     it: temperature 1, all tokens. RequestError and UsageError for what the model does not take.

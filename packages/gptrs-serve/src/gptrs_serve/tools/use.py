@@ -196,7 +196,7 @@ class ToolUse(Struct, frozen=True, dict=True):
     def grammar(self, *, opened: bool) -> str | None:
         """Return the grammar that answers keep to, after thoughts that the prompt has `opened`.
 
-        None where the model may write what it likes.
+        None if the model may write what it likes.
         """
         if not self._is_bound:
             return None
