@@ -28,7 +28,7 @@ from gptrs_runtime.serving.engine import Engine
 from gptrs_serve.app import Access, new_app
 from gptrs_serve.listening import new_listener, run_app
 from gptrs_serve.pools import Pool
-from gptrs_serve.problems import LOCAL_HOSTS
+from gptrs_serve.problems import LOCAL_HOSTS, PAGE_FILES
 from gptrs_serve.served import Served, with_adapters
 from runtime.serving_models import eventually
 from runtime.tiny_bert import save_tiny_bert
@@ -110,7 +110,7 @@ def test_the_openapi_page_describes_every_route(address, model):
         for method in (route.methods or set()) - {"HEAD"}
     }
     shown = {(path, method) for path, ways in page["paths"].items() for method in ways}
-    assert routes - shown == {("/", "get"), ("/page.js", "get"), ("/page.css", "get")}
+    assert routes - shown == {(path, "get") for path in (*PAGE_FILES, "/page.json")}
     assert shown <= routes
     schema = {"$ref": "#/components/schemas/ChatBody", "components": page["components"]}
     asked = {"messages": [{"role": "user", "content": "hi"}], "tool_choice": "auto", "tools": []}

@@ -121,7 +121,25 @@ def problem_of(error: Exception) -> RequestError:
 # Who may ask, and how much: keys, hosts, types and sizes of bodies, before anything is read.
 
 
-OPEN_PATHS: Final = frozenset(("/health", "/ready", "/", "/page.js", "/page.css"))
+PAGE_FILES: Final = {
+    "/": "page.html",
+    "/markdown-it.js": "vendor/markdown-it.esm.min.mjs",
+    **{
+        f"/{name}": name
+        for name in (
+            "chats.js",
+            "files.js",
+            "markdown.js",
+            "page.css",
+            "page.js",
+            "stream.js",
+            "view.js",
+            "welcome.js",
+        )
+    },
+}
+"""The files of the chat page by the paths that serve them."""
+OPEN_PATHS: Final = frozenset(("/health", "/ready", "/page.json", *PAGE_FILES))
 """Paths that tell nothing and change nothing, which need no key."""
 KEY: Final = "gptrs.key"
 """The `Key` of a request in its scope, where there are keys."""

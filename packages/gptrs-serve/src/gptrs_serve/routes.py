@@ -13,6 +13,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from gptrs.api import EngineClosedError
+from gptrs_runtime.sources.recommended import recommended
 from gptrs_runtime.verbs import VERBS
 from gptrs_serve.bodies import (
     TASKS,
@@ -67,7 +68,14 @@ from gptrs_serve.listing import (
 )
 from gptrs_serve.metrics import Metrics
 from gptrs_serve.openapi import ROUTES, openapi_page
-from gptrs_serve.problems import OLLAMA, RequestError, problem_of, read_body, route_path
+from gptrs_serve.problems import (
+    OLLAMA,
+    PAGE_FILES,
+    RequestError,
+    problem_of,
+    read_body,
+    route_path,
+)
 from gptrs_serve.served import Served
 
 _PAGE: Final = Path(__file__).with_name("page")
@@ -176,9 +184,8 @@ def _read(served: Served, metrics: Metrics, responses: Responses) -> dict[str, H
         "/health": _health(served),
         "/ready": _ready(served),
         "/metrics": text,
-        "/": _file("page.html"),
-        "/page.js": _file("page.js"),
-        "/page.css": _file("page.css"),
+        "/page.json": _suggested,
+        **{path: _file(name) for path, name in PAGE_FILES.items()},
     }
 
 
@@ -211,12 +218,27 @@ def _ready(served: Served) -> Handler:
     return handler
 
 
+async def _suggested(_: Request) -> Response:
+    """Return the models that the page suggests where none that is served can chat."""
+    found = [
+        {"short": each.short, "about": each.about, "bytes": each.nbytes}
+        for each in recommended()
+        if each.task == "chat"
+    ]
+    return JSONResponse({"recommended": found})
+
+
 def _file(name: str) -> Handler:
+    headers = {
+        "Content-Security-Policy": _POLICY,
+        "X-Content-Type-Options": "nosniff",
+        # The modules of one version fit together only: a browser asks whether they have changed.
+        "Cache-Control": "no-cache",
+    }
+    media_type = "text/javascript" if name.endswith((".js", ".mjs")) else None
+
     async def handler(_: Request) -> Response:
-        return FileResponse(
-            _PAGE / name,
-            headers={"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff"},
-        )
+        return FileResponse(_PAGE / name, headers=headers, media_type=media_type)
 
     return handler
 

@@ -1,7 +1,16 @@
-"use strict";
+/** The page: what a person does, what the server is asked, and what is shown of its answer. */
 
+import { add, drop, dropAll, find, keep, kept, newChat, path, title } from "./chats.js";
+import { attached, contentOf } from "./files.js";
+import { events, refusal } from "./stream.js";
+import { View, actionsOf, button, editor, made } from "./view.js";
+import { takesImages, welcome } from "./welcome.js";
+
+const OPEN = "gptrs.open";
 const at = (id) => document.getElementById(id);
-const messages = [];
+const models = new Map();
+let chat = newChat();
+let pending = [];
 let running = null;
 
 function headers() {
@@ -9,95 +18,57 @@ function headers() {
   return { "Content-Type": "application/json", ...(key && { Authorization: `Bearer ${key}` }) };
 }
 
-async function refusal(response) {
-  const told = await response.json().catch(() => null);
-  return new Error(told?.error?.message ?? `the server answered ${response.status}`);
+async function asked(url, options) {
+  const response = await fetch(url, { headers: headers(), ...options });
+  if (!response.ok) throw await refusal(response);
+  return response;
 }
 
 async function listModels() {
-  const response = await fetch("v1/models", { headers: headers() });
-  if (!response.ok) throw await refusal(response);
-  const writers = (await response.json()).data.filter((m) => m.capabilities.includes("causal_lm"));
-  at("model").replaceChildren(...writers.map((m) => new Option(m.id, m.id)));
+  const { data } = await (await asked("v1/models")).json();
+  const writers = data.filter((each) => each.capabilities.includes("causal_lm"));
+  models.clear();
+  for (const each of writers) models.set(each.id, each);
+  at("model").replaceChildren(...writers.map((each) => new Option(each.id, each.id)));
+  at("status").textContent = "";
+  await greet();
 }
 
-function shown(role) {
-  const article = document.createElement("article");
-  article.className = role;
-  const title = document.createElement("h2");
-  title.textContent = role === "user" ? "You" : "Model";
-  const text = document.createElement("p");
-  const note = document.createElement("small");
-  article.append(title, text, note);
-  at("messages").append(article);
-  return { article, text, note };
+const model = () => models.get(at("model").value);
+
+/** Say what the model is for, while there is no conversation. */
+async function greet() {
+  const chosen = model();
+  const body = JSON.stringify({ model: chosen?.id });
+  // Another word than "" is a template; a server in front may hide what tells it.
+  const shown = chosen && await asked("api/show", { method: "POST", body })
+    .then((response) => response.json()).catch(() => null);
+  const told = await welcome(chosen, shown?.template);
+  if (chosen === model()) at("welcome").replaceChildren(...told);
 }
 
-/** Return where the thoughts of an answer go: folded, before its text. */
-function thoughtsOf(view) {
-  if (!view.thoughts) {
-    const folded = document.createElement("details");
-    const summary = document.createElement("summary");
-    summary.textContent = "Thoughts";
-    view.thoughts = document.createElement("p");
-    folded.append(summary, view.thoughts);
-    view.text.before(folded);
-  }
-  return view.thoughts;
-}
-
-function request() {
+function request(indices, goesOn) {
   const system = at("system").value.trim();
-  const told = system ? [{ role: "system", content: system }, ...messages] : messages;
+  const said = indices.map((index) => chat.messages[index]);
+  // An answer that was stopped before its first token is none.
+  const isSaid = ({ role, content, thoughts }) => role === "user" || content || thoughts;
+  const told = said.filter(isSaid).map((message) => {
+    const thoughts = message.thoughts && { reasoning_content: message.thoughts };
+    return { role: message.role, content: contentOf(message), ...thoughts };
+  });
   const body = {
     model: at("model").value,
-    messages: told,
+    messages: system ? [{ role: "system", content: system }, ...told] : told,
     stream: true,
     stream_options: { include_usage: true },
     temperature: Number(at("temperature").value),
     top_p: Number(at("top_p").value),
-    max_tokens: Number(at("max_tokens").value),
   };
+  if (at("max_tokens").value !== "") body.max_tokens = Number(at("max_tokens").value);
   if (at("seed").value !== "") body.seed = Number(at("seed").value);
   if (at("probabilities").checked) Object.assign(body, { logprobs: true, top_logprobs: 5 });
+  if (goesOn) Object.assign(body, { continue_final_message: true, add_generation_prompt: false });
   return body;
-}
-
-/** Yield the objects of a stream of events. */
-async function* events(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    const parts = (rest + value).split("\n\n");
-    rest = parts.pop();
-    for (const part of parts) {
-      const data = part.replace(/^data: /, "");
-      if (data === "[DONE]") return;
-      const event = JSON.parse(data);
-      if (event.error) throw new Error(event.error.message);
-      yield event;
-    }
-  }
-}
-
-function appended(choice, place) {
-  const content = choice.delta.content ?? "";
-  const scores = choice.logprobs?.content;
-  if (!scores?.length) {
-    place.append(content);
-    return content;
-  }
-  const span = document.createElement("span");
-  span.textContent = content;
-  const percent = (logprob) => `${(100 * Math.exp(logprob)).toFixed(1)} %`;
-  span.title = scores
-    .flatMap((one) => [`${JSON.stringify(one.token)} ${percent(one.logprob)}`,
-      ...one.top_logprobs.map((top) => `  ${JSON.stringify(top.token)} ${percent(top.logprob)}`)])
-    .join("\n");
-  place.append(span);
-  return content;
 }
 
 function toldUsage(usage, started, first) {
@@ -108,112 +79,258 @@ function toldUsage(usage, started, first) {
     `, ${cached} of them cached`;
 }
 
-async function read(view, signal) {
+/** Read an answer into a message and its view. */
+async function read(message, view, body, signal) {
   const started = performance.now();
+  const length = model()?.max_model_len ?? Infinity;
   let first = null;
-  let text = "";
-  try {
-    const response = await fetch("v1/chat/completions", {
-      method: "POST", headers: headers(), body: JSON.stringify(request()), signal,
-    });
-    if (!response.ok) throw await refusal(response);
-    for await (const event of events(response)) {
-      for (const choice of event.choices) {
-        const thought = choice.delta.reasoning_content;
-        if (choice.delta.content || thought) first ??= performance.now();
-        if (thought) thoughtsOf(view).append(thought);
-        text += appended(choice, view.text);
-      }
-      if (event.usage) view.note.textContent = toldUsage(event.usage, started, first);
-      view.article.scrollIntoView({ block: "end" });
+  const response = await asked("v1/chat/completions",
+    { method: "POST", body: JSON.stringify(body), signal });
+  for await (const event of events(response)) {
+    for (const { delta, logprobs, finish_reason: end } of event.choices) {
+      const thought = delta.reasoning_content ?? "";
+      const content = delta.content ?? "";
+      if (content || thought) first ??= performance.now();
+      message.thoughts += thought;
+      message.content += content;
+      if (content && logprobs?.content?.length) view.appendScores(content, logprobs.content);
+      if (end === "length") message.end = end;
     }
-  } catch (error) {
-    if (error.name !== "AbortError") throw error;
-    view.note.textContent = "stopped";
-  } finally {
-    const thoughts = view.thoughts && { reasoning_content: view.thoughts.textContent };
-    if (text || thoughts) messages.push({ role: "assistant", content: text, ...thoughts });
+    if (event.usage) {
+      message.note = toldUsage(event.usage, started, first);
+      if (message.end && event.usage.total_tokens >= length) message.end = "full";
+    }
+    follow(() => view.writeSoon(message));
   }
 }
 
-async function answer() {
-  const view = shown("assistant");
+/** Keep the end in sight, unless a person has scrolled away from it. */
+function follow(change) {
+  const list = at("messages");
+  const isAtEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 80;
+  change();
+  if (isAtEnd) list.scrollTop = list.scrollHeight;
+}
+
+/** Let the model answer, or go on with the answer `index`; `undo` is for an answer that failed. */
+async function answer(undo, index = null) {
+  const own = chat;
+  const goesOn = index !== null;
+  const body = request(path(own), goesOn);
+  const here = goesOn ? index : add(own, { role: "assistant", content: "", thoughts: "" });
+  const message = own.messages[here];
+  message.end = "";
+  show();
+  const view = views.get(here);
   running = new AbortController();
   setBusy(true);
   try {
-    await read(view, running.signal);
+    await read(message, view, body, running.signal);
   } catch (error) {
-    at("status").textContent = error.message;
-    if (!view.text.textContent && !view.thoughts) {
-      view.article.remove();
-      takeBack();
+    message.end = "stopped";
+    if (error.name !== "AbortError") tell(error);
+    if (!goesOn && error.name !== "AbortError" && !message.content && !message.thoughts) {
+      own.messages.pop();
+      undo();
     }
   } finally {
     running = null;
     setBusy(false);
+    finish(own, here, view);
     at("text").focus();
   }
 }
 
-/** Put a message that was not answered back to where it was written, to be changed. */
-function takeBack() {
-  if (messages.at(-1)?.role !== "user") return;
-  const text = messages.pop().content;
-  at("messages").lastElementChild.remove();
-  at("text").value ||= text;
+/** Show the end of an answer, and keep its conversation. */
+function finish(own, index, view) {
+  const message = own.messages[index];
+  if (own.messages.length && own.leaf >= 0) save(own);
+  if (own !== chat) return;
+  if (views.get(index) !== view || !message) return show();
+  follow(() => {
+    view.write(message);
+    view.actions.replaceChildren(...actionsOf(own, index, ACTS));
+  });
 }
 
-function setBusy(busy) {
-  at("send").disabled = busy;
-  at("stop").disabled = !busy;
-  at("again").disabled = busy || !messages.length;
-  at("messages").setAttribute("aria-busy", String(busy));
+function save(own) {
+  own.changed = Date.now();
+  own.system = at("system").value;
+  if (!keep(own)) at("status").textContent = "This browser has no room to keep this conversation.";
+  listChats();
+}
+
+let views = new Map();
+
+/** Show the conversation as it is now. */
+function show() {
+  const shown = path(chat);
+  views = new Map(shown.map((index) => [index, new View(chat.messages[index])]));
+  for (const [index, view] of views) view.actions.append(...actionsOf(chat, index, ACTS));
+  at("messages").replaceChildren(...[...views.values()].map((view) => view.article));
+  at("messages").scrollTop = at("messages").scrollHeight;
+  at("welcome").hidden = shown.length > 0;
+  setBusy(running !== null);
+  sessionStorage.setItem(OPEN, chat.id);
+}
+
+const ACTS = { edit, goOn, show: () => { running?.abort(); show(); save(chat); } };
+
+/** Change a message: what is said instead is a branch beside it. */
+function edit(index) {
+  if (running) return;
+  const message = chat.messages[index];
+  const view = views.get(index);
+  const form = editor(message, (text) => {
+    form.replaceWith(view.text);
+    view.actions.hidden = false;
+    if (text === null || running || text === message.content && message.role === "assistant") return;
+    if (!text.trim() && !message.files?.length) return;
+    const { role, files } = message;
+    if (role === "user") return say({ role, content: text.trim(), files }, message.parent);
+    add(chat, { role, content: text, thoughts: message.thoughts }, message.parent);
+    show();
+    save(chat);
+  });
+  view.text.replaceWith(form);
+  view.actions.hidden = true;
+  form.querySelector("textarea").focus();
+}
+
+function goOn(index) {
+  if (running) return;
+  at("status").textContent = "";
+  answer(() => {}, index);
+}
+
+/** Add a message and let the model answer it; one that was not answered may be changed again. */
+function say(message, parent = chat.leaf) {
+  const own = chat;
+  const before = own.leaf;
+  at("status").textContent = "";
+  add(own, message, parent);
+  answer(() => {
+    own.messages.pop();
+    own.leaf = before;
+    if (own !== chat) return;
+    at("text").value ||= message.content;
+    if (!pending.length) setPending(message.files ?? []);
+  });
 }
 
 function send(event) {
   event.preventDefault();
   const text = at("text").value.trim();
-  if (!text || running) return;
-  at("status").textContent = "";
+  if (running || !text && !pending.length) return;
+  const files = pending;
   at("text").value = "";
-  messages.push({ role: "user", content: text });
-  shown("user").text.textContent = text;
-  answer();
+  setPending([]);
+  say({ role: "user", content: text, ...(files.length && { files }) });
 }
 
 function again() {
-  if (running || !messages.length) return;
+  if (running || chat.leaf < 0) return;
+  const own = chat;
+  const before = own.leaf;
   at("status").textContent = "";
-  if (messages.at(-1).role === "assistant") {
-    messages.pop();
-    at("messages").lastElementChild.remove();
-  }
-  answer();
+  const last = own.messages[before];
+  if (last.role === "assistant") own.leaf = last.parent;
+  answer(() => { own.leaf = before; });
 }
 
-function clear() {
+function setBusy(busy) {
+  at("send").disabled = busy;
+  at("stop").disabled = !busy;
+  at("again").disabled = busy || chat.leaf < 0;
+  at("messages").ariaBusy = String(busy);
+}
+
+function openChat(opened) {
   running?.abort();
-  messages.length = 0;
-  at("messages").replaceChildren();
+  chat = opened;
+  at("system").value = chat.system || at("system").value;
   at("status").textContent = "";
-  setBusy(false);
+  show();
+  listChats();
 }
 
-at("ask").addEventListener("submit", send);
-at("stop").addEventListener("click", () => running?.abort());
-at("again").addEventListener("click", again);
-at("clear").addEventListener("click", clear);
-at("key").addEventListener("change", () => listModels().catch(tell));
-at("text").addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) send(event);
-});
-document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") running?.abort();
-});
+function listChats() {
+  const rows = kept().map((each) => made("li", {},
+    button(title(each), () => { openChat(find(each.id) ?? newChat()); at("history").open = false; },
+      { className: "title", ariaCurrent: each.id === chat.id ? "true" : null }),
+    made("small", {}, new Date(each.changed).toLocaleString()),
+    button("Delete", () => { drop(each.id); each.id === chat.id ? openChat(newChat()) : listChats(); },
+      { ariaLabel: `Delete ${title(each)}` })));
+  at("chats").replaceChildren(...rows);
+  at("delete_all").disabled = !rows.length;
+}
+
+function deleteAll() {
+  if (!confirm("Delete all conversations of this browser?")) return;
+  openChat(newChat());
+  dropAll();
+  listChats();
+}
+
+function setPending(files) {
+  pending = files;
+  at("attached").replaceChildren(...files.map((file) => made("li", {}, file.name, " ",
+    button("×", () => setPending(pending.filter((each) => each !== file)),
+      { ariaLabel: `Remove ${file.name}` }))));
+}
+
+async function attach(files) {
+  at("status").textContent = "";
+  for (const file of files) {
+    try {
+      setPending([...pending, await attached(file, takesImages(model()))]);
+    } catch (error) {
+      tell(error);
+    }
+  }
+}
 
 function tell(error) {
   at("status").textContent = error.message;
 }
 
+at("ask").addEventListener("submit", send);
+at("stop").addEventListener("click", () => running?.abort());
+at("again").addEventListener("click", again);
+at("clear").addEventListener("click", () => openChat(newChat()));
+at("delete_all").addEventListener("click", deleteAll);
+at("key").addEventListener("change", () => listModels().catch(tell));
+at("model").addEventListener("change", () => greet().catch(tell));
+at("attach").addEventListener("click", () => at("files").click());
+at("files").addEventListener("change", async () => {
+  await attach([...at("files").files]);
+  at("files").value = ""; // so that the same file may be chosen again
+});
+at("text").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) send(event);
+});
+at("text").addEventListener("paste", (event) => {
+  if (!event.clipboardData.files.length) return;
+  event.preventDefault();
+  attach([...event.clipboardData.files]);
+});
+document.addEventListener("dragover", (event) => event.preventDefault());
+document.addEventListener("drop", (event) => {
+  if (!event.dataTransfer.files.length) return;
+  event.preventDefault();
+  attach([...event.dataTransfer.files]);
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") running?.abort();
+});
+window.addEventListener("storage", listChats); // another tab has kept or deleted one
+window.addEventListener("pagehide", () => {
+  if (!running) return;
+  chat.messages[chat.leaf].end = "stopped";
+  save(chat);
+});
+
+const last = sessionStorage.getItem(OPEN);
+openChat((last && find(last)) || newChat());
 listModels().catch(tell);
 at("text").focus();
