@@ -288,6 +288,33 @@ def test_conversations_survive_a_reload(page):
     expect(page.locator("#messages > *")).to_have_count(0)
 
 
+def test_a_deleted_conversation_is_not_kept_when_its_answer_ends(page):
+    _ask(page, "first", tokens=4)
+    _done(page)
+    _ask(page, "go on", tokens=100)
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.evaluate("document.getElementById('delete_all').click()")
+    playwright.expect(page.locator("#messages > *")).to_have_count(0)
+    playwright.expect(page.locator("#stop")).to_be_disabled()
+    assert page.evaluate("localStorage.length") == 0
+
+
+def test_a_browser_that_keeps_nothing_can_chat(page):
+    page.add_init_script("""for (const name of ["localStorage", "sessionStorage"]) {
+        const get = () => { throw new DOMException("", "SecurityError"); };
+        Object.defineProperty(window, name, { get });
+    }""")
+    page.reload()
+    playwright.expect(page.locator("#model option")).to_have_text(["tiny"])
+    _ask(page, "hello", tokens=4)
+    _done(page)
+    playwright.expect(page.locator("#status")).to_contain_text("no room to keep")
+    page.locator("#messages button").first.click()
+    playwright.expect(page.locator("#messages button").first).to_have_text("Copied")
+    page.locator("#clear").click()
+    playwright.expect(page.locator("#messages > *")).to_have_count(0)
+
+
 def test_what_is_kept_is_bounded_and_damage_is_passed_over(page):
     found = page.evaluate("""async () => {
         const { MOST_CHATS, MOST_LENGTH, add, find, keep, kept, newChat } =

@@ -6,6 +6,7 @@
  */
 
 const PREFIX = "gptrs.chat.";
+const OPEN = "gptrs.open";
 export const MOST_CHATS = 100;
 /** Characters of all conversations; browsers give a site 5 million. */
 export const MOST_LENGTH = 4_000_000;
@@ -88,6 +89,22 @@ export function dropAll() {
 /** Return a kept conversation, null if there is none that can be read. */
 export function find(id) {
   return open(PREFIX + id);
+}
+
+/** Note which conversation this tab shows, for a reload. */
+export function note(chat) {
+  try {
+    sessionStorage.setItem(OPEN, chat.id);
+  } catch { /* a browser that lets no site keep anything */ }
+}
+
+/** Return the conversation that this tab showed before a reload, null if there is none. */
+export function noted() {
+  try {
+    return find(sessionStorage.getItem(OPEN));
+  } catch {
+    return null;
+  }
 }
 
 function keys() {

@@ -1,12 +1,13 @@
 /** The page: what a person does, what the server is asked, and what is shown of its answer. */
 
-import { add, drop, dropAll, find, keep, kept, newChat, path, title } from "./chats.js";
+import {
+  add, drop, dropAll, find, keep, kept, newChat, note, noted, path, title,
+} from "./chats.js";
 import { attached, contentOf } from "./files.js";
 import { events, refusal } from "./stream.js";
 import { View, actionsOf, button, editor, made } from "./view.js";
 import { takesImages, welcome } from "./welcome.js";
 
-const OPEN = "gptrs.open";
 const at = (id) => document.getElementById(id);
 const models = new Map();
 let chat = newChat();
@@ -92,8 +93,9 @@ async function read(message, view, body, signal) {
       const content = delta.content ?? "";
       if (content || thought) first ??= performance.now();
       message.thoughts += thought;
+      const scores = logprobs?.content;
+      if (content && scores?.length) view.appendScores(message.content, content, scores);
       message.content += content;
-      if (content && logprobs?.content?.length) view.appendScores(content, logprobs.content);
       if (end === "length") message.end = end;
     }
     if (event.usage) {
@@ -119,7 +121,9 @@ async function answer(undo, index = null) {
   const body = request(path(own), goesOn);
   const here = goesOn ? index : add(own, { role: "assistant", content: "", thoughts: "" });
   const message = own.messages[here];
+  const { end } = message;
   message.end = "";
+  own.system = at("system").value;
   show();
   const view = views.get(here);
   running = new AbortController();
@@ -128,10 +132,13 @@ async function answer(undo, index = null) {
     await read(message, view, body, running.signal);
   } catch (error) {
     message.end = "stopped";
-    if (error.name !== "AbortError") tell(error);
-    if (!goesOn && error.name !== "AbortError" && !message.content && !message.thoughts) {
-      own.messages.pop();
-      undo();
+    if (error.name !== "AbortError") {
+      tell(error);
+      if (goesOn) message.end = end;
+      else if (!message.content && !message.thoughts) {
+        own.messages.pop();
+        undo();
+      }
     }
   } finally {
     running = null;
@@ -144,7 +151,7 @@ async function answer(undo, index = null) {
 /** Show the end of an answer, and keep its conversation. */
 function finish(own, index, view) {
   const message = own.messages[index];
-  if (own.messages.length && own.leaf >= 0) save(own);
+  if (own.leaf >= 0) save(own); // else nothing is said in it, or it was deleted
   if (own !== chat) return;
   if (views.get(index) !== view || !message) return show();
   follow(() => {
@@ -155,8 +162,7 @@ function finish(own, index, view) {
 
 function save(own) {
   own.changed = Date.now();
-  own.system = at("system").value;
-  if (!keep(own)) at("status").textContent = "This browser has no room to keep this conversation.";
+  if (!keep(own)) at("status").textContent ||= "This browser has no room to keep this conversation.";
   listChats();
 }
 
@@ -171,7 +177,7 @@ function show() {
   at("messages").scrollTop = at("messages").scrollHeight;
   at("welcome").hidden = shown.length > 0;
   setBusy(running !== null);
-  sessionStorage.setItem(OPEN, chat.id);
+  note(chat);
 }
 
 const ACTS = { edit, goOn, show: () => { running?.abort(); show(); save(chat); } };
@@ -248,7 +254,7 @@ function setBusy(busy) {
 function openChat(opened) {
   running?.abort();
   chat = opened;
-  at("system").value = chat.system || at("system").value;
+  if (chat.messages.length) at("system").value = chat.system;
   at("status").textContent = "";
   show();
   listChats();
@@ -259,17 +265,27 @@ function listChats() {
     button(title(each), () => { openChat(find(each.id) ?? newChat()); at("history").open = false; },
       { className: "title", ariaCurrent: each.id === chat.id ? "true" : null }),
     made("small", {}, new Date(each.changed).toLocaleString()),
-    button("Delete", () => { drop(each.id); each.id === chat.id ? openChat(newChat()) : listChats(); },
-      { ariaLabel: `Delete ${title(each)}` })));
+    button("Delete", () => deleteChat(each.id), { ariaLabel: `Delete ${title(each)}` })));
   at("chats").replaceChildren(...rows);
   at("delete_all").disabled = !rows.length;
 }
 
+function deleteChat(id) {
+  drop(id);
+  if (id === chat.id) leave();
+  else listChats();
+}
+
 function deleteAll() {
   if (!confirm("Delete all conversations of this browser?")) return;
-  openChat(newChat());
   dropAll();
-  listChats();
+  leave();
+}
+
+/** Begin a new conversation after the shown one was deleted. */
+function leave() {
+  chat.leaf = -1; // the end of an answer that is still read would keep it again
+  openChat(newChat());
 }
 
 function setPending(files) {
@@ -330,7 +346,6 @@ window.addEventListener("pagehide", () => {
   save(chat);
 });
 
-const last = sessionStorage.getItem(OPEN);
-openChat((last && find(last)) || newChat());
+openChat(noted() ?? newChat());
 listModels().catch(tell);
 at("text").focus();

@@ -18,8 +18,11 @@ export function button(label, act, fields = {}) {
 
 /** Copy a text, and say so on the button that was pressed. */
 export async function copy(text, pressed) {
-  if (navigator.clipboard) await navigator.clipboard.writeText(text);
-  else copyAsSelection(text); // over HTTP from another machine there is no clipboard
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    copyAsSelection(text); // over HTTP from another machine there is no clipboard
+  }
   const label = pressed.textContent;
   pressed.textContent = "Copied";
   setTimeout(() => { pressed.textContent = label; }, 1500);
@@ -72,12 +75,12 @@ export class View {
     return this.folded;
   }
 
-  /** Append tokens with their probabilities. */
-  appendScores(content, scores) {
+  /** Append tokens with their probabilities to the text `before` them. */
+  appendScores(before, content, scores) {
     const percent = (logprob) => `${(100 * Math.exp(logprob)).toFixed(1)} %`;
     const told = scores.flatMap((one) => [`${JSON.stringify(one.token)} ${percent(one.logprob)}`,
       ...one.top_logprobs.map((top) => `  ${JSON.stringify(top.token)} ${percent(top.logprob)}`)]);
-    if (!this.scored) this.text.replaceChildren(...(this.text.textContent ? [this.text.textContent] : []));
+    if (!this.scored) this.text.replaceChildren(before);
     this.scored = true;
     this.text.append(made("span", { title: told.join("\n") }, content));
   }
