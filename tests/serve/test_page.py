@@ -244,7 +244,7 @@ ATTACKS = [
 
 
 def test_answers_cannot_act_on_the_page(page):
-    """No node but those of Markdown, no address but those of the web, whatever is written."""
+    """No node but those of Markdown, no address but those of the web, whatever a model writes."""
     allowed = "p a br code pre div span button em strong blockquote table thead tbody tr th td"
     for attack in ATTACKS:
         page.evaluate(RENDER, attack)

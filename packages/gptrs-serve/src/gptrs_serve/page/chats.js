@@ -19,7 +19,7 @@ export function newChat() {
   return { id, changed: Date.now(), system: "", messages: [], leaf: -1 };
 }
 
-/** Append a message after the shown ones, or beside those after `parent`; return its index. */
+/** Append a message below `parent`, by default the last shown one; return its index. */
 export function add(chat, message, parent = chat.leaf) {
   chat.messages.push({ ...message, parent });
   chat.leaf = chat.messages.length - 1;
@@ -33,7 +33,7 @@ export function path(chat) {
   return found;
 }
 
-/** Return the indices of a message and of those that stand in its stead. */
+/** Return the indices of all versions of a message, oldest first. */
 export function siblings(chat, index) {
   const { parent } = chat.messages[index];
   return [...chat.messages.keys()].filter((each) => chat.messages[each].parent === parent);
@@ -57,7 +57,7 @@ export function kept() {
   return keys().map(open).filter(Boolean).sort((a, b) => b.changed - a.changed);
 }
 
-/** Keep a conversation, and drop the oldest others for it; return whether there is room. */
+/** Keep a conversation, dropping the oldest others to make room; return whether it fits. */
 export function keep(chat) {
   const withoutImages = (key, value) => (key === "url" ? undefined : value);
   let text = JSON.stringify(chat);

@@ -8,7 +8,7 @@
 import MarkdownIt from "./markdown-it.js";
 
 const parser = new MarkdownIt({ html: false, linkify: true, breaks: true });
-// Otherwise `page.js` and `name@host` of an answer about code became links.
+// Without this, `page.js` and `name@host` in an answer about code would become links.
 parser.linkify.set({ fuzzyLink: false, fuzzyEmail: false });
 // The builder decides which addresses are links; a refused one would be shown as Markdown source.
 parser.validateLink = () => true;
@@ -44,7 +44,7 @@ function opened(token) {
   return element;
 }
 
-/** Return an element for an address: a link to other sites and to mail alone, not to scripts. */
+/** Return a link for a web or mail address, and a plain `span` for any other. */
 function link(href) {
   const url = URL.canParse(href) ? new URL(href) : null;
   if (!url || !SCHEMES.has(url.protocol)) return document.createElement("span");
@@ -69,7 +69,7 @@ function leaf(token, copy) {
   return token.content;
 }
 
-/** Return an image as a link: loading it would tell its server what was said. */
+/** Return an image as a link: its URL can carry what was said, so loading it could leak that. */
 function image(token) {
   const element = link(token.attrGet("src"));
   element.textContent = `[image: ${token.content || "without a text"}]`;

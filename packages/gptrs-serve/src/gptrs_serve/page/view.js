@@ -61,7 +61,7 @@ export class View {
     else this.text.replaceChildren(markdown(message.content, copy));
   }
 
-  /** Show a message that grows soon: not for every token, since all of its text is read again. */
+  /** Show a growing message within 80 ms: each time, all of its Markdown is parsed again. */
   writeSoon(message) {
     this.due ||= setTimeout(() => this.write(message), 80);
   }
@@ -92,7 +92,7 @@ function fileView({ name, url, text }) {
   return made("details", { className: "file" }, made("summary", {}, name), made("pre", {}, text));
 }
 
-/** Return what may be done with a message; `acts` are `edit`, `goOn` and `show`. */
+/** Return the buttons of a message; they call `acts.edit`, `acts.goOn` and `acts.show`. */
 export function actionsOf(chat, index, acts) {
   const message = chat.messages[index];
   const actions = [button("Copy", (pressed) => copy(message.content, pressed)),
@@ -120,12 +120,12 @@ const ENDS = {
 function endOf(message, goOn) {
   const notice = made("strong", { className: "end" }, ENDS[message.end] ?? "");
   if (message.end === "full") return [notice];
-  // A template has no form for thoughts that are to be continued.
+  // Chat templates can continue a text, not thoughts.
   if (!message.content) return [notice, "Allow more tokens in Settings and regenerate."];
   return [notice, button("Continue", goOn)];
 }
 
-/** Return a form in the place of a message; `done` takes the new text, null if it stays. */
+/** Return a form that edits a message; it calls `done` with the new text, null to cancel. */
 export function editor(message, done) {
   const area = made("textarea", { value: message.content, rows: 4, ariaLabel: "Edited message" });
   const label = message.role === "user" ? "Send" : "Save";

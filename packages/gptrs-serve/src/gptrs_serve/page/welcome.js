@@ -1,8 +1,12 @@
-/** What a page without a conversation says: what the model does, or which model to try. */
+/** What the page says before a conversation: what the model does, or which model to try. */
 
 import { made } from "./view.js";
 
-/** Return what to say of a model, `null` if no model here writes texts; `template` is that of chats. */
+/**
+ * Return the nodes that describe `model`, undefined if no served model writes texts.
+ *
+ * `template` is its chat template: "" for none, undefined if unknown.
+ */
 export async function welcome(model, template) {
   if (model && template !== "") return [about(model)];
   const told = model
@@ -16,7 +20,7 @@ export async function welcome(model, template) {
 
 function about({ id, capabilities, max_model_len: length }) {
   const facts = [`${id} is ready.`];
-  if (length) facts.push(`It reads ${length} tokens of a conversation.`);
+  if (length) facts.push(`Its context is ${length} tokens.`);
   if (takesImages({ capabilities })) facts.push("It reads images, too: attach, paste or drop them.");
   return made("p", {}, facts.join(" "));
 }
