@@ -115,6 +115,8 @@ def test_fewer_rows_leave_the_others(model):
         ([], {"nothing": lambda x: x}, "no module is called `nothing`"),
         ([], {"h.0": np.zeros((2, 5), np.float32)}, "the output of `h.0` is"),
         ([], {"h.0": lambda x: F.sum(x)}, "the output of `h.0` is"),
+        ([], {"h.*": lambda x: x}, "`h.\\*` is not one input or output"),
+        ([], {"blocks.0.attn.hook_pattern": lambda x: x}, "is not one input or output"),
     ],
 )
 def test_what_cannot_be_is_refused(model, read, replace, message):
@@ -128,6 +130,69 @@ def test_an_array_of_another_type_is_refused(model):
         hooks.put("h.0", np.zeros((3, 32), np.float32))
     with pytest.raises(UsageError, match="no array replaces"):
         hooks.put("h.1", np.zeros((3, 32), np.float32))
+
+
+def test_hook_points_are_names_of_the_same_values(model, directory):
+    """TransformerLens' and nnsight's names, for a model whose weights are quantized, too."""
+    quantized = gptrs.load_model(directory, backend="ref", weights="q8")
+    for each in (model, quantized):
+        names = ["h.*", "h.*.attn", "h.0.mlp", "wte", "blocks.1.attn.hook_pattern"]
+        hooks = Hooks(each, names)
+        with hooks:
+            each.forward(TOKENS[:1])
+        same = {
+            "hook_embed": "wte.output",
+            "blocks.0.hook_resid_pre": "h.0.input",
+            "blocks.1.hook_resid_pre": "h.0.output",
+            "blocks.1.hook_resid_post": "transformer.h.1.output",
+            "blocks.1.hook_attn_out": "h.1.attn",
+            "blocks.0.hook_mlp_out": "transformer.h.0.mlp",
+            "blocks.1.attn.hook_pattern": "h.1.attn.attention",
+        }
+        for point, name in same.items():
+            np.testing.assert_array_equal(hooks[point], hooks[name], err_msg=point)
+        assert hooks["blocks.1.attn.hook_pattern"].shape == (4, 4, 4)
+
+
+def test_added_vectors_steer_inputs_and_outputs_and_can_be_exchanged(model):
+    vector = np.linspace(-1, 1, 32, dtype=np.float32)
+    runs: list[np.ndarray] = []
+    plain = Hooks(model, ["h.0.output"])
+    with plain:
+        model.forward(TOKENS)
+    steered = Hooks(
+        model,
+        ["blocks.*.hook_resid_*"],
+        add={"h.0": vector},
+        after=lambda: runs.append(steered["h.0"]),
+    )
+    with steered:
+        after_output = model.forward(TOKENS)
+    np.testing.assert_allclose(steered["h.0"], plain["h.0"] + vector, rtol=1e-5, atol=1e-6)
+    entering = Hooks(model, add={"blocks.1.hook_resid_pre": vector})
+    with entering:
+        np.testing.assert_allclose(model.forward(TOKENS), after_output, rtol=1e-5, atol=1e-6)
+    steered.put("h.0", np.zeros(32, np.float32))
+    compilations = _Compilations()
+    with tracing(compilations), steered:
+        model.forward(TOKENS)
+    assert compilations.origins == []
+    np.testing.assert_allclose(runs[1], plain["h.0"], rtol=1e-5, atol=1e-6)
+    assert len(runs) == 2
+
+
+def test_a_steered_generation_leaves_no_keys_and_values_for_others(model):
+    """And none of theirs are used: hooks read each token of a prompt that is known already."""
+    prompt = list(range(40))
+    plain = gptrs.generate(model, prompt, max_tokens=8, temperature=0).token_ids
+    rows: list[int] = []
+    vector = np.random.default_rng(0).normal(size=32).astype(np.float32) * 10
+    hooks = Hooks(model, ["h.1"], add={"h.0": vector}, after=lambda: rows.append(len(hooks["h.1"])))
+    with hooks:
+        steered = gptrs.generate(model, prompt, max_tokens=8, temperature=0).token_ids
+    assert steered != plain
+    assert sum(rows) == 47  # the last token is never read
+    assert gptrs.generate(model, prompt, max_tokens=8, temperature=0).token_ids == plain
 
 
 def test_attention_is_causal_within_each_text_and_sums_to_one(model):

@@ -1,23 +1,23 @@
-"""Hooks on the modules of a model, which read or replace inputs and outputs."""
+"""Hooks on the modules of a model, which read or change inputs and outputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from typing import cast
 
 import numpy as np
+from typing_extensions import override
 
 from gptrs import functionals as F
 from gptrs.capture.graph import Stored
 from gptrs.capture.jitting.captured_function import Recording, recording
 from gptrs.capture.tensor import Tensor, tensor
-from gptrs.errors import ModelError, UsageError
+from gptrs.errors import UsageError
 from gptrs.ir.tensor_type import TensorType
 from gptrs.nn.layers import WATCHER, Module
 from gptrs.quoting import quoted
+from gptrs_observe.sites import Site, Sites
 from gptrs_runtime.loaded_model import LoadedModel
 
 Replacement = Callable[[Tensor], Tensor] | np.ndarray
@@ -26,7 +26,7 @@ Replacement = Callable[[Tensor], Tensor] | np.ndarray
 
 def module_names(model: LoadedModel) -> list[str]:
     """Return the dotted names of the modules of a model, each before those in it."""
-    return list(_modules(model))
+    return list(Sites(model).modules)
 
 
 class Hooks:
@@ -44,23 +44,35 @@ class Hooks:
         read: Sequence[str] = (),
         replace: Mapping[str, Replacement] | None = None,
         attention: bool = False,
+        add: Mapping[str, np.ndarray] | None = None,
+        after: Callable[[], None] | None = None,
     ) -> None:
         """Watch the modules whose names match a pattern of `read` (`h.*.mlp`) or are in `replace`.
 
+        Names are those of modules, whose inputs and outputs are read and whose outputs are changed;
+        `NAME.input` and `NAME.output`; or hook points of TransformerLens
+        (`blocks.3.hook_resid_post`, `blocks.*.attn.hook_pattern`) where the model has one list of
+        blocks.
+
         `attention` reads the weights of causal attention, [H, N, N] for N rows, under the names of
-        the modules that compute it, for texts that begin in the step. UsageError for a name that no
-        module has, ModelError for a model that is not made of modules.
+        the modules that compute it, for texts that begin in the step. `add` adds vectors [C] to all
+        rows: steering; `put` changes them. `after` is called after each run that read something,
+        such as each step of a generation. UsageError for a name that no module has, ModelError for
+        a model that is not made of modules.
         """
-        known = _modules(model)
+        self._sites = Sites(model)
+        known = self._sites.modules
         self._names = {id(module): name for name, module in known.items()}
         self._keep = list(known.values())  # an id is only taken while the module lives
-        self._read = {name for pattern in read for name in _matching(pattern, known)}
-        self._replace: dict[str, Callable[[Tensor], Tensor] | Tensor] = {}
+        self._read = {site for pattern in read for site in self._sites_read(pattern)}
+        self._replace: dict[Site, Callable[[Tensor], Tensor] | Tensor] = {}
         for name, by in (replace or {}).items():
-            _matching(name, known)
-            self._replace[name] = by if callable(by) else tensor(np.asarray(by))
-        self.wants_attention = attention
-        self._recording = Recording()
+            self._replace[self._changed(name)] = by if callable(by) else tensor(np.asarray(by))
+        self._add = {
+            self._changed(name): tensor(np.array(vector)) for name, vector in (add or {}).items()
+        }
+        self.wants_attention = attention or any(site.kind == "attention" for site in self._read)
+        self._recording = _WatchedRecording(after)
         self._calling: list[str] = []
         self._scopes: list[ExitStack] = []
 
@@ -98,24 +110,28 @@ class Hooks:
         return {name: value.numpy() for name, value in self._recording.found.items()}
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """Return the output of a module in its last run; KeyError if it was not read."""
-        return self._recording.found[f"{name}.output"].numpy()
+        """Return the value of a name, by default the output, in its last run; KeyError if it was
+        not read.
+        """
+        return self._recording.found[str(self._sites.site(name))].numpy()
 
     def put(self, name: str, value: np.ndarray) -> None:
-        """Change the array that replaces the output of a module; nothing is compiled.
+        """Change the array that replaces a value, or is added to it; nothing is compiled.
 
-        UsageError for a module whose output is not replaced by an array, or for another type.
+        UsageError for a value that no array changes, or for an array of another type.
         """
-        found = self._replace.get(name)
+        site = self._sites.site(name)
+        found = self._add.get(site, self._replace.get(site))
         if not isinstance(found, Tensor):
             raise UsageError(
-                f"no array replaces the output of {quoted(name)}",
-                hint="give one in `replace` when you make the hooks",
+                f"no array replaces the {site.kind} of {quoted(site.module)}",
+                hint="give one in `replace` or `add` when you make the hooks",
             )
         array = np.array(value, order="C")
         if TensorType.of(array) != found.type:
+            verb = "changed by adding" if site in self._add else "replaced by"
             raise UsageError(
-                f"{quoted(name)} is replaced by a `{found.type}`, got `{TensorType.of(array)}`"
+                f"{quoted(name)} is {verb} a `{found.type}`, got `{TensorType.of(array)}`"
             )
         leaf = cast("Stored", found.source)
         leaf.buffer, leaf.backend = array, None
@@ -127,40 +143,89 @@ class Hooks:
         args: tuple[object, ...],
         kwargs: dict[str, object],
     ) -> object:
-        """Call a module, and read or replace as requested; see `gptrs.nn.layers.Watcher`."""
+        """Call a module, and read or change as requested; see `gptrs.nn.layers.Watcher`."""
         name = self._names.get(id(module))
         if name is None:
             return call(module, *args, **kwargs)
-        reads = name in self._read
-        if reads:
-            given = (each for each in (*args, *kwargs.values()) if isinstance(each, Tensor))
-            for first in given:
-                self._recording.tell(f"{name}.input", first)
-                break
+        args, kwargs = self._given(Site(name, "input"), args, kwargs)
         self._calling.append(name)
         try:
             result = call(module, *args, **kwargs)
         finally:
             self._calling.pop()
-        if name in self._replace:
-            result = self._replaced(name, result)
-        if reads and isinstance(result, Tensor):
-            self._recording.tell(f"{name}.output", result)
+        site = Site(name, "output")
+        result = self._after_changes(site, result)
+        if site in self._read and isinstance(result, Tensor):
+            self._recording.tell(str(site), result)
         return result
+
+    def _given(
+        self, site: Site, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
+        """Return the arguments of a module, the first tensor read and changed as requested."""
+        changes = site in self._replace or site in self._add
+        if not changes and site not in self._read:
+            return args, kwargs
+        given: dict[int | str, object] = {**dict(enumerate(args)), **kwargs}
+        first = next((key for key, each in given.items() if isinstance(each, Tensor)), None)
+        if first is None:
+            if changes:
+                raise UsageError(f"{quoted(site.module)} gets no tensor that could be changed")
+            return args, kwargs
+        given[first] = made = self._after_changes(site, given[first])
+        if site in self._read:
+            self._recording.tell(str(site), cast("Tensor", made))
+        return tuple(given[n] for n in range(len(args))), {name: given[name] for name in kwargs}
 
     def attention_of(self, weights: Tensor) -> None:
         """Record the weights of the attention that is being computed."""
         self._recording.tell(f"{self._calling[-1] if self._calling else ''}.attention", weights)
 
-    def _replaced(self, name: str, result: object) -> Tensor:
-        if not isinstance(result, Tensor):
-            raise UsageError(f"{quoted(name)} gives no tensor that could be replaced")
-        by = self._replace[name]
-        made: object = _first_rows(result, by) if isinstance(by, Tensor) else by(result)
-        if not isinstance(made, Tensor) or made.type != result.type:
+    def _after_changes(self, site: Site, value: object) -> object:
+        """Return a value as `replace` and then `add` change it."""
+        if site in self._replace:
+            value = self._replaced(site, value)
+        if site in self._add:
+            value = self._steered(site, value)
+        return value
+
+    def _replaced(self, site: Site, value: object) -> Tensor:
+        if not isinstance(value, Tensor):
+            raise UsageError(f"{quoted(site.module)} gives no tensor that could be replaced")
+        by = self._replace[site]
+        made: object = _first_rows(value, by) if isinstance(by, Tensor) else by(value)
+        if not isinstance(made, Tensor) or made.type != value.type:
             found = f"`{made.type}`" if isinstance(made, Tensor) else type(made).__name__
-            raise UsageError(f"the output of {quoted(name)} is a `{result.type}`, not {found}")
+            where = f"the {site.kind} of {quoted(site.module)}"
+            raise UsageError(f"{where} is a `{value.type}`, not {found}")
         return made
+
+    def _steered(self, site: Site, value: object) -> Tensor:
+        vector = self._add[site]
+        where = f"the {site.kind} of {quoted(site.module)}"
+        if not isinstance(value, Tensor):
+            raise UsageError(f"{where} is no tensor to which a vector could be added")
+        if vector.shape != value.shape[-1:]:
+            raise UsageError(f"{where} is a `{value.type}`, a `{vector.type}` cannot be added")
+        return value + F.cast(vector, value.dtype)
+
+    def _sites_read(self, pattern: str) -> list[Site]:
+        """Return the sites of a pattern: input and output where it names modules."""
+        found: list[Site] = []
+        for name in self._sites.names(pattern):
+            site = self._sites.site(name)
+            found.append(site)
+            if site.module == name:
+                found.append(Site(name, "input"))
+        return found
+
+    def _changed(self, name: str) -> Site:
+        """Return the site of a name whose value is changed; UsageError for attention weights."""
+        for each in self._sites.names(name):
+            site = self._sites.site(each)
+            if len(self._sites.names(name)) == 1 and site.kind != "attention":
+                return site
+        raise UsageError(f"{quoted(name)} is not one input or output of a module")
 
     def _values(self, suffix: str) -> dict[str, np.ndarray]:
         found: dict[str, np.ndarray] = {}
@@ -171,14 +236,18 @@ class Hooks:
         return found
 
 
-def _modules(model: LoadedModel) -> dict[str, Module]:
-    modules = model.named_modules()
-    if not modules:
-        raise ModelError(
-            f"`{model.name}` is not made of modules that could be watched",
-            hint="models whose layers are `gptrs.nn.Module`s are",
-        )
-    return modules
+class _WatchedRecording(Recording):
+    """A recording that calls `after` when the values of a run have been stored."""
+
+    def __init__(self, after: Callable[[], None] | None) -> None:
+        super().__init__()
+        self._after = after
+
+    @override
+    def deliver(self, values: Mapping[str, Tensor]) -> None:
+        super().deliver(values)
+        if values and self._after is not None:  # other functions run in the scope, too
+            self._after()
 
 
 def _first_rows(x: Tensor, rows: Tensor) -> object:
@@ -190,16 +259,3 @@ def _first_rows(x: Tensor, rows: Tensor) -> object:
     taken = F.take(rows, F.minimum(index, count - 1))
     replaced = F.reshape(index < count, (x.shape[0], *[1] * (len(x.shape) - 1)))
     return F.where(replaced, taken, x)
-
-
-def _matching(pattern: str, known: Mapping[str, Module]) -> list[str]:
-    found = [name for name in known if fnmatchcase(name, pattern)]
-    if not found:
-        near = get_close_matches(pattern, known, 3, 0.4)
-        raise UsageError(
-            f"no module is called {quoted(pattern)}",
-            hint=f"near it: {', '.join(map(quoted, near))}"
-            if near
-            else "`gptrs trace --modules` lists them",
-        )
-    return found

@@ -19,6 +19,7 @@ from gptrs.fork_safe_lock import ForkSafeLock
 from gptrs.ir.dtypes import DType
 from gptrs.ir.tensor_type import TensorType
 from gptrs.nn.greedy_steps import Chosen, greedy_steps
+from gptrs.nn.layers import WATCHER
 from gptrs.nn.page_buffers import PageBuffers
 from gptrs.nn.ragged_step import PAGE_SIZE, RaggedStep, ragged_step
 from gptrs.plugins.capabilities import CausalLM, ImageLM, RepeatingLM
@@ -333,17 +334,26 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def paged_cache(model: LoadedModel, dtype: DType, budget: int | None) -> PagedCache:
-    """Return the cache shared by all generations of `model` with the same settings."""
+    """Return the cache shared by all generations of `model` with the same settings.
+
+    While something watches the modules, it is a cache of its own: a hook may change keys and values
+    that others would find by their prefix, and it reads every token.
+    """
+    if WATCHER.get() is not None:
+        return _new_cache(model, dtype, budget)
     asked = (dtype, budget)
     with _caches_lock:
         known = _caches.get(model)
         if known is None or known[0] != asked:
-            # A loop of several steps would need all weights at once.
-            steps = 1 if model.streamer is not None else steps_at_once(model.backend)
-            cache = PagedCache(model.causal_lm(), model.backend, dtype, budget, steps_at_once=steps)
-            known = (asked, cache)
+            known = (asked, _new_cache(model, dtype, budget))
             _caches[model] = known
     return known[1]
+
+
+def _new_cache(model: LoadedModel, dtype: DType, budget: int | None) -> PagedCache:
+    # A loop of several steps would need all weights at once.
+    steps = 1 if model.streamer is not None else steps_at_once(model.backend)
+    return PagedCache(model.causal_lm(), model.backend, dtype, budget, steps_at_once=steps)
 
 
 def _step(rows: Sequence[Row]) -> RaggedStep:

@@ -1,0 +1,132 @@
+"""Names of values inside a model: modules, inputs, outputs, and hook points of TransformerLens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from gptrs.errors import ModelError, UsageError
+from gptrs.nn.layers import Module
+from gptrs.quoting import quoted
+from gptrs_runtime.loaded_model import LoadedModel
+
+Kind = Literal["input", "output", "attention"]
+
+_ITEM: Final = re.compile(r"((?:.*\.)?)(\d+)")
+"""An item of a list of modules: the prefix of all items, and its number."""
+_ATTENTION: Final = ("attn", "self_attn", "attention", "self_attention")
+_MLP: Final = ("mlp", "feed_forward", "ffn")
+_EMBEDDING: Final = ("wte", "embed_tokens", "word_embeddings")
+_TORCH_ROOTS: Final = ("transformer.", "model.")
+"""Attributes of models of transformers that hold the modules, as nnsight spells their paths."""
+_KINDS: Final[tuple[Kind, ...]] = ("input", "output", "attention")
+
+
+class Site(Struct, frozen=True):
+    """A value inside a model: what a module gets or returns, or the weights of its attention."""
+
+    module: str
+    kind: Kind
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.kind}"
+
+
+class Sites:
+    """The sites of a model, by the names that users give them."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        """ModelError for a model that is not made of modules."""
+        self.modules = _modules(model)
+        self.blocks = _blocks(self.modules)
+        """The modules of the residual stream, from the first block to the last; perhaps none."""
+        self._points = _hook_points(self.modules, self.blocks)
+
+    def names(self, pattern: str) -> list[str]:
+        """Return the names that a pattern matches: modules, else hook points and `NAME.output`.
+
+        UsageError if there is none.
+        """
+        found = _matching(pattern, self.modules) or _matching(pattern, self._points)
+        if found:
+            return found
+        base, _, kind = pattern.rpartition(".")
+        if base and kind in _KINDS:
+            return [f"{name}.{kind}" for name in self.names(base)]
+        for root in _TORCH_ROOTS:
+            if pattern.startswith(root) and (
+                inner := _matching(pattern.removeprefix(root), self.modules)
+            ):
+                return inner
+        near = get_close_matches(pattern, [*self.modules, *self._points], 3, 0.4)
+        raise UsageError(
+            f"no module is called {quoted(pattern)}",
+            hint=f"near it: {', '.join(map(quoted, near))}"
+            if near
+            else "`gptrs trace --modules` lists them",
+        )
+
+    def site(self, name: str) -> Site:
+        """Return the site of one name of `names`; the output where it names a module."""
+        if name in self.modules:
+            return Site(name, "output")
+        if name in self._points:
+            return self._points[name]
+        base, _, kind = name.rpartition(".")
+        for each in _KINDS:
+            if kind == each and base:
+                return Site(self.site(base).module, each)
+        (found,) = self.names(name)
+        return Site(found, "output")
+
+
+def _modules(model: LoadedModel) -> dict[str, Module]:
+    modules = model.named_modules()
+    if not modules:
+        raise ModelError(
+            f"`{model.name}` is not made of modules that could be watched",
+            hint="models whose layers are `gptrs.nn.Module`s are",
+        )
+    return modules
+
+
+def _matching(pattern: str, known: Mapping[str, object]) -> list[str]:
+    return [pattern] if pattern in known else [name for name in known if fnmatchcase(name, pattern)]
+
+
+def _blocks(modules: Mapping[str, Module]) -> list[str]:
+    """Return the items of the outermost list of modules; none where there are several such."""
+    lists: dict[str, list[str]] = {}
+    for name in modules:
+        item = _ITEM.fullmatch(name)
+        if item:
+            lists.setdefault(item[1], []).append(name)
+    if not lists:
+        return []
+    depth = min(prefix.count(".") for prefix in lists)
+    outermost = [names for prefix, names in lists.items() if prefix.count(".") == depth]
+    return outermost[0] if len(outermost) == 1 else []
+
+
+def _hook_points(modules: Mapping[str, Module], blocks: list[str]) -> dict[str, Site]:
+    """Return the hook points of TransformerLens that the model has, in the order of computation."""
+    found: dict[str, Site] = {}
+    embedding = next((name for name in modules if name.rpartition(".")[2] in _EMBEDDING), None)
+    if embedding and blocks:
+        found["hook_embed"] = Site(embedding, "output")
+    for number, block in enumerate(blocks):
+        attention = next((f"{block}.{n}" for n in _ATTENTION if f"{block}.{n}" in modules), None)
+        mlp = next((f"{block}.{name}" for name in _MLP if f"{block}.{name}" in modules), None)
+        found[f"blocks.{number}.hook_resid_pre"] = Site(block, "input")
+        if attention:
+            found[f"blocks.{number}.attn.hook_pattern"] = Site(attention, "attention")
+            found[f"blocks.{number}.hook_attn_out"] = Site(attention, "output")
+        if mlp:
+            found[f"blocks.{number}.hook_mlp_out"] = Site(mlp, "output")
+        found[f"blocks.{number}.hook_resid_post"] = Site(block, "output")
+    return found
