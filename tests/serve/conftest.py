@@ -16,6 +16,7 @@ from gptrs_runtime.serving.engine import Engine
 from gptrs_serve.app import Access, new_app
 from gptrs_serve.connections import http_protocol
 from gptrs_serve.served import WRITING, Served
+from gptrs_serve.watched_runs import Interventions
 from runtime.serving_models import eventually
 from runtime.tiny_chat import save_tiny_chat
 from serve.talkers import talkers
@@ -28,12 +29,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 
 @contextmanager
 def serving(
-    models, access=None, most_output=100, drain_seconds=None, **engine
+    models, access=None, most_output=100, drain_seconds=None, presets=None, **engine
 ) -> Iterator[tuple[str, Any]]:
-    """Serve on a free port; the address, and the engine."""
+    """Serve on a free port; the address, and the engine. With `presets`, interventions are on."""
     writers = {name: m for name, m in models.items() if not m.capabilities.isdisjoint(WRITING)}
     made = Engine(writers, **engine) if writers else None
-    app = new_app(Served(models, made, most_output), access or Access())
+    served = Served(models, made, most_output)
+    if presets is not None:
+        served.interventions = Interventions(served.ledger, presets)
+    app = new_app(served, access or Access())
     config = uvicorn.Config(
         app,
         port=0,

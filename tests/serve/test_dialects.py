@@ -35,7 +35,12 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "ClassifyBody": {"input": "a"},
     "TagBody": {"input": "a"},
     "TokenizeBody": {},
+    "InterventionBody": {},
     "DetokenizeBody": {"tokens": [1]},
+    "LoadBody": {"model": "m"},
+    "UnloadBody": {"model": "m"},
+    "LoadAdapterBody": {"lora_name": "a", "lora_path": "b"},
+    "UnloadAdapterBody": {"lora_name": "a"},
 }
 BODIES = {row.body.__name__: row.body for row in ROUTES.values() if row.body is not None}
 

@@ -150,16 +150,40 @@ def logit_lens(
     (nostalgebraist 2020); the last one has been through the norm. ModelError for a model without
     these.
     """
-    lm = model.causal_lm()
-    if not (hasattr(lm, "final_norm") and hasattr(lm, "logits")):
-        raise ModelError(f"`{model.name}` has no separate norm and head for a logit lens")
-    head = cast("_Head", lm)
+    head = _head(model)
     found: dict[str, list[LensToken]] = {}
     *_, last = states
     for name, state in states.items():
-        x = tensor(np.ascontiguousarray(state[:1, -1], np.float32))  # (1, C)
-        logits = head.logits(x if name == last else head.final_norm(x)).numpy()[0]
-        found[name] = _likeliest(model, logits.astype(np.float64), count)
+        rows = np.ascontiguousarray(state[:1, -1], np.float32)  # (1, C)
+        (found[name],) = _lens(model, head, rows, count, is_normed=name == last)
+    return found
+
+
+def lens_of_rows(model: LoadedModel, rows: np.ndarray, count: int) -> list[list[LensToken]]:
+    """Return the `count` likeliest next tokens by each state of the residual stream, f32 [P, C].
+
+    Rows are states between blocks, the last one before the final norm. Errors as of `logit_lens`,
+    and UsageError for rows of another width.
+    """
+    return _lens(model, _head(model), np.ascontiguousarray(rows, np.float32), count)
+
+
+def _head(model: LoadedModel) -> _Head:
+    lm = model.causal_lm()
+    if not (hasattr(lm, "final_norm") and hasattr(lm, "logits")):
+        raise ModelError(f"`{model.name}` has no separate norm and head for a logit lens")
+    return cast("_Head", lm)
+
+
+def _lens(
+    model: LoadedModel, head: _Head, rows: np.ndarray, count: int, *, is_normed: bool = False
+) -> list[list[LensToken]]:
+    found: list[list[LensToken]] = []
+    for number in range(len(rows)):
+        # One row at a time: programs are compiled for each number of rows.
+        x = tensor(rows[number : number + 1])  # (1, C)
+        logits = head.logits(x if is_normed else head.final_norm(x)).numpy()[0]
+        found.append(_likeliest(model, logits.astype(np.float64), count))
     return found
 
 

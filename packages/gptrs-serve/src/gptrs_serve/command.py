@@ -39,6 +39,7 @@ from gptrs_serve.problems import LOCAL_HOSTS
 from gptrs_serve.request_log import LogFormat, json_log
 from gptrs_serve.residence import Residence
 from gptrs_serve.served import WRITING, Served, load_drafts, load_models, with_adapters
+from gptrs_serve.watched_runs import Interventions, Vectors, read_presets
 
 _ORIGIN: Final = re.compile(
     r"\*|null|[a-z][a-z0-9+.-]*://([^\s/:@?#*\[\]]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?"
@@ -209,6 +210,20 @@ _Admin = Annotated[
         help="Let clients load and unload models and adapters; with keys, those with admin=yes.",
     ),
 ]
+_Interventions = Annotated[
+    bool,
+    typer.Option(
+        "--interventions", help="Let clients read and steer hidden states: /v1/interventions."
+    ),
+]
+_Steer = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--steer",
+        metavar="NAME=FILE[:LAYER[:SCALE]]",
+        help="A steering vector that requests name, with --interventions; repeatable.",
+    ),
+]
 _MostBody = Annotated[
     str, typer.Option("--most-body", metavar="SIZE", help="Of a request; images are in it.")
 ]
@@ -290,6 +305,8 @@ def serve(
     log_format: _LogFormat = "text",
     most_body: _MostBody = "4MB",
     admin: _Admin = False,
+    interventions: _Interventions = False,
+    steer: _Steer = None,
     config: _Config = None,
 ) -> None:
     """Answer the clients of OpenAI, Anthropic and Ollama.
@@ -301,6 +318,7 @@ def serve(
     made = _backend(backend, threads, device, mesh, backend_option, group)
     if group is not None and group.number:
         return _follow(made(), group)
+    presets = _presets(steer or [], interventions=interventions)
     limits = _limits(most_running, most_requests, most_wait)
     cache = {"cache_budget": cache_budget, "cache_dtype": cache_dtype}
     loading = partial(
@@ -329,11 +347,10 @@ def serve(
             made_engine = partial(Engine, prompt_lookup=prompt_lookup, **limits, **cache)
             engine = _engine(made_engine, loaded, draft or [], runs_on)
             served = Served(loaded, engine, most_output, most_requests)
-            if admin:
-                served.residence = Residence(served, load, drain_seconds)
-            app = new_app(served, access)
+            served.residence = Residence(served, load, drain_seconds) if admin else None
+            served.interventions = _interventions(served, presets)
             _tell(listener, loaded, wire, is_open=is_open)
-            return app, served
+            return new_app(served, access), served
 
         if group is None:
             run_opening(Opening(opened), listener, drain_seconds, wire)
@@ -346,6 +363,21 @@ def serve(
 def _require_guarded(*, admin: bool, is_open: bool) -> None:
     if admin and is_open:
         raise UsageError("--admin would let the network change the models: add API keys")
+
+
+def _presets(steer: Sequence[str], *, interventions: bool) -> dict[str, Vectors] | None:
+    """Return the steering vectors by name, None if interventions are off."""
+    if steer and not interventions:
+        raise UsageError("--steer has vectors for --interventions, which is off")
+    return read_presets(steer) if interventions else None
+
+
+def _interventions(served: Served, presets: dict[str, Vectors] | None) -> Interventions | None:
+    if presets is None:
+        return None
+    made = Interventions(served.ledger, presets)
+    made.require_presets(list(served.models.values()))
+    return made
 
 
 def _limits(most_running: int, most_requests: int, most_wait: float) -> dict[str, Any]:

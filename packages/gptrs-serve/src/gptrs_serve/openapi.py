@@ -34,6 +34,7 @@ from gptrs_serve.dialects.ollama_body import (
 )
 from gptrs_serve.dialects.responses_body import InputTokensBody, ResponsesBody
 from gptrs_serve.problems import ANTHROPIC, OLLAMA
+from gptrs_serve.watched_runs import InterventionBody
 
 
 class Route(Struct, frozen=True):
@@ -98,6 +99,9 @@ ROUTES: Final[Mapping[str, Route]] = {
     "/api/version": Route("get", "Tell the version of Ollama whose API this is."),
     **{path: Route("post", "Say how models are served.") for path in CHANGES if path != _DELETE},
     _DELETE: Route("delete", "", deletes="Say how models are served."),
+    "/v1/interventions": Route(
+        "post", "Read and steer hidden states, with `--interventions`.", InterventionBody
+    ),
     "/models/load": Route("post", "Load a model, with `--admin`.", LoadBody),
     "/models/unload": Route("post", "Unload a model, with `--admin`.", UnloadBody),
     "/v1/load_lora_adapter": Route(
@@ -120,7 +124,7 @@ _LINES: Final = (OllamaChatBody, GenerateBody)
 _REFUSALS: Final = {
     "400": "The request is not as it must be, or asks for what is not supported.",
     "401": "The API key is missing or wrong.",
-    "403": "The server does not answer for that host.",
+    "403": "The server does not answer for that host, or the route is off.",
     "404": "There is no such model or path.",
     "405": "The path has other methods.",
     "413": "The body is too long.",

@@ -58,6 +58,7 @@ from gptrs_serve.dialects.responses import Responses
 from gptrs_serve.dialects.responses_body import InputTokensBody, ResponsesBody
 from gptrs_serve.events import CLOSED_BY_CLIENT, ENDING
 from gptrs_serve.fields import decoded
+from gptrs_serve.interventions import intervened
 from gptrs_serve.listing import (
     answered,
     detokenize,
@@ -77,6 +78,7 @@ from gptrs_serve.problems import (
     route_path,
 )
 from gptrs_serve.served import Served
+from gptrs_serve.watched_runs import InterventionBody
 
 _PAGE: Final = Path(__file__).with_name("page")
 _POLICY: Final = (
@@ -144,6 +146,7 @@ def _answers(served: Served, metrics: Metrics, responses: Responses) -> Mapping[
         ScoreBody: lambda r, b: scored(r, b, served),
         TokenizeBody: lambda _, b: tokenize(b, served),
         DetokenizeBody: lambda _, b: detokenize(b, served),
+        InterventionBody: lambda r, b: intervened(r, b, served),
         LoadBody: lambda r, b: loaded(r, b, served),
         UnloadBody: lambda r, b: unloaded(r, b.model, served),
         LoadAdapterBody: lambda r, b: adapted(r, b, served),

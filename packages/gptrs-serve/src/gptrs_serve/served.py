@@ -27,6 +27,7 @@ from gptrs_serve.problems import RequestError
 from gptrs_serve.residence import Residence
 from gptrs_serve.text_calls import TextCalls
 from gptrs_serve.token_texts import TokenTexts
+from gptrs_serve.watched_runs import Interventions
 
 RANKING: Final = ("text_classifier", "reranker")
 """The capabilities of rerankers: encoders with a head, language models with a score."""
@@ -64,6 +65,8 @@ class Served:
         self._texts = {name: TokenTexts(model) for name, model in self.models.items()}
         self.residence: Residence | None = None
         """Loads and unloads models; None without `--admin`."""
+        self.interventions: Interventions | None = None
+        """Reads and steers hidden states; None without `--interventions`."""
         answers = (lambda: 0) if engine is None else engine.open_answers
         self.ledger = Ledger(most_requests, answers)
         self.calls = TextCalls(self.ledger)
@@ -94,6 +97,8 @@ class Served:
         """
         model = self.models.pop(name)
         del self._texts[name]
+        if self.interventions is not None:
+            self.interventions.forget(model)
         engine = self.engine
         if engine is None or model.capabilities.isdisjoint(WRITING):
             return lambda _: None
@@ -173,7 +178,8 @@ class Served:
 
     def close(self) -> None:
         """End all threads, and the engine."""
-        for threads in (self.calls, self.hearings, self.reading, self.forms, self.residence):
+        pools = (self.calls, self.hearings, self.reading, self.forms)
+        for threads in (*pools, self.residence, self.interventions):
             if threads is not None:
                 threads.close()
         if self.engine is not None:
