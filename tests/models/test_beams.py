@@ -139,10 +139,10 @@ def test_beams_of_the_file_count_unless_a_caller_says_otherwise(tmp_path, caplog
     [
         ({"beams": 0}, "the number of beams must be at least 1, got 0"),
         ({"beams": 257}, "256 beams at most"),
-        ({"length_penalty": 2.0}, "are of beams"),
+        ({"length_penalty": 2.0}, "need beams"),
         ({"length_penalty": float("nan"), "beams": 2}, "must be a number from -100 to 100"),
         ({"length_penalty": 101, "beams": 2}, "must be a number from -100 to 100"),
-        ({"early_stopping": True, "beams": 1}, "are of beams"),
+        ({"early_stopping": True, "beams": 1}, "need beams"),
         ({"beams": 2, "temperature": 0.5}, "`sampling` does not go with beams"),
         ({"beams": 2, "logprobs": 1}, "`logprobs` does not go with beams"),
         ({"beams": 2, "prompt_lookup": True}, "`prompt_lookup` does not go with beams"),

@@ -6,6 +6,7 @@ import json
 import logging
 from contextlib import closing
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ pytest.importorskip("onnxruntime", reason="ONNX Runtime is what they compare wit
 import gptrs  # noqa: E402
 from gptrs.api.backends import Backend  # noqa: E402
 from gptrs.checkpoint.formats.tensor_archive import open_archive  # noqa: E402
+from gptrs.checkpoint.quantized_tensor import QuantizedSource  # noqa: E402
 from gptrs.errors import CheckpointError, ModelError, UnsupportedError  # noqa: E402
 from gptrs.nn import PagedTexts  # noqa: E402
 from gptrs_cli.main import main  # noqa: E402
@@ -86,7 +88,8 @@ def test_weights_of_four_bits_are_read_as_quantized_ones(tmp_path: Path, backend
     model = gptrs.load_model(folder(tmp_path, graph), backend=backend, precision="f32")
     found = gptrs.generate(model, [5, 6, 7], max_tokens=24, temperature=0, ignore_eos=True)
     assert list(found.token_ids) == OrtLoop(graph).greedy([5, 6, 7], 24)
-    described = [model.weights.quantized(name) for name in model.weights.names()]
+    weights = cast("QuantizedSource", model.weights)
+    described = [weights.quantized(name) for name in weights.names()]
     assert {each.shape for each in described if each is not None} == {(VOCAB, 32)}
 
 

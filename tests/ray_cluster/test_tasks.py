@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gptrs
-from gptrs.api import UsageError
+from gptrs.api import GptrsError, UsageError
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
@@ -106,6 +106,7 @@ def test_errors_are_of_their_rows_and_stop_those_after_them_only_if_asked_to(dem
         "NoneType",
         "UsageError",
     ]
+    assert isinstance(found[1], GptrsError)
     assert not found[1].message.startswith("prompt 0")
     found = row_results(demo, task, rows, options=options, stops=False)
     assert [isinstance(each, dict) for each in found] == [True, False, True, False]

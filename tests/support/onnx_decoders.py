@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -214,7 +215,7 @@ def in_four_bits(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model whose products are `MatMulNBits`, as ONNX Runtime's quantizer writes them."""
     made = MatMulNBitsQuantizer(model, block_size=32, is_symmetric=False, bits=4)
     made.process()
-    return made.model.model
+    return cast("Any", made.model).model
 
 
 def _branch(
