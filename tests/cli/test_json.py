@@ -37,6 +37,7 @@ CASES = {
     "forward": ("forward", *IDS),
     "trace": ("trace", *IDS, "--logit-lens", 2, "--module", "h.0"),
     "trace.modules": ("trace", "--modules"),
+    "steer": ("steer", "--pairs", "pairs.jsonl", "--out", "vectors.npz"),
     "docs": ("docs", "kv_cache"),
     "bisect": ("bisect", "p.ptir", "ref", "ref:optimizer=off", "--random-seed", 1),
     "replay": ("replay", "p.ptir", "--random-seed", 1),
@@ -84,7 +85,16 @@ ELSEWHERE = {
     "doctor",
 }
 """Kinds that the tests of their commands check, which read `Outcome.json`."""
-WITH_MODEL = ("generate", "forward", "trace", "tokenize", "perplexity", "bench", "cache warm")
+WITH_MODEL = (
+    "generate",
+    "forward",
+    "trace",
+    "steer",
+    "tokenize",
+    "perplexity",
+    "bench",
+    "cache warm",
+)
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +111,7 @@ def folder(tmp_path_factory):
     save_tiny_whisper(folder / "ear")
     save_sound(folder / "talk.wav")
     (folder / "p.ptir").write_text(PROGRAM)
+    (folder / "pairs.jsonl").write_text('{"positive": "the cat", "negative": "the dog"}\n')
     (folder / "prompts.jsonl").write_text('{"prompt": "the"}\n')
     return folder
 

@@ -27,7 +27,7 @@ else:  # imported late: only commands of plugins need it, and msgspec slows the 
 
 HELP_GROUPS = {
     "Run models": (
-        *("generate", "chat", "forward", "trace"),
+        *("generate", "chat", "forward", "trace", "steer"),
         *("embed", "classify", "rank", "match", "tag", "fill", "transcribe", "tokenize"),
     ),
     "Models and programs": ("models", "list", "inspect", "convert", "quantize", "run"),

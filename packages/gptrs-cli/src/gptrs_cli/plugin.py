@@ -20,6 +20,7 @@ GENERATE = _command("generate", "Continue a prompt.", "generate")
 CHAT = _command("chat", "Talk with a model, line by line.", "chat")
 FORWARD = _command("forward", "Run a model once and print the best classes or tokens.", "forward")
 TRACE = _command("trace", "Run a model once and print statistics of its hidden states.", "trace")
+STEER = _command("steer", "Learn a steering vector from pairs of texts.", "steer")
 EMBED, CLASSIFY, RANK, MATCH, TAG, FILL, TRANSCRIBE, TOKENIZE, PERPLEXITY = map(
     _of_verb, VERBS.values()
 )

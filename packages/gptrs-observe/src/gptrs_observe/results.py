@@ -63,6 +63,24 @@ class TraceModules(Result, frozen=True, kw_only=True, tag="gptrs.trace.modules/1
     modules: list[str]
 
 
+class SteeredLayer(Struct, frozen=True, kw_only=True):
+    """A vector that was learned."""
+
+    layer: str
+    width: int
+    norm: Number
+    separated: Number
+    """Share of the pairs, each left out in turn, that the vector tells apart."""
+
+
+class Steer(OfModel, Result, frozen=True, kw_only=True, tag="gptrs.steer/1"):
+    """`gptrs steer`."""
+
+    pairs: int
+    file: str
+    layers: list[SteeredLayer]
+
+
 class ProgramResult(Struct, frozen=True, kw_only=True):
     """A result of a program."""
 

@@ -1,21 +1,90 @@
-"""Steering vectors: what is added to the residual stream, in files and for a model."""
+"""Steering vectors, which are added to values inside a model: learned from pairs, and in files."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.checkpoint.formats.gguf import GgufFile, TensorMapping
 from gptrs.checkpoint.formats.tensor_archive import TensorArchive, first_bytes, open_archive
-from gptrs.errors import CheckpointError
+from gptrs.errors import CheckpointError, UsageError
 from gptrs.quoting import listed, quoted
+from gptrs_observe.hooks import Hooks
+from gptrs_observe.sites import Site, Sites
+from gptrs_runtime.loaded_model import LoadedModel
 
 _DIRECTION: Final = re.compile(r"direction\.(\d+)")
 """Names of control vectors of llama.cpp and repeng: added to what layer N returns."""
+
+
+class LearnedVector(Struct, frozen=True):
+    """A direction at one value of a model."""
+
+    vector: np.ndarray
+    """f32 [C], the mean of the differences."""
+    separated: float
+    """Share of the pairs, each left out in turn, whose first text lies farther along the mean of
+    the others: 0.5 is chance."""
+
+
+def learn_vectors(
+    model: LoadedModel, pairs: Sequence[tuple[str, str]], names: Sequence[str] = ()
+) -> dict[str, LearnedVector]:
+    """Return, for each value, the mean difference between first and second texts at their ends.
+
+    Difference of means (Panickssery et al. 2023, contrastive activation addition; Turner et al.
+    2023): the row of the last token of each text. `names` are those of `Hooks`, without any the
+    output of the middle block. Added to the same value by `Hooks`, a vector moves texts towards the
+    first ones. UsageError for no pairs, names that the model does not have, and values without a
+    vector for each token; ContextLengthError for a text that is too long.
+    """
+    if not pairs:
+        raise UsageError("there are no pairs to learn from")
+    sites = Sites(model)
+    if not names:
+        if not sites.blocks:
+            raise UsageError("the model has no single list of blocks", hint="name a layer")
+        names = [f"blocks.{len(sites.blocks) // 2}.hook_resid_post"]
+    found = {name: sites.site(name) for pattern in names for name in sites.names(pattern)}
+    hooks = Hooks(model, [str(site) for site in found.values()])
+    differences: dict[str, list[np.ndarray]] = {name: [] for name in found}
+    for first, second in pairs:
+        ends = [_last_rows(model, hooks, text, found) for text in (first, second)]
+        for name, rows in differences.items():
+            rows.append(ends[0][name] - ends[1][name])
+    return {name: _learned(np.stack(rows)) for name, rows in differences.items()}
+
+
+def _last_rows(
+    model: LoadedModel, hooks: Hooks, text: str, found: dict[str, Site]
+) -> dict[str, np.ndarray]:
+    """Return the rows of the last token of a text, f64 [C]."""
+    tokens = np.array([model.prompt_tokens(text)], np.int64)
+    with hooks:
+        model.hidden_states(tokens)
+    rows: dict[str, np.ndarray] = {}
+    for name, site in found.items():
+        try:
+            value = hooks[str(site)]
+        except KeyError as error:
+            raise UsageError(f"{quoted(name)} is no tensor") from error
+        if value.ndim != 2 or len(value) != tokens.size:
+            raise UsageError(f"{quoted(name)} has no vector for each token")
+        rows[name] = value[-1].astype(np.float64)
+    return rows
+
+
+def _learned(rows: np.ndarray) -> LearnedVector:
+    mean, count = rows.mean(axis=0), len(rows)
+    others = (rows.sum(axis=0) - rows) / max(1, count - 1)
+    ahead = (rows * (others if count > 1 else rows)).sum(axis=1) > 0
+    return LearnedVector(mean.astype(np.float32), float(ahead.mean()))
 
 
 def read_vectors(
