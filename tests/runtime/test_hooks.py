@@ -132,10 +132,12 @@ def test_an_array_of_another_type_is_refused(model):
         hooks.put("h.1", np.zeros((3, 32), np.float32))
 
 
-def test_hook_points_are_names_of_the_same_values(model, directory):
-    """TransformerLens' and nnsight's names, for a model whose weights are quantized, too."""
+def test_hook_points_are_names_of_the_same_values(model, directory, tmp_path):
+    """TransformerLens' and nnsight's names, whatever the weights are, and the format."""
     quantized = gptrs.load_model(directory, backend="ref", weights="q8")
-    for each in (model, quantized):
+    gptrs.quantize(directory, tmp_path / "tiny.gguf", "f32")
+    file = gptrs.load_model(tmp_path / "tiny.gguf", backend="ref")
+    for each in (model, quantized, file):
         names = ["h.*", "h.*.attn", "h.0.mlp", "wte", "blocks.1.attn.hook_pattern"]
         hooks = Hooks(each, names)
         with hooks:

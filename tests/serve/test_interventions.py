@@ -16,7 +16,7 @@ from gptrs_cli.main import main
 from gptrs_observe.attribution import lens_of_rows
 from gptrs_observe.hooks import Hooks
 from gptrs_serve import watched_runs
-from gptrs_serve.watched_runs import Interventions, read_presets
+from gptrs_serve.watched_runs import Interventions, _Reading, read_presets
 from serve.conftest import serving
 
 PROMPT = [5, 9, 2, 7]
@@ -108,6 +108,33 @@ def test_the_logit_lens_tells_what_each_state_predicts(model, client):
     ]
 
 
+def test_messages_are_read_as_the_chat_template_renders_them(client):
+    messages = [{"role": "user", "content": "the cat"}]
+    tokens = client.post("/tokenize", json={"messages": messages}).json()["tokens"]
+    found = _ask(client, prompt=None, messages=messages, read=["h.1"], positions="prompt")
+    assert found["prompt_token_ids"] == tokens
+    plain = _ask(client, prompt=tokens, read=["h.1"], positions="prompt")
+    np.testing.assert_array_equal(_rows(found, "h.1"), _rows(plain, "h.1"))
+
+
+def test_a_request_whose_client_goes_away_ends_at_its_next_step(client, monkeypatch):
+    steps, take = [], _Reading.take
+
+    def slow(self, hooks):
+        steps.append(1)
+        assert self._gone.wait(30)
+        take(self, hooks)
+
+    asked = {"prompt": PROMPT, "read": ["h.0"], "max_tokens": 90}
+    with monkeypatch.context() as patched:
+        patched.setattr(_Reading, "take", slow)
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{client.base_url}/v1/interventions", json=asked, timeout=2)
+        patched.undo()
+        _ask(client, read=["h.0"])
+    assert len(steps) == 1
+
+
 def test_other_answers_have_the_same_bits(client):
 
     def company():
@@ -141,6 +168,7 @@ def test_other_answers_have_the_same_bits(client):
         ({"steer": [{"layer": "h.*", "vector": [1]}]}, "`h.*` is not one value"),
         ({"steer": [{"layer": "h.0", "vector": "AAA"}]}, "is no base64 of f32"),
         ({"steer": [{"layer": "h.0", "vector": [1e300] * 32}]}, "numbers beyond f32"),
+        ({"steer": [{"preset": "up", "scale": 1e300}]}, "numbers beyond f32"),
         ({"steer": [{"preset": "up", "layer": "h.0"}]}, "which tells layer and vector"),
         (
             {"logit_lens": 2, "read": ["h.0.mlp.c_fc"]},

@@ -200,7 +200,8 @@ class Interventions:
     ) -> Found:
         sites = Sites(model)
         names = _names(body, sites)
-        added = self._added(body, sites)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
+            added = self._added(body, sites)
         wanted = {name: sites.site(name) for name in names}
         reading = _Reading(wanted, body.positions, len(tokens), gone)
         options = GenerationOptions(
@@ -212,8 +213,9 @@ class Interventions:
             watched.reading = reading
             stream = TextStream(model, list(tokens), options)
             try:
-                for _ in stream:
-                    pass
+                for _ in stream:  # `take` ends a long prompt, too, but only if something is read
+                    if gone.is_set():
+                        raise _GoneError
             finally:
                 stream.close()
                 watched.reading = None
@@ -430,8 +432,7 @@ def _names(body: InterventionBody, sites: Sites) -> list[str]:
 
 def _decoded(given: list[float] | str, place: str) -> np.ndarray:
     if not isinstance(given, str):
-        with np.errstate(over="ignore"):  # refused once scaled
-            return np.array(given, np.float32)
+        return np.array(given, np.float32)
     try:
         vector = np.frombuffer(base64.b64decode(given, validate=True), "<f4")
     except ValueError as error:
