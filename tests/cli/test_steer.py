@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from gptrs import Hooks, load_model, read_vectors
-from gptrs.errors import UsageError
+from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
+from gptrs.checkpoint.formats.gguf_writer import GgufOutgoing, write_gguf
+from gptrs.checkpoint.formats.tensor_archive import write_archive
+from gptrs.errors import CheckpointError, UsageError
 from gptrs_observe.steering import learn_vectors
 
 PAIRS = [("the cat sat", "the dog sat"), ("a cat", "a dog"), ("cat", "dog and dog")]
@@ -90,3 +93,31 @@ def test_what_cannot_be_learned_is_refused(gptrs, model_directory, pairs, tmp_pa
     assert result.code == 2
     assert "line 1 of" in result.err
     assert "`negative`" in result.err
+
+
+def test_files_of_vectors_are_read_whatever_their_format(tmp_path):
+    """Control vectors of llama.cpp among them."""
+    vectors = {f"direction.{n}": np.linspace(n, 4, 8, dtype=np.float32) for n in (1, 2)}
+    tensors = [
+        GgufOutgoing(OutgoingTensor.of(name, vector.view(np.uint8)), "F32", (8,))
+        for name, vector in vectors.items()
+    ]
+    with (tmp_path / "v.gguf").open("wb") as file:
+        write_gguf(file, {"general.architecture": "controlvector"}, tensors)
+    write_archive(tmp_path / "v.npz", vectors)
+    for name in ("v.gguf", "v.npz"):
+        found = read_vectors(tmp_path / name, scale=2.0)
+        assert list(found) == ["blocks.1.hook_resid_post", "blocks.2.hook_resid_post"]
+        np.testing.assert_array_equal(found["blocks.2.hook_resid_post"], 2 * vectors["direction.2"])
+        (one,) = read_vectors(tmp_path / name, "direction.1").values()
+        np.testing.assert_array_equal(one, vectors["direction.1"])
+        with pytest.raises(CheckpointError, match=r"has 2 tensors, and none is called `h\.3`"):
+            read_vectors(tmp_path / name, "h.3")
+    for wrong, message in (
+        (np.zeros((2, 3), np.float32), "not a vector"),
+        (np.zeros(3, np.int32), "not a vector"),
+        (np.full(3, np.inf, np.float32), "not finite"),
+    ):
+        write_archive(tmp_path / "w.npz", {"h.0": wrong})
+        with pytest.raises(CheckpointError, match=message):
+            read_vectors(tmp_path / "w.npz")

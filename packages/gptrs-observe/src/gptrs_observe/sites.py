@@ -21,7 +21,7 @@ _ITEM: Final = re.compile(r"((?:.*\.)?)(\d+)")
 """An item of a list of modules: the prefix of all items, and its number."""
 _ATTENTION: Final = ("attn", "self_attn", "attention", "self_attention")
 _MLP: Final = ("mlp", "feed_forward", "ffn")
-_EMBEDDING: Final = ("wte", "embed_tokens", "word_embeddings")
+_EMBEDDING: Final = ("wte", "embed_tokens", "word_embeddings", "embeddings")
 _TORCH_ROOTS: Final = ("transformer.", "model.")
 """Attributes of models of transformers that hold the modules, as nnsight spells their paths."""
 _KINDS: Final[tuple[Kind, ...]] = ("input", "output", "attention")
@@ -116,9 +116,9 @@ def _blocks(modules: Mapping[str, Module]) -> list[str]:
 def _hook_points(modules: Mapping[str, Module], blocks: list[str]) -> dict[str, Site]:
     """Return the hook points of TransformerLens that the model has, in the order of computation."""
     found: dict[str, Site] = {}
-    embedding = next((name for name in modules if name.rpartition(".")[2] in _EMBEDDING), None)
-    if embedding and blocks:
-        found["hook_embed"] = Site(embedding, "output")
+    tables = [name for last in _EMBEDDING for name in modules if name.rpartition(".")[2] == last]
+    if tables and blocks:
+        found["hook_embed"] = Site(tables[0], "output")
     for number, block in enumerate(blocks):
         attention = next((f"{block}.{n}" for n in _ATTENTION if f"{block}.{n}" in modules), None)
         mlp = next((f"{block}.{name}" for name in _MLP if f"{block}.{name}" in modules), None)
