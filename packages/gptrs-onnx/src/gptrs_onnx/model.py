@@ -28,7 +28,7 @@ from gptrs_onnx.conversion import (
     symbols_may_be_refused,
 )
 from gptrs_onnx.element_types import dtype_of
-from gptrs_onnx.node import SMALL, Known, as_tensor, converts, shown
+from gptrs_onnx.node import SMALL, Known, as_tensor, converts, is_weight, shown
 from gptrs_onnx.onnx_ir import ir
 from gptrs_onnx.reading import InitializerSource, model_of, read_model
 from gptrs_onnx.size_facts import Facts, identifiers
@@ -235,7 +235,7 @@ def weights_of(model: ir.Model, own: WeightFile | None) -> InitializerSource:
         name: value.const_value
         for part in model.graphs()
         for name, value in part.initializers.items()
-        if value.const_value is not None and value.const_value.size > SMALL
+        if value.const_value is not None and is_weight(value.const_value)
     }
     blocks = block_weights(model)
     return BlockSource(stored, own, blocks) if blocks else InitializerSource(stored, own)
