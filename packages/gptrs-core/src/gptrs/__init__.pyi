@@ -27,9 +27,9 @@ from gptrs.functionals.dispatch.override_scope import overrides as overrides
 from gptrs.plugins.manager import get_backend as get_backend
 from gptrs_observe.dump import dumping as dumping
 from gptrs_observe.hooks import Hooks as Hooks
+from gptrs_observe.profile_files import profiling as profiling
 from gptrs_observe.steering import learn_vectors as learn_vectors
 from gptrs_observe.steering import read_vectors as read_vectors
-from gptrs_observe.profile_files import profiling as profiling
 from gptrs_runtime.chat.answer_reader import AnswerReader as AnswerReader
 from gptrs_runtime.chat.answer_reader import TextDelta as TextDelta
 from gptrs_runtime.chat.answer_reader import ThoughtsDelta as ThoughtsDelta

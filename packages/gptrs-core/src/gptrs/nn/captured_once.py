@@ -21,6 +21,7 @@ from gptrs.capture.tensor import Tensor
 from gptrs.ir.dtypes import DType
 from gptrs.nn.attention import LayerCache
 from gptrs.nn.layers import WATCHER, Module, parts_of
+from gptrs.record_fields import taken_apart, with_fields
 
 Layer = TypeVar("Layer", bound=Module)
 Parameters = ParamSpec("Parameters")
@@ -120,6 +121,7 @@ def _split(value: object, tensors: list[Tensor]) -> Hashable:
     parts = parts_of(value, _OWNERS)
     if parts is None:
         raise _NotShared
+    taken_apart(value)
     return kind, tuple(parts), tuple([_split(part, tensors) for part in parts.values()])
 
 
@@ -136,10 +138,7 @@ def _join(structure: Hashable, tensors: Iterator[Tensor]) -> object:
     if tuple in kind.__mro__ or kind is list:
         make = cast("Callable[[list[object]], object]", getattr(kind, "_make", kind))
         return make(parts)
-    made = object.__new__(kind)
-    for name, part in zip(names, parts, strict=True):
-        object.__setattr__(made, cast("str", name), part)
-    return made
+    return with_fields(kind, zip(cast("tuple[str, ...]", names), parts, strict=True))
 
 
 # Closures of module methods, in a form equal across processes.

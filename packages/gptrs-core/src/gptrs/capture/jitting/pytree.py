@@ -7,7 +7,6 @@ a registered class whose parts are trees.
 
 from __future__ import annotations
 
-import copy
 import enum
 import itertools
 from abc import ABC, abstractmethod
@@ -17,8 +16,6 @@ from typing import TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
-from msgspec.structs import force_setattr
 from typing_extensions import override
 
 from gptrs.capture.tensor import Tensor
@@ -26,7 +23,7 @@ from gptrs.errors import ProgramError, UsageError
 from gptrs.fork_safe_lock import ForkSafeLock
 from gptrs.ir.dtypes import DType
 from gptrs.ir.tensor_type import TensorType
-from gptrs.record_fields import field_names
+from gptrs.record_fields import field_names, taken_apart, with_fields
 
 # Flatten and rebuild tuples, lists, dicts, records and registered types.
 
@@ -163,36 +160,19 @@ class FieldsNode(PytreeNode):
         make = getattr(kind, "_make", None) if tuple in kind.__mro__ else None
         self._make = cast("Callable[[list[Tree]], Tree] | None", make)
         """Constructs a named tuple; None for a record."""
-        self._blank: Struct | None = None
-        """An instance of a Struct with empty fields, which cannot be made without its checks."""
 
     @override
     def flatten(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
         if self._make:
             return cast("Sequence[Tree]", value), None
-        if isinstance(value, Struct) and self._blank is None:
-            self._blank = self._filled(copy.copy(value), [None] * len(self._names))
+        taken_apart(value)
         return [getattr(value, name) for name in self._names], None
 
     @override
     def unflatten(self, rest: Hashable, parts: list[Tree]) -> Tree:
-        """Make an instance with these fields as `copy.copy` does, without `__init__`.
-
-        So a frozen record needs no special care, and no check in it sees a placeholder.
-        """
         if self._make:
             return self._make(parts)
-        if self._blank is not None:
-            return self._filled(copy.copy(self._blank), parts)
-        made = object.__new__(self.kind)
-        for name, part in zip(self._names, parts, strict=True):
-            object.__setattr__(made, name, part)
-        return made
-
-    def _filled(self, made: Struct, parts: Sequence[Tree]) -> Struct:
-        for name, part in zip(self._names, parts, strict=True):
-            force_setattr(made, name, part)
-        return made
+        return cast("Tree", with_fields(self.kind, zip(self._names, parts, strict=True)))
 
     @override
     def labels(self, rest: Hashable, count: int) -> list[str]:
