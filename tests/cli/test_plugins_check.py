@@ -138,7 +138,7 @@ def test_a_backend_that_ends_the_process_is_named_with_the_op(check) -> None:
 
 @pytest.mark.parametrize("name", ["greet", "fast"])
 def test_other_kinds_are_started(check, name: str) -> None:
-    code, found = check(name)
+    code, found = check(name, "--no-conformance")
     assert code == 0
     assert {step: one["state"] for step, one in found.items()} == {
         "metadata": "note",
@@ -151,6 +151,19 @@ def test_other_kinds_are_started(check, name: str) -> None:
         "it has no `Requires-Python`",
         "it does not require `gptrs-core`",
     ]
+
+
+@pytest.mark.long
+def test_the_kit_of_its_kind_is_the_last_step(check, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPTRS_BACKEND", "ref")
+    code, found = check("fast", "--seconds", "20")
+    assert (code, found["conformance"]["state"]) == (4, "broken")
+    assert "gives the values of numpy: silu" in found["conformance"]["detail"]
+    assert found["conformance"]["data"]["checks"]["gives the same again"] == "pass"
+    code, found = check("greet", "--seconds", "60")
+    assert (code, found["conformance"]["state"]) == (0, "ok")
+    assert "3 passed, 0 failed, 4 had nothing to work on" in found["conformance"]["detail"]
+    assert found["conformance"]["data"]["checks"]["works"] == "refused"
 
 
 def test_a_description_that_imports_a_library_is_noted(check) -> None:

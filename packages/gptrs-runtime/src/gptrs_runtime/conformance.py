@@ -53,6 +53,18 @@ def run_isolated(
     return run(opened, plan, jobs=jobs, progress=progress, keep=keep, **limit)
 
 
+def run_plugin_kit(
+    kind: str, name: str, backend: Backend, progress: StepProgress | None = None
+) -> Report:
+    """Run the kit of a kind of plugins, other than backends, on the installed plugin `name`.
+
+    See `gptrs_conformance.plugin_kits.short.run_plugin_kit`. MissingLibraryError if the kit is not
+    installed.
+    """
+    run = cast("Callable[..., Report]", _from_kit("plugin_kits.short", "run_plugin_kit"))
+    return run(kind, name, backend, progress)
+
+
 def conformance_plan(**choices: object) -> Plan:
     """Return what of the kit is to be run; see `gptrs_conformance.kit.Plan`.
 

@@ -21,6 +21,7 @@ from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.plain_commands import Application
 from gptrs_cli.plugin_check.children import (
+    KITS,
     SECONDS,
     START_S,
     Child,
@@ -146,7 +147,7 @@ def _steps(
             detail = f"it is for {found.api}, this gptrs has {API_VERSION}"
             data = {"api": found.api, "version": API_VERSION}
             yield Check("api version", "ok", detail, data=data)
-    if conformance and record.kind == "backend":
+    if conformance and record.kind in KITS:
         yield _conformance(child, record, seconds, progress)
 
 
@@ -176,6 +177,25 @@ def _conformance(
         return _ended("conformance", record, f"{op} {child.ending(seconds)}")
     if "error" in answer:
         return Check("conformance", "note", answer["error"], answer["hint"])
+    if record.kind == "backend":
+        return _backend_verdict(record, answer)
+    counts = f"{answer['passed']} passed, {answer['failed']} failed"
+    idle = [name for name, status in answer["checks"].items() if status == "refused"]
+    if answer["failed"]:
+        hint = "`gptrs_conformance.plugin_suites` has the kit as a pytest class, to see more"
+        shown = "; ".join(answer["failures"])
+        return Check("conformance", "broken", f"{counts}: {shown}", hint, answer)
+    if idle:
+        hint = (
+            "a test of the plugin gives them what they need, see `gptrs_conformance.plugin_suites`"
+        )
+        left = f"{counts}, {len(idle)} had nothing to work on: {', '.join(idle)}"
+        return Check("conformance", "ok", left, hint, answer)
+    return Check("conformance", "ok", counts, data=answer)
+
+
+def _backend_verdict(record: PluginRecord, answer: dict[str, Any]) -> Check:
+    """Return what the kit of backends comes to."""
     counts = f"{answer['passed']} passed, {answer['failed']} failed, {answer['refused']} refused"
     detail = f"level smoke: {counts}; {answer['share']:.1%} of all ops on all their types"
     if answer["failed"]:
@@ -264,7 +284,7 @@ def check(
     conformance: Annotated[
         bool,
         typer.Option(
-            "--conformance/--no-conformance", help="Run one case of each op and type on a backend."
+            "--conformance/--no-conformance", help="Run the short form of the kit of its kind."
         ),
     ] = True,
     settings: Settings,

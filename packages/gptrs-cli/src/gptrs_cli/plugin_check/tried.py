@@ -11,13 +11,14 @@ import sys
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
 import gptrs
 from gptrs import api
 from gptrs.errors import PluginError
+from gptrs.lazy_module import lazy_module
 from gptrs.plugins.descriptions import (
     BackendPlugin,
     CommandPlugin,
@@ -33,7 +34,12 @@ from gptrs.plugins.hookspecs import EXTENSION_POINTS
 from gptrs.plugins.manager import PluginManager, configure
 from gptrs.progress import StepProgress
 from gptrs_cli.command_group import command_of
-from gptrs_cli.plugin_check.children import Tell, findings
+from gptrs_cli.plugin_check.children import KITS, Tell, findings
+
+if TYPE_CHECKING:
+    from gptrs_runtime import conformance
+else:
+    conformance = lazy_module("gptrs_runtime.conformance")
 
 _PEAK_UNIT = 1 if sys.platform == "darwin" else 1024
 """Bytes per unit of `ru_maxrss`."""
@@ -45,8 +51,8 @@ _OURS = frozenset({"platformdirs"})
 def try_plugin(asked: Mapping[str, Any], tell: Tell) -> None:
     """Send {} first, then a line for each step (import, start, conformance) until one fails.
 
-    Each line has the findings so far and the cost of the step. The last step, for backends, also
-    names each op before it runs.
+    Each line has the findings so far and the cost of the step. The last step also names each op or
+    check before it runs.
     """
     plugins = configure(asked["disabled"])
     plugins.discover()
@@ -55,9 +61,15 @@ def try_plugin(asked: Mapping[str, Any], tell: Tell) -> None:
     name = asked["name"]
     _step(plugins, point, name, tell, lambda: plugins.find(point, name))
     made = _step(plugins, point, name, tell, lambda: _STARTS[point](plugins, name))
-    if point is BackendPlugin and asked["conformance"]:
-        backend = cast("api.backends.Backend", made)
-        tell(_conformance(backend, lambda done, total, op: tell({"next": op})))
+    if asked["conformance"] and asked["kind"] in KITS:
+
+        def following(done: int, total: int, subject: str) -> None:
+            tell({"next": subject})
+
+        if point is BackendPlugin:
+            tell(_conformance(cast("api.backends.Backend", made), following))
+        else:
+            tell(_plugin_kit(asked["kind"], name, following))
 
 
 def _step(
@@ -124,6 +136,21 @@ def _conformance(backend: api.backends.Backend, progress: StepProgress) -> dict[
         "failed": report.failed,
         "refused": report.refused,
         "share": report.share_covered(),
+        "failures": [str(failure) for failure in report.failures[:_MOST_FAILURES]],
+    }
+
+
+def _plugin_kit(kind: str, name: str, progress: StepProgress) -> dict[str, object]:
+    """Run the kit of another kind than backends, on the default backend."""
+    try:
+        report = conformance.run_plugin_kit(kind, name, gptrs.get_backend(), progress)
+    except api.GptrsError as error:  # the kit is not installed, or there is no backend
+        return {"error": error.message, "hint": error.hint}
+    return {
+        "passed": report.passed,
+        "failed": report.failed,
+        "refused": report.refused,
+        "checks": report.checks,
         "failures": [str(failure) for failure in report.failures[:_MOST_FAILURES]],
     }
 

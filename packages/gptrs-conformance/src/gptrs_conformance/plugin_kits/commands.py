@@ -1,0 +1,243 @@
+"""The kit of commands: help, exit codes, errors in words and as JSON, standard output as data.
+
+The command runs in processes of its own, as users call it. No check uses the backend.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import cast
+
+from msgspec import Struct
+
+from gptrs.backend.contract import Backend
+from gptrs_conformance.check import CheckFailure
+from gptrs_conformance.plugin_kits.subject import KitCheck, absent
+
+_SECONDS = 120.0
+_HEAVY = 100
+"""Modules of a package that `--help` should not import: NumPy has 150, torch over 1000."""
+_OURS = (
+    "gptrs",
+    "numpy",
+    "msgspec",
+    "ml_dtypes",
+    "typer",
+    "click",
+    "rich",
+    "pygments",
+    "encodings",
+)
+_EXIT_CODES = (1, 2, 3, 4, 5)
+_IMPORTED = re.compile(r"import time:\s*\d+ \|\s*\d+ \| +([A-Za-z_][\w.]*)")
+
+Words = Sequence[str | os.PathLike[str]]
+
+
+class Command(Struct, frozen=True, kw_only=True):
+    """A command under test, and what its author adds.
+
+    `works` writes files into a folder, if need be, and returns arguments with which the command
+    succeeds; `fails` returns arguments with which it ends with an error. `start` is what precedes
+    the arguments of Python, by default `-m gptrs_cli NAME`.
+    """
+
+    name: str
+    works: Callable[[Path], Words] | None = None
+    fails: Callable[[Path], Words] | None = None
+    start: Words | None = None
+
+
+def installed_command(name: str) -> Command:
+    """Return the command of a plugin."""
+    return Command(name=name)
+
+
+class _Ended(Struct, frozen=True):
+    code: int
+    out: str
+    err: str
+
+
+def _run(subject: Command, *words: str | os.PathLike[str], flags: Sequence[str] = ()) -> _Ended:
+    start = subject.start or ["-m", "gptrs_cli", subject.name]
+    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    try:
+        ended = subprocess.run(
+            [sys.executable, *flags, *start, *words],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CheckFailure(f"`{_shown(words)}` takes longer than {_SECONDS:g} s") from error
+    return _Ended(ended.returncode, ended.stdout, ended.stderr)
+
+
+def _shown(words: Sequence[str | os.PathLike[str]]) -> str:
+    return " ".join(str(word) for word in words)[:120]
+
+
+def helps(subject: Command, backend: Backend) -> None:
+    """`--help` succeeds, names the command, and says what it does; standard error is empty."""
+    ended = _run(subject, "--help")
+    if ended.code:
+        raise CheckFailure(f"`--help` ends with {ended.code}: {ended.err.strip()[-200:]}")
+    if ended.err:
+        raise CheckFailure(f"`--help` writes to standard error: {ended.err.strip()[:200]}")
+    usage, _, rest = ended.out.strip().partition("\n")
+    if "Usage" not in usage:
+        raise CheckFailure(f"`--help` does not begin with the usage: {usage[:120]!r}")
+    about = rest.strip().splitlines()
+    if not about or not about[0].strip().strip("╭─╮│ ") or about[0].strip().startswith("╭"):
+        raise CheckFailure("`--help` does not say what the command does: give it a docstring")
+
+
+def helps_without_heavy_imports(subject: Command, backend: Backend) -> None:
+    """`--help` imports no library of 100 modules or more, except NumPy."""
+    ended = _run(subject, "--help", flags=["-X", "importtime"])
+    names = _IMPORTED.findall(ended.err)
+    if not names:
+        raise absent("this Python does not say what it imports")
+    counts = Counter(name.partition(".")[0] for name in names)
+    heavy = [
+        f"`{name}` ({count} modules)"
+        for name, count in counts.most_common()
+        if count >= _HEAVY and name not in sys.stdlib_module_names and not name.startswith(_OURS)
+    ]
+    if heavy:
+        raise CheckFailure(f"`--help` imports {', '.join(heavy)}: import it where it is used")
+
+
+def refuses_unknown_options(subject: Command, backend: Backend) -> None:
+    """An option that it lacks: exit code 2, a line on standard error, no standard output."""
+    ended = _run(subject, "--no-such-option-of-the-kit")
+    if ended.code != 2:
+        raise CheckFailure(f"an unknown option ends with {ended.code}, expected 2")
+    if ended.out:
+        raise CheckFailure(f"an unknown option writes to standard output: {ended.out[:120]!r}")
+    _require_one_error(ended, "an unknown option")
+
+
+def _require_one_error(ended: _Ended, what: str) -> None:
+    if "Traceback (most recent call last)" in ended.err:
+        raise CheckFailure(f"{what} ends with a traceback: {ended.err.strip()[-200:]}")
+    if "this is a bug in gptrs or a plugin" in ended.err:
+        raise CheckFailure(f"{what} raises an error of Python: {ended.err.strip()[-200:]}")
+    errors = [line for line in ended.err.splitlines() if line.startswith("error:")]
+    if len(errors) != 1:
+        raise CheckFailure(
+            f"{what} gives {len(errors)} lines `error: ...`, expected one: {ended.err[:200]!r}"
+        )
+
+
+def _takes_json(subject: Command) -> bool:
+    return re.search(r"(?<![\w-])--json(?![\w-])", _run(subject, "--help").out) is not None
+
+
+def works(subject: Command, backend: Backend) -> None:
+    """With the arguments of its author it succeeds, twice, with the same output."""
+    if subject.works is None:
+        raise absent("no arguments are given with which it works")
+    with tempfile.TemporaryDirectory() as folder:
+        words = subject.works(Path(folder))
+        first = _run(subject, *words)
+        if first.code:
+            raise CheckFailure(
+                f"`{_shown(words)}` ends with {first.code}: {first.err.strip()[-200:]}"
+            )
+        if "Traceback (most recent call last)" in first.err:
+            raise CheckFailure(f"`{_shown(words)}` writes a traceback: {first.err.strip()[-200:]}")
+
+
+def works_with_json(subject: Command, backend: Backend) -> None:
+    """`--json` gives one JSON value on one line, if the command has the option."""
+    if subject.works is None or not _takes_json(subject):
+        raise absent("it has no `--json`, or no arguments are given with which it works")
+    with tempfile.TemporaryDirectory() as folder:
+        words = subject.works(Path(folder))
+        ended = _run(subject, *words, "--json")
+        if ended.code:
+            raise CheckFailure(
+                f"`{_shown(words)} --json` ends with {ended.code}: {ended.err[-200:]}"
+            )
+        _require_json(ended.out, f"`{_shown(words)} --json`")
+
+
+def _require_json(text: str, what: str) -> object:
+    def refuse(word: str) -> object:
+        raise ValueError(f"`{word}` is no JSON")
+
+    lines = text.splitlines()
+    try:
+        found = [cast("object", json.loads(line, parse_constant=refuse)) for line in lines]
+    except ValueError:
+        try:
+            return cast("object", json.loads(text, parse_constant=refuse))
+        except ValueError as error:
+            raise CheckFailure(f"{what} writes no JSON: {text[:120]!r} ({error})") from error
+    if not found:
+        raise CheckFailure(f"{what} writes nothing to standard output")
+    return found[-1]
+
+
+def fails_with_one_line(subject: Command, backend: Backend) -> None:
+    """An error has an exit code of gptrs and one line on standard error, no traceback."""
+    ended = _failed(subject)
+    if ended.code not in _EXIT_CODES:
+        raise CheckFailure(f"an error ends with {ended.code}, expected one of {_EXIT_CODES}")
+    _require_one_error(ended, "an error")
+
+
+def fails_with_json(subject: Command, backend: Backend) -> None:
+    """With `--json`, an error is an object of the schema `gptrs.error/1` on standard output."""
+    if not _takes_json(subject):
+        raise absent("it has no `--json`")
+    ended = _failed(subject, "--json")
+    if not ended.code:
+        raise CheckFailure("an error with `--json` ends with 0")
+    found = _require_json(ended.out, "an error with `--json`")
+    fields = cast("dict[str, object]", found) if isinstance(found, dict) else {}
+    if fields.get("schema") != "gptrs.error/1":
+        raise CheckFailure(
+            f"an error with `--json` writes {ended.out[:160]!r}, an object with the schema"
+            " `gptrs.error/1` is needed: raise an error of gptrs and let gptrs write it"
+        )
+    if fields.get("code") == "internal":
+        raise CheckFailure(f"an error of Python comes through: {str(fields.get('message'))[:200]}")
+
+
+def _failed(subject: Command, *more: str) -> _Ended:
+    if subject.fails is None:
+        raise absent("no arguments are given with which it fails")
+    with tempfile.TemporaryDirectory() as folder:
+        words = subject.fails(Path(folder))
+        ended = _run(subject, *words, *more)
+        if not ended.code:
+            raise CheckFailure(f"`{_shown(words)}` ends with 0, an error is expected")
+        return ended
+
+
+KIT: Sequence[KitCheck[Command]] = (
+    helps,
+    helps_without_heavy_imports,
+    refuses_unknown_options,
+    works,
+    works_with_json,
+    fails_with_one_line,
+    fails_with_json,
+)
+"""The checks of a command."""

@@ -1,0 +1,134 @@
+"""A small language model with one fault each."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gptrs import functionals as F
+from gptrs.api.models import CausalLMModule, ConfigFields, Params, nn
+from gptrs_conformance.checks import models as kit_model
+from gptrs_conformance.plugin_kits import models
+
+SETTINGS = {"vocab_size": kit_model.VOCABULARY, "context": kit_model.CONTEXT}
+
+
+class Tiny(kit_model.Model):
+    """The model of the kit of backends, with settings."""
+
+    def __init__(self, vocab_size, context, params):
+        CausalLMModule.__init__(self, context, vocab_size)
+        width = kit_model.WIDTH
+        self.tokens = nn.Embedding(params / "tokens", vocab_size, width)
+        self.positions = nn.Embedding(params / "positions", context, width)
+        layers = range(kit_model.LAYERS)
+        self.layers = [kit_model.Block(params / "layers" / layer) for layer in layers]
+
+
+def load(settings, params):
+    """Build the model from its settings."""
+    fields = ConfigFields(settings, "tiny")
+    return Tiny(fields.integer("vocab_size"), fields.integer("context"), params)
+
+
+def tiny_model(change=lambda kind, settings, params: load(settings, params)):
+    """The model, built by `change` from the class, settings and weights."""
+    return models.Model(
+        load=lambda settings, params: change(Tiny, settings, params),
+        settings={"model_type": "tiny", **SETTINGS},
+        params=lambda backend: Params(kit_model.Source(), backend=backend),
+    )
+
+
+def _with(**members):
+    """A fault that replaces methods of the model."""
+
+    def build(kind, settings, params):
+        model = load(settings, params)
+        model.__class__ = type("Faulty", (kind,), members)
+        return model
+
+    return build
+
+
+def _no_positions(self, step, caches):
+    """The positions begin anew in each step."""
+    starts = F.take(step.positions, F.arange(1))
+    yield from Tiny.states(self, step._replace(positions=step.positions - starts), caches)
+
+
+def _mixes(self, step, caches):
+    """Each state has a part of the mean over the step."""
+    for x in Tiny.states(self, step, caches):
+        last = x
+        yield x
+    yield last + F.mean(last, axis=0, keepdims=True) * 0.1
+
+
+def _raw_settings(kind, settings, params):
+    return kind(**{name: settings[name] for name in SETTINGS}, params=params)
+
+
+def _drifts(self, tokens):
+    self.count = getattr(self, "count", 0) + 1
+    return Tiny.forward(self, tokens) + np.float32(self.count * 1e-3)
+
+
+def _half(self, tokens):
+    return Tiny.forward(self, tokens).astype(np.float16)
+
+
+def _dirty(self, step, buffers):
+    """What lies in the pages counts."""
+    found = Tiny.step(self, step, buffers)
+    page = int(step.page_tables[0].max())
+    return found + np.float32(buffers.read(0, page)[0].mean() * 0.5)
+
+
+def _remembers(self, step, buffers):
+    """The state is kept beside the pages."""
+    known = self.__dict__.setdefault("sums", {})
+    before = known.get(id(buffers), 0.0) if int(step.positions[0]) else 0.0
+    known[id(buffers)] = before + float(step.tokens.sum())
+    return Tiny.step(self, step, buffers) + np.float32(known[id(buffers)] * 1e-3)
+
+
+def _whole_remembers(self, tokens):
+    sums = np.cumsum(tokens, axis=1)[..., None]
+    return Tiny.forward(self, tokens) + np.float32(sums * 1e-3)
+
+
+def _cut(self, tokens):
+    return Tiny.forward(self, tokens[:, -self.context_length :])
+
+
+def _looks_ahead(self, tokens):
+    found = Tiny.forward(self, tokens)
+    return found + np.float32(tokens.mean(axis=1)[:, None, None] * 0.01)
+
+
+def _by_batch(self, tokens):
+    return Tiny.forward(self, tokens) * np.float32(1 + 0.01 * (len(tokens) - 1))
+
+
+MODELS = {
+    "claims what it has": {"nothing": _with(capabilities=frozenset({"tea"}))},
+    "gives the same again": {"drifts": _with(forward=_drifts), "f16": _with(forward=_half)},
+    "a text in steps is the whole": {
+        "positions begin anew": _with(states=_no_positions),
+        "the mean of the step": _with(states=_mixes),
+    },
+    "later tokens change nothing before": {"looks ahead": _with(forward=_looks_ahead)},
+    "texts in company are as alone": {
+        "the size of the batch": _with(forward=_by_batch),
+        "the mean of the step": _with(states=_mixes),
+    },
+    "used pages are as new": {"old pages count": _with(step=_dirty)},
+    "saved pages go on": {
+        "a state beside the pages": _with(step=_remembers, forward=_whole_remembers)
+    },
+    "ends at its context": {
+        "cut": _with(forward=_cut),
+        "no limit": _with(_require_context=lambda self, length: None),
+    },
+    "refuses awkward settings": {"errors of Python": _raw_settings},
+}

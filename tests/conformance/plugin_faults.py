@@ -1,0 +1,429 @@
+"""Plugins with one fault each, and the parts that they share."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+from msgspec.structs import replace
+
+import gptrs
+from gptrs import functionals as F
+from gptrs.api import ModelError, UnsupportedError
+from gptrs.api.importers import ModelInput, atomic_file
+from gptrs.api.programs import CompileEnd, ExecutionTraceSink, RunEnd, RunStart, dtypes
+
+
+class Lines:
+    """y = a * x + b: the model of the importer below."""
+
+    def __init__(self, a, b, backend):
+        self.a, self.b, self.backend = np.float32(a), np.float32(b), backend
+        self.inputs = {
+            name: ModelInput(name, dtypes.f32, ("rows", 2)) for name in ("x", "z")
+        }  # fmt: skip
+        self.outputs = ("y",)
+
+    def __call__(self, **arrays):
+        for name in arrays:
+            if name not in self.inputs:
+                raise gptrs.api.UsageError(f"no input `{name}`")
+        missing = [name for name in self.inputs if name not in arrays]
+        if missing:
+            raise gptrs.api.UsageError(f"`{missing[0]}` is missing")
+        x, z = (self.inputs[name].array(arrays[name]) for name in ("x", "z"))
+        if x.shape != z.shape:
+            raise gptrs.api.UsageError(f"x has {x.shape}, z has {z.shape}")
+        with gptrs.use_backend(self.backend):
+            return {"y": self.computed(gptrs.tensor(x), gptrs.tensor(z)).numpy()}
+
+    def computed(self, x, z):
+        return x * self.a + z * self.b
+
+
+def read_lines(path, backend, model=Lines):
+    """Read `{"a": 2, "b": 3}`."""
+    try:
+        fields = json.loads(path.read_bytes())
+        return model(float(fields["a"]), float(fields["b"]), backend)
+    except (OSError, TypeError, ValueError, KeyError, RecursionError) as error:
+        raise ModelError(f"`{path.name}` is no line") from error
+
+
+def write_line(folder: Path) -> Path:
+    path = folder / "sample.line"
+    path.write_text('{"a": 2, "b": 3}')
+    return path
+
+
+def line_in_numpy(inputs):
+    return {"y": 2 * inputs["x"] + 3 * inputs["z"]}
+
+
+def _lines(**members) -> Callable[..., object]:
+    """An importer whose model has other members."""
+    kind = type("Faulty", (Lines,), members)
+    return lambda path, backend: read_lines(path, backend, kind)
+
+
+def _unguarded(path, backend):
+    fields = json.loads(path.read_bytes())
+    return Lines(fields["a"], fields["b"], backend)
+
+
+def _any_type(self, **arrays):
+    return {"y": (arrays["x"] * self.a + arrays["z"] * self.b).astype(np.float32)}
+
+
+def _cached(self, **arrays):
+    rows = self.__dict__.setdefault("rows", len(arrays["x"]))
+    found = Lines.__call__(self, **arrays)["y"]
+    return {"y": np.resize(found, (rows, 2))}
+
+
+def _lenient(path, backend):
+    """What is cut off counts as zeros."""
+    try:
+        text = path.read_text()
+        numbers = [float(word) for word in text.replace(":", " ").replace("}", " ").split()
+                   if word.strip(",").isdigit()]  # fmt: skip
+    except (OSError, ValueError, UnicodeDecodeError) as error:
+        raise ModelError("no line") from error
+    if not text.startswith('{"a"'):
+        raise ModelError("no line")
+    return Lines(*[*numbers, 0, 0][:2], backend)
+
+
+def _many_lines(path, backend):
+    try:
+        return read_lines(path, backend)
+    except ModelError as error:
+        raise ModelError("no line\n" * 3) from error
+
+
+def _grows(self, **arrays):
+    self.a += 1
+    return Lines.__call__(self, **arrays)
+
+
+def _other_backend(path, backend):
+    return read_lines(path, gptrs.get_backend("numba"))
+
+
+IMPORTERS = {
+    "refuses what is no model": {
+        "errors of Python": _unguarded,
+        "messages of many lines": _many_lines,
+        "no check": lambda path, backend: Lines(1, 2, backend),
+    },
+    "refuses truncated files": {"zeros for what is cut off": _lenient},
+    "survives damaged files": {"no guard": _unguarded},
+    "runs all free sizes": {"the first size stays": _lines(__call__=_cached)},
+    "gives the values of the reference": {
+        "swapped": _lines(computed=lambda self, x, z: z * self.a + x * self.b)
+    },
+    "refuses inputs that do not fit": {"any type": _lines(__call__=_any_type)},
+    "requires equal sizes under one name": {
+        "broadcasts": _lines(
+            __call__=lambda self, **a: (
+                Lines.__call__(self, **{**a, "z": np.resize(a["z"], np.shape(a["x"]))})
+                if {"x", "z"} <= a.keys() else Lines.__call__(self, **a)
+            )
+        )
+    },
+    "runs on its backend": {"another backend": _other_backend},
+    "reads its sample": {
+        "state": _lines(__call__=_grows),
+        "a list": _lines(__call__=lambda self, **a: [a["x"]]),
+        "other names": _lines(__call__=lambda self, **a: {"z": a["x"]}),
+        "no model": lambda path, backend: {"a": 1},
+    },
+}  # fmt: skip
+
+
+# Exporters: a format of words, and what reads it.
+
+WORDS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "tanh": np.tanh}
+
+
+def document(model, words=WORDS, weights=True):
+    """The document of a program; UnsupportedError for an op that the format lacks."""
+    body = model.program.main.body
+    names = [each.name for each in (*model.inputs, *model.weights)]
+    known = dict(zip(body.params, names, strict=True))
+    steps = []
+    for position, step in enumerate(body.instructions):
+        if step.op.name not in words:
+            raise UnsupportedError(f"the format lacks `{step.op.name}`")
+        known[step.result] = f"\0{position}"
+        steps.append([known[step.result], step.op.name, *(known[each] for each in step.operands)])
+    return {
+        "inputs": {each.name: each.shape for each in model.inputs},
+        "weights": {each.name: each.whole().tolist() if weights else 0 for each in model.weights},
+        "steps": steps,
+        "outputs": dict(zip(model.outputs, [known[v] for v in body.results], strict=True)),
+    }
+
+
+def write_words(model, path, change=lambda found: found):
+    """Write a program, whole or not at all."""
+    text = json.dumps(change(document(model)))
+    with atomic_file(path, ModelError) as file:
+        file.write(text.encode())
+    return [path]
+
+
+def read_words(path, backend):
+    """The model in a file, run by NumPy."""
+    found = json.loads(path.read_text())
+
+    def run(**arrays):
+        values = {name: np.float32(each) for name, each in found["weights"].items()} | arrays
+        for name, word, *operands in found["steps"]:
+            values[name] = WORDS[word](*(values[each] for each in operands))
+        return {name: values[value] for name, value in found["outputs"].items()}
+
+    inputs = {
+        name: ModelInput(name, dtypes.f32, tuple(shape)) for name, shape in found["inputs"].items()
+    }
+    # The protocol wants a class with `__call__`.
+    kind = type("Words", (SimpleNamespace,), {"__call__": lambda self, **given: run(**given)})
+    return kind(inputs=inputs, outputs=tuple(found["outputs"]))
+
+
+def _straight(model, path):
+    """Opens the file before it knows that it can write it."""
+    with path.open("wb") as file:
+        file.write(b"{")
+        text = json.dumps(document(model))
+        file.seek(0)
+        file.write(text.encode())
+    return [path]
+
+
+def _nameless(model, path):
+    try:
+        return write_words(model, path)
+    except UnsupportedError as error:
+        raise UnsupportedError("this program cannot be written") from error
+
+
+def _leftover(model, path):
+    path.with_suffix(".tmp").write_text("left")
+    return write_words(model, path)
+
+
+def _first_part(model, path):
+    cut = tuple(
+        replace(each, parts=lambda each=each: [next(iter(each.parts()))] * 4)
+        if len(list(each.parts())) == 4 else each
+        for each in model.weights
+    )  # fmt: skip
+    return write_words(replace(model, weights=cut), path)
+
+
+def _turned(found):
+    steps = [[name, word, *reversed(rest)] for name, word, *rest in found["steps"]]
+    return {**found, "steps": steps}
+
+
+def _fixed(found):
+    inputs = {name: [3 if isinstance(n, str) else n for n in shape]
+              for name, shape in found["inputs"].items()}  # fmt: skip
+    return {**found, "inputs": inputs}
+
+
+def _swapped(found):
+    names, values = list(found["outputs"]), list(found["outputs"].values())
+    return {**found, "outputs": dict(zip(names, reversed(values), strict=True))}
+
+
+def _half(found):
+    return {**found, "weights": {name: np.float16(each).tolist()
+                                 for name, each in found["weights"].items()}}  # fmt: skip
+
+
+def _clean_names(found):
+    text = json.dumps(found, ensure_ascii=False)
+    for letter in ". /:":
+        text = text.replace(f"a{letter}b", "a_b")
+    return json.loads(text)
+
+
+def _ignoring(model, path):
+    try:
+        return write_words(model, path)
+    except gptrs.api.CheckpointError:
+        return write_words(replace(model, weights=model.weights[:0]), path)
+
+
+def _python_error(model, path):
+    found = document(model)
+    path.write_text(json.dumps(found))
+    return [path]
+
+
+def _changed(change):
+    return lambda model, path: write_words(model, path, change)
+
+
+EXPORTERS = {
+    "writes programs": {
+        "no list": lambda model, path: write_words(model, path) and None,
+        "other paths": lambda model, path: write_words(model, path) and [path.parent / "x"],
+        "a file left over": _leftover,
+        "an empty file": lambda model, path: path.touch() or [path],
+    },
+    "writes the same bytes again": {
+        "the time": _changed(lambda found: {**found, "time": time.perf_counter_ns()})
+    },
+    "refuses by name before it writes": {"no name": _nameless, "writes first": _straight},
+    "writes weights in parts": {"the first part": _first_part},
+    "leaves the old file when it fails": {"not atomic": _straight},
+    "reports where it cannot write": {"errors of Python": _python_error},
+    "comes back the same": {
+        "operands in reverse": _changed(_turned),
+        "sizes fixed": _changed(_fixed),
+    },
+    "brings weights back": {"outputs swapped": _changed(_swapped), "rounded": _changed(_half)},
+    "takes awkward names": {"cleaned": _changed(_clean_names)},
+}
+
+
+# Functionals: implementations of `silu`.
+
+
+def silu(x):
+    half = x * 0.5
+    return half * (F.tanh(half) + 1)
+
+
+def why_not(x):
+    return f"it takes f32 and wider floats, got {x.type}" if x.dtype.bits < 32 else None
+
+
+def _other_slope(x):
+    return (
+        gptrs.stop_gradient(silu(x))
+        if hasattr(gptrs, "stop_gradient")
+        else F.stop_gradient(silu(x))
+    )
+
+
+FUNCTIONALS = {
+    "has the parameters of the functional": {
+        "another name": (lambda y: silu(y), None),
+        "one more": (lambda x, beta=1.0: silu(x), None),
+        "of declines": (silu, lambda y: None),
+    },
+    "gives the values of numpy": {
+        "the sigmoid": (lambda x: F.sigmoid(x), None),
+        "not quite": (lambda x: silu(x) * 1.001, None),
+        "declines all": (silu, lambda x: "never"),
+        "reads the values": (lambda x: gptrs.tensor(x.numpy()) * F.sigmoid(x), why_not),
+    },
+    "keeps types and shapes": {"always f32": (lambda x: silu(x.astype("f32")), None)},
+    "is right far from zero": {
+        "overflows": (lambda x: x * F.exp(x) / (1 + F.exp(x)), why_not),
+    },
+    "takes free sizes": {
+        "needs a number": (lambda x: silu(x) + F.zeros((int(x.shape[0] > 99),), x.dtype), why_not)
+    },
+    "has the right derivative": {"none": (_other_slope, why_not)},
+    "says why it declines": {
+        "True": (silu, lambda x: x.dtype.bits < 32),
+        "raises": (silu, lambda x: 1 // 0),
+        "an empty reason": (silu, lambda x: " " if x.dtype.bits < 32 else None),
+    },
+}  # fmt: skip
+
+
+# Trace sinks.
+
+
+class Timing(ExecutionTraceSink):
+    """Adds up the seconds of runs."""
+
+    def __init__(self):
+        self.seconds = {}
+
+    def after_run(self, event: RunEnd) -> None:
+        self.seconds[event.number] = self.seconds.get(event.number, 0) + event.seconds
+
+
+def _sink(**methods):
+    return type("Faulty", (Timing,), methods)
+
+
+def _prints(self, event: RunStart) -> None:
+    print(event.number)
+
+
+def _only_known(self, event: RunEnd) -> None:
+    self.seconds[event.number] += event.seconds
+
+
+def _needs_program(self, event: CompileEnd) -> None:
+    self.seconds[event.number] = len(event.optimized.main.body.instructions)
+
+
+def _writes(self, event: RunStart) -> None:
+    for array in event.read():
+        if array is not None:
+            array.setflags(write=True)
+            array[...] = 7
+
+
+def _stack_start(self, event: RunStart) -> None:
+    self.__dict__.setdefault("open", []).append(event.number)
+
+
+def _stack_end(self, event: RunEnd) -> None:
+    assert self.open.pop() == event.number, "another run"
+
+
+_ONE = []
+
+
+class _Single(Timing):
+    def __init__(self):
+        super().__init__()
+        if _ONE:
+            raise RuntimeError("there is one already")
+        _ONE.append(self)
+
+
+def _unlocked_start(self, event: RunStart) -> None:
+    self.current = event.number
+    time.sleep(1e-4)
+
+
+def _unlocked_end(self, event: RunEnd) -> None:
+    if self.current != event.number or self.__dict__.setdefault("busy", 0):
+        raise RuntimeError("two at once")
+    self.busy = 1
+    time.sleep(1e-4)
+    self.busy = 0
+
+
+SINKS = {
+    "hears a program from its start": {
+        "raises": _sink(before_run=lambda self, event: 1 / 0),
+        "wrong parameters": _sink(after_pass=lambda self: None),
+        "no sink": dict,
+    },
+    "comes after programs were compiled": {"unknown numbers": _sink(after_run=_only_known)},
+    "hears failures": {"no program": _sink(after_program=_needs_program)},
+    "hears events in any nesting": {
+        "a stack": _sink(before_run=_stack_start, after_run=_stack_end)
+    },
+    "hears several threads": {
+        "no lock": _sink(before_run=_unlocked_start, after_run=_unlocked_end)
+    },
+    "leaves standard output alone": {"prints": _sink(before_run=_prints)},
+    "serves several of its kind": {"one only": _Single},
+}

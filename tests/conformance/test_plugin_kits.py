@@ -1,0 +1,216 @@
+"""The kits of plugins: sound plugins pass, and each planted fault is found by its check."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+import gptrs
+from conformance import plugin_faults as faults
+from conformance.model_faults import MODELS, tiny_model
+from gptrs_conformance.plugin_kits import (
+    commands,
+    exporters,
+    functionals,
+    importers,
+    models,
+    trace_sinks,
+)
+from gptrs_conformance.plugin_kits.subject import checks_of, run_kit
+
+
+@pytest.fixture(scope="module")
+def ref():
+    return gptrs.get_backend("ref")
+
+
+def importer(read=faults.read_lines):
+    return importers.Importer(
+        read=read, suffix=".line", sample=faults.write_line, reference=faults.line_in_numpy
+    )
+
+
+def exporter(write=faults.write_words):
+    return exporters.Exporter(write=write, suffix=".words", read=faults.read_words)
+
+
+def functional(function=faults.silu, declines=faults.why_not):
+    return functionals.Functional(
+        functional="silu", name="mine", function=function, declines=declines
+    )
+
+
+COMMAND = """
+import json, sys
+from pathlib import Path
+{imports}
+import typer
+from gptrs.api import UsageError
+from gptrs_cli.terminal.failures import report
+
+def run(file: Path, as_json: bool = typer.Option(False, "--json")):
+    {about}
+    if not file.exists():
+        {refuse}
+    {answer}
+
+app = typer.Typer(add_completion=False)
+app.command()(run)
+try:
+    app(prog_name="gptrs count", standalone_mode=False)
+except (Exception, SystemExit) as error:
+    {report}
+"""
+SOUND = {
+    "imports": "",
+    "about": '"""Count the bytes of a file."""',
+    "refuse": 'raise UsageError(f"`{file}` is not there")',
+    "answer": 'print(json.dumps({"bytes": 3}) if as_json else 3)',
+    "report": 'sys.exit(report(error, as_json="--json" in sys.argv, debug=False))',
+}
+COMMANDS = {
+    "helps": {
+        "no docstring": {"about": "pass"},
+        "a warning": {"imports": 'print("slow", file=sys.stderr)'},
+        "an error": {"imports": "import no_such_module_of_the_kit"},
+    },
+    "helps without heavy imports": {"transformers": {"imports": "import torch"}},
+    "refuses unknown options": {"its own code": {"report": "sys.exit(7)"}},
+    "works": {"raises": {"answer": "raise UsageError('no')"}},
+    "works with json": {
+        "a table": {"answer": "print('bytes: 3')"},
+        "NaN": {"answer": "print(json.dumps(float('nan')))"},
+    },
+    "fails with one line": {
+        "a traceback": {"refuse": "file.read_bytes()", "report": "raise"},
+        "its own code": {"refuse": "sys.exit(9)", "report": "raise"},
+        "silence": {"refuse": "raise typer.Exit(3)", "report": "sys.exit(3)"},
+        "no error": {"refuse": "return"},
+    },
+    "fails with json": {
+        "words": {"report": 'print("error: it failed"); sys.exit(2)'},
+        "of its own": {"report": 'print(json.dumps({"error": "failed"})); sys.exit(2)'},
+    },
+}
+
+
+def command(folder: Path, **changes: str):
+    script = folder / "count.py"
+    script.write_text(COMMAND.format(**SOUND | changes))
+
+    def works(own: Path):
+        (own / "file").write_text("abc")
+        return [own / "file"]
+
+    return commands.Command(
+        name="count", start=[script], works=works, fails=lambda own: [own / "none"]
+    )
+
+
+def planted(table):
+    return [
+        pytest.param(check, fault, id=f"{check}: {name}")
+        for check, named in table.items()
+        for name, fault in named.items()
+    ]
+
+
+def require_found(subject, kit, check: str, backend) -> None:
+    """Require that this check fails, in words."""
+    (chosen,) = [each for each in kit if each.__name__.replace("_", " ") == check]
+    report = run_kit(subject, [chosen], backend)
+    assert report.failed == 1, report.checks
+    assert report.failures[0].reason
+
+
+def require_sound(subject, kit, backend, *idle: str) -> None:
+    report = run_kit(subject, kit, backend)
+    assert not report.failures, list(map(str, report.failures))
+    assert sorted(n for n, status in report.checks.items() if status == "refused") == sorted(idle)
+
+
+def test_a_sound_importer_passes(ref) -> None:
+    require_sound(importer(), importers.KIT, ref)
+
+
+@pytest.mark.parametrize(("check", "read"), planted(faults.IMPORTERS))
+def test_faults_of_importers_are_found(ref, check, read) -> None:
+    require_found(importer(read), importers.KIT, check, ref)
+
+
+def test_a_sound_exporter_passes(ref) -> None:
+    require_sound(exporter(), exporters.KIT, ref)
+
+
+@pytest.mark.parametrize(("check", "write"), planted(faults.EXPORTERS))
+def test_faults_of_exporters_are_found(ref, check, write) -> None:
+    require_found(exporter(write), exporters.KIT, check, ref)
+
+
+def test_our_formats_pass(ref) -> None:
+    require_sound(
+        exporters.installed_exporter("onnx"),
+        exporters.KIT,
+        ref,
+        "refuses by name before it writes",
+    )
+    require_sound(
+        importers.installed_importer("onnx"),
+        importers.KIT,
+        ref,
+        "gives the values of the reference",
+    )
+
+
+def test_a_sound_functional_passes(ref) -> None:
+    require_sound(functional(), functionals.KIT, ref)
+
+
+@pytest.mark.parametrize(("check", "fault"), planted(faults.FUNCTIONALS))
+def test_faults_of_functionals_are_found(ref, check, fault) -> None:
+    require_found(functional(*fault), functionals.KIT, check, ref)
+
+
+def test_an_implementation_that_varies_is_found(ref) -> None:
+    counter = itertools.count()
+    varying = functional(lambda x: faults.silu(x) + next(counter) * 1e-6, None)
+    require_found(varying, functionals.KIT, "gives the same again", ref)
+
+
+def test_a_sound_sink_passes(ref) -> None:
+    require_sound(trace_sinks.TraceSink(make=faults.Timing), trace_sinks.KIT, ref)
+
+
+@pytest.mark.parametrize(("check", "make"), planted(faults.SINKS))
+def test_faults_of_sinks_are_found(ref, check, make) -> None:
+    require_found(trace_sinks.TraceSink(make=make), trace_sinks.KIT, check, ref)
+
+
+@pytest.mark.long
+def test_a_sound_command_passes(ref, tmp_path: Path) -> None:
+    require_sound(command(tmp_path), commands.KIT, ref)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("check", "changes"), planted(COMMANDS))
+def test_faults_of_commands_are_found(ref, tmp_path: Path, check, changes) -> None:
+    require_found(command(tmp_path, **changes), commands.KIT, check, ref)
+
+
+def test_a_sound_model_passes(ref, tmp_path: Path) -> None:
+    idle = ("padding changes nothing", "images in company are as alone")
+    require_sound(tiny_model(), models.KIT, ref, "saved and loaded is the same", *idle)
+
+
+@pytest.mark.parametrize(("check", "fault"), planted(MODELS))
+def test_faults_of_models_are_found(ref, check, fault) -> None:
+    require_found(tiny_model(fault), models.KIT, check, ref)
+
+
+def test_checks_have_names_of_their_own(ref) -> None:
+    kits = (importers, exporters, functionals, trace_sinks, commands, models)
+    for kit in kits:
+        names = [check.name for check in checks_of(None, kit.KIT)]
+        assert len(set(names)) == len(names)
