@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from gptrs import install_hints
-from gptrs.install_hints import install_extra, install_libraries, install_own
+from gptrs.install_hints import find_links, install_extra, install_libraries, install_own
 
 
 @dataclass
@@ -61,6 +61,7 @@ def test_in_a_clone(monkeypatch: pytest.MonkeyPatch, command: str, tmp_path: Pat
         (core.parent / name / "pyproject.toml").touch()
     recorded(monkeypatch, core)
     assert install_own("gptrs-cli") == f"run `{command} './a clone/packages/gptrs-cli'`"
+    assert find_links() == ""
     parts = "'./a clone/packages/gptrs-core' './a clone/packages/gptrs-runtime' './a clone'"
     assert install_own("gptrs") == f"run `{command} {parts}`"
     monkeypatch.chdir(core)
@@ -81,6 +82,7 @@ def test_from_wheels(monkeypatch: pytest.MonkeyPatch, command: str, tmp_path: Pa
     wheel.touch()
     recorded(monkeypatch, wheel)
     assert install_own("gptrs") == f"run `{command} --find-links ./dist gptrs`"
+    assert find_links() == "--find-links ./dist "
 
 
 def test_what_is_gone_is_not_named(monkeypatch: pytest.MonkeyPatch, command: str, tmp_path: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -43,7 +44,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def environment(made: Path) -> dict[str, str]:
     plain = {name: value for name, value in os.environ.items() if not name.startswith("GPTRS_")}
     cache = {"GPTRS_CACHE_DIR": str(made / "cache"), "GPTRS_BACKEND": "ref"}
-    return {**plain, **cache, "PYTHONPATH": str(made / "installed")}
+    paths = [str(made / "installed"), os.environ.get("PYTHONPATH", "")]
+    return {**plain, **cache, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 @pytest.mark.exhaustive
@@ -59,17 +61,38 @@ def test_its_own_tests_pass(made: Path, kind: Kind) -> None:
     assert " passed" in run.stdout
 
 
-@pytest.mark.parametrize("kind", [Kind.BACKEND, Kind.FUNCTIONAL])
+@pytest.mark.parametrize("kind", Kind)
 def test_the_check_of_plugins_finds_nothing_wrong(made: Path, kind: Kind) -> None:
     names = Names(kind, NAME)
     command = [sys.executable, "-m", "gptrs_cli", "plugins", "check", names.distribution]
+    # The kit of backends has a test of its own below.
+    options = ["--no-conformance"] if kind is Kind.BACKEND else ["--seconds", "60"]
     run = subprocess.run(
-        [*command, "--no-conformance"],
+        [*command, *options],
         env=environment(made), capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert (run.returncode, run.stderr) == (0, "")
-    states = [line[0] for line in run.stdout.splitlines()[1:]]
+    states = [line[0] for line in run.stdout.splitlines()[1:] if not line.startswith("  ")]
     assert set(states) == {"✓"}, run.stdout
+
+
+@pytest.mark.parametrize("kind", [Kind.COMMAND, Kind.IMPORTER, Kind.EXPORTER, Kind.MODEL])
+def test_the_last_step_that_it_prints_works_as_printed(
+    made: Path, tmp_path: Path, kind: Kind
+) -> None:
+    command = [sys.executable, "-m", "gptrs_cli", "new", kind, f"{NAME}-y", "--json"]
+    run = subprocess.run(
+        [*command, "--into", str(tmp_path)],
+        capture_output=True, check=True, text=True, timeout=60,
+    )  # fmt: skip
+    last = json.loads(run.stdout)["next"][-1].replace(f"{NAME}-y", NAME).replace("x2y", "x2")
+    python = f'gptrs() {{ "{sys.executable}" -m gptrs_cli "$@"; }}'
+    run = subprocess.run(
+        ["bash", "-c", f"{python}\n{last}"],
+        cwd=tmp_path, env=environment(made), capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert run.stdout
 
 
 def test_the_backend_passes_the_core_of_the_kit(made: Path) -> None:

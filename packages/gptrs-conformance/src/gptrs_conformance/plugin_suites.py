@@ -104,9 +104,9 @@ class ImporterSuite(PluginSuite):
 
 
 class ExporterSuite(PluginSuite):
-    """The kit of exporters; an importer of the same suffix reads the files back.
+    """The kit of exporters; the importer of its distribution reads files back.
 
-    Override `read` where no importer does.
+    Override `read` where there is none.
     """
 
     kit = exporters.KIT

@@ -50,6 +50,17 @@ def install_extra(distribution: str, extra: str) -> str:
     return install_libraries(needed)
 
 
+def find_links() -> str:
+    """Return the option with which pip finds the parts of gptrs here, with a space; else "".
+
+    Only wheels in a folder need one: an index and an installed clone are found without.
+    """
+    origin = _origin("gptrs-core")
+    if origin is None or origin.suffix != ".whl":
+        return ""
+    return f"--find-links {_shown(origin.parent)} "
+
+
 def install_libraries(requirements: Iterable[str]) -> str:
     """Return how to install third-party libraries."""
     return f"run `{_pip_install()} {' '.join(requirements)}`"

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from gptrs.api import UsageError
+from gptrs.install_hints import find_links
 from gptrs.plugins.manager import manager
 from gptrs_new.package import Kind, Names, write_package
 
@@ -18,8 +19,14 @@ _TRY = {
     Kind.MODEL: "gptrs list models",
     Kind.FUNCTIONAL: 'gptrs generate "def read" --override silu={name}',
     Kind.COMMAND: "gptrs {name} --help",
-    Kind.IMPORTER: "gptrs run FILE --random-seed 1",
-    Kind.EXPORTER: "gptrs convert PROGRAM.ptir FILE",
+    Kind.IMPORTER: (
+        "echo '[[[1, 0], [0, -1]], [[2, 3]]]' > model{suffix}"
+        " && gptrs run model{suffix} --random-seed 1 --symbol rows=2"
+    ),
+    Kind.EXPORTER: (
+        "printf 'ptir.v0.5\\nfunc @main(%%x: f32[2]) -> f32[2] {{\\n  %%0 = tanh %%x : f32[2]\\n"
+        "  return %%0\\n}}\\n' > x.ptir && gptrs convert x.ptir model{suffix}"
+    ),
     Kind.TRACE_SINK: 'gptrs generate "def read" --trace-sink {name}',
 }
 
@@ -42,10 +49,10 @@ def new(
     folder = into / names.distribution
     steps = [
         f"cd {folder}",
-        'python -m pip install -e ".[test]"',
+        f'python -m pip install {find_links()}-e ".[test]"',
         "pytest",
         f"gptrs plugins check {names.plugin}",
-        _TRY[kind].format(name=name),
+        _TRY[kind].format(name=name, suffix=names.suffix),
     ]
     if as_json:
         listed = [str(path.relative_to(folder)) for path in files]

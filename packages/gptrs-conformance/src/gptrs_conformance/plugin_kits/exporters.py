@@ -24,6 +24,7 @@ from gptrs_conformance.plugin_kits.samples import Write, programs, weight, weigh
 from gptrs_conformance.plugin_kits.subject import (
     KitCheck,
     absent,
+    partner_of,
     require_clear,
     require_close,
     require_error,
@@ -42,12 +43,12 @@ class Exporter(Struct, frozen=True, kw_only=True):
 
 
 def installed_exporter(name: str, read: Read | None = None) -> Exporter:
-    """Return the exporter of a plugin, with the importer of its suffix unless `read` is given."""
+    """Return the exporter of a plugin; without `read`, the importer that comes with it reads."""
     plugins = manager()
     suffix = plugins.find(ExporterPlugin, name).suffixes[0]
-    names = [each.name for each in plugins.descriptions(ImporterPlugin) if suffix in each.suffixes]
-    if read is None and len(names) == 1:
-        read = cast("Read", plugins.factory(ImporterPlugin, names[0]))
+    partner = partner_of(name, ExporterPlugin, ImporterPlugin)
+    if read is None and partner is not None:
+        read = cast("Read", plugins.factory(ImporterPlugin, partner.name))
     write = cast("Write", plugins.factory(ExporterPlugin, name))
     return Exporter(write=write, suffix=suffix, read=read)
 
@@ -203,7 +204,7 @@ def reports_where_it_cannot_write(subject: Exporter, backend: Backend) -> None:
 
 def _reader(subject: Exporter) -> Read:
     if subject.read is None:
-        raise absent("no importer of its suffix is installed, so nothing reads its files")
+        raise absent("no importer comes with it, so nothing reads its files")
     return subject.read
 
 

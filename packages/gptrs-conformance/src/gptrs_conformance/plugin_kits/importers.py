@@ -22,6 +22,7 @@ from gptrs_conformance.plugin_kits.samples import written_sample
 from gptrs_conformance.plugin_kits.subject import (
     KitCheck,
     absent,
+    partner_of,
     require_close_by_name,
     require_error,
     tried,
@@ -39,8 +40,8 @@ _FLIPS = 40
 class Importer(Struct, frozen=True, kw_only=True):
     """An importer under test: the factory, the suffix of its files, and what its author adds.
 
-    `sample` writes a file into a folder and returns its path; without it, an exporter of the same
-    suffix makes one. `reference` computes the outputs of the sample in NumPy.
+    `sample` writes a file into a folder and returns its path; without it, the exporter of its
+    distribution makes one. `reference` computes the outputs of the sample in NumPy.
     """
 
     read: Callable[[Path, Backend], object]
@@ -58,19 +59,17 @@ def installed_importer(
     plugins = manager()
     suffix = plugins.find(ImporterPlugin, name).suffixes[0]
     if sample is None:
-        sample = _sample_of_exporter(suffix)
+        sample = _sample_of_exporter(name, suffix)
     read = cast("Callable[[Path, Backend], object]", plugins.factory(ImporterPlugin, name))
     return Importer(read=read, suffix=suffix, sample=sample, reference=reference)
 
 
-def _sample_of_exporter(suffix: str) -> Callable[[Path], Path] | None:
-    plugins = manager()
-    names = [each.name for each in plugins.descriptions(ExporterPlugin) if suffix in each.suffixes]
-    if not names:
+def _sample_of_exporter(name: str, suffix: str) -> Callable[[Path], Path] | None:
+    plugins, partner = manager(), partner_of(name, ImporterPlugin, ExporterPlugin)
+    if partner is None:
         return None
-    write = cast(
-        "Callable[[OutgoingModel, Path], list[Path]]", plugins.factory(ExporterPlugin, names[0])
-    )
+    factory = plugins.factory(ExporterPlugin, partner.name)
+    write = cast("Callable[[OutgoingModel, Path], list[Path]]", factory)
     return lambda folder: written_sample(write, folder / f"sample{suffix}")
 
 
@@ -78,7 +77,7 @@ def _sample_of_exporter(suffix: str) -> Callable[[Path], Path] | None:
 def _sample(subject: Importer) -> Generator[Path]:
     """Scope with the sample file in a folder of its own."""
     if subject.sample is None:
-        raise absent("it has no sample file, nor is there an exporter of its suffix to write one")
+        raise absent("it has no sample file, nor does an exporter come with it")
     with tempfile.TemporaryDirectory() as folder:
         yield subject.sample(Path(folder))
 

@@ -12,6 +12,8 @@ import numpy as np
 from gptrs.backend.contract import Backend
 from gptrs.errors import GptrsError, PluginError, UnsupportedError
 from gptrs.ir import dtypes
+from gptrs.plugins.descriptions import FormatPlugin
+from gptrs.plugins.manager import manager
 from gptrs.progress import StepProgress
 from gptrs_conformance.check import Check, CheckFailure
 from gptrs_conformance.kit import run_check
@@ -60,6 +62,23 @@ def run_kit(
 def absent(what: str) -> UnsupportedError:
     """Return the refusal of a check that needs something the author did not give."""
     return UnsupportedError(what)
+
+
+def partner_of(
+    name: str, point: type[FormatPlugin], other: type[FormatPlugin]
+) -> FormatPlugin | None:
+    """Return the plugin of the other direction for the files of `name`, from its distribution.
+
+    Files of one suffix from another distribution may be of another format.
+    """
+    plugins = manager()
+    mine = plugins.record(point, name).distribution
+    suffixes = set(plugins.find(point, name).suffixes)
+    for each in plugins.descriptions(other):
+        theirs = plugins.record(other, each.name).distribution
+        if theirs == mine and suffixes & set(each.suffixes):
+            return each
+    return None
 
 
 def require_error(
