@@ -132,3 +132,47 @@ MODELS = {
     },
     "refuses awkward settings": {"errors of Python": _raw_settings},
 }
+
+
+class Encoder:
+    """A vector of each token, with the mean of its text."""
+
+    capabilities = frozenset({"text_embedder"})
+    context_length, vocab_size = 20, 11
+
+    def __init__(self):
+        self.table = np.random.default_rng(0).normal(size=(11, 4)).astype(np.float32)
+
+    def encode(self, tokens, mask):
+        x = self.table[tokens]
+        return x + self.mean(x, mask[..., None])
+
+    def mean(self, x, mask):
+        return (x * mask).sum(1, keepdims=True) / mask.sum(1, keepdims=True)
+
+
+class Pixels:
+    """The means of the channels."""
+
+    capabilities = frozenset({"image_classifier"})
+    channels, processor = 3, "none"
+
+    def classify(self, images):
+        return images.mean((2, 3))
+
+
+def other_model(kind, **members):
+    """A model of another capability, with other members."""
+    made = type("Faulty", (kind,), members)
+    return models.Model(load=lambda settings, params: made(), params=lambda backend: None)
+
+
+OTHERS = {
+    "padding changes nothing": {
+        "padding counts": (Encoder, {"mean": lambda self, x, mask: x.mean(1, keepdims=True)}),
+        "others count": (Encoder, {"mean": lambda self, x, mask: x.mean((0, 1), keepdims=True)}),
+    },
+    "images in company are as alone": {
+        "the batch counts": (Pixels, {"classify": lambda self, x: x.mean((2, 3)) - x.mean()}),
+    },
+}

@@ -9,7 +9,7 @@ import pytest
 
 import gptrs
 from conformance import plugin_faults as faults
-from conformance.model_faults import MODELS, tiny_model
+from conformance.model_faults import MODELS, OTHERS, Encoder, Pixels, other_model, tiny_model
 from gptrs_conformance.plugin_kits import (
     commands,
     exporters,
@@ -207,6 +207,18 @@ def test_a_sound_model_passes(ref, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("check", "fault"), planted(MODELS))
 def test_faults_of_models_are_found(ref, check, fault) -> None:
     require_found(tiny_model(fault), models.KIT, check, ref)
+
+
+@pytest.mark.parametrize("kind", [Encoder, Pixels])
+def test_sound_models_of_other_capabilities_pass(ref, kind) -> None:
+    report = run_kit(other_model(kind), models.KIT[:-2], ref)
+    assert (report.failed, report.passed) == (0, 2), list(map(str, report.failures))
+
+
+@pytest.mark.parametrize(("check", "fault"), planted(OTHERS))
+def test_faults_of_other_models_are_found(ref, check, fault) -> None:
+    kind, members = fault
+    require_found(other_model(kind, **members), models.KIT, check, ref)
 
 
 def test_checks_have_names_of_their_own(ref) -> None:
