@@ -95,8 +95,10 @@ def test_an_importer_is_found_by_the_suffix(tmp_path):
 
 
 def test_several_importers_of_one_suffix_are_an_error():
-    with pytest.raises(PluginError, match=r"several importers read `\.twin` files: second, twin"):
+    several = r"several importers read `\.twin` files: second, twin"
+    with pytest.raises(PluginError, match=several) as caught:
         importer_of("model.twin")
+    assert caught.value.hint == "leave all but one out, as by `-p no:importer:twin`"
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,8 @@ from gptrs_runtime.sources.find_model import find_model
 
 _MOST = 2 * PAGE_SIZE + 5
 """Tokens of a text: three pages, the last of them in part."""
+_EDGE = 64
+"""Pixels of the edge of an image, where config.json states none."""
 _BAD: tuple[object, ...] = (None, -1, 0, "text", [], {}, 10**9, 1.5)
 """Values that a setting of config.json might have by mistake."""
 
@@ -321,7 +323,8 @@ def images_in_company_are_as_alone(subject: Model, backend: Backend) -> None:
     """Scores of images do not depend on the batch."""
     with use_backend(backend):
         model = _able(subject, backend, "image_classifier", ImageClassifier)
-        edge = cast("int", getattr(model, "image_size", 64))
+        stated = subject.settings.get("image_size")
+        edge = stated if isinstance(stated, int) else _EDGE
         shape = (3, model.channels, edge, edge)
         images = np.random.default_rng(2).normal(size=shape).astype(np.float32)
         batch = model.classify(images)

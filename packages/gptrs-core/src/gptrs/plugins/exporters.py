@@ -208,9 +208,10 @@ def plugin_for(path: str | os.PathLike[str], point: type[FormatPlugin], several:
         return None
     names = [plugin.name for plugin in manager().descriptions(point) if suffix in plugin.suffixes]
     if len(names) > 1:
+        kind = "importer" if point is ImporterPlugin else "exporter"
         raise PluginError(
             f"several {several} `{suffix}` files: {', '.join(names)}",
-            hint="leave all but one out with --disable-plugin",
+            hint=f"leave all but one out, as by `-p no:{kind}:{names[-1]}`",
         )
     return names[0] if names else None
 
