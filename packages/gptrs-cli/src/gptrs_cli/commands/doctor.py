@@ -235,9 +235,12 @@ sys.exit(code)
 """
 _OWN = frozenset({"gptrs", "gptrs_cli", "gptrs_runtime"})  # whose table of tasks has summaries
 _NEEDED = frozenset(
-    {"annotated_doc", "click", "pluggy", "rich", "shellingham", "typer", "typing_extensions"}
+    {
+        *("annotated_doc", "click", "msgspec", "pluggy"),
+        *("rich", "shellingham", "typer", "typing_extensions"),
+    }
 )
-"""Modules that typer and plugin discovery import."""
+"""Modules that records, typer and plugin discovery import."""
 
 
 class Startup(Struct, frozen=True):
