@@ -11,7 +11,7 @@ from msgspec import Struct, StructMeta
 from msgspec.structs import force_setattr
 
 _BLANKS: Final[dict[type[object], Struct]] = {}
-"""An instance of each Struct that was taken apart, with empty fields: none can be made without its
+"""An instance of each Struct whose fields were read, but empty: none can be made without its
 checks."""
 
 
