@@ -31,7 +31,7 @@ def taken_apart(value: object) -> None:
     kind = type(value)
     if isinstance(value, Struct) and kind not in _BLANKS:
         blank = copy.copy(value)
-        for name in kind.__struct_fields__:
+        for name in value.__struct_fields__:
             force_setattr(blank, name, None)
         _BLANKS[kind] = blank
 
@@ -45,7 +45,7 @@ def with_fields(kind: type[object], fields: Iterable[tuple[str, object]]) -> obj
     blank = _BLANKS.get(kind)
     if blank is not None:
         made = copy.copy(blank)
-        known = frozenset(kind.__struct_fields__) if isinstance(kind, StructMeta) else frozenset()
+        known = frozenset(blank.__struct_fields__)
         for name, value in fields:
             if name in known:
                 force_setattr(made, name, value)

@@ -172,7 +172,7 @@ class FieldsNode(PytreeNode):
     def unflatten(self, rest: Hashable, parts: list[Tree]) -> Tree:
         if self._make:
             return self._make(parts)
-        return cast("Tree", with_fields(self.kind, zip(self._names, parts, strict=True)))
+        return with_fields(self.kind, zip(self._names, parts, strict=True))
 
     @override
     def labels(self, rest: Hashable, count: int) -> list[str]:
