@@ -58,9 +58,9 @@ def _no_positions(self, step, caches):
 
 def _mixes(self, step, caches):
     """Each state has a part of the mean over the step."""
-    for x in Tiny.states(self, step, caches):
-        last = x
-        yield x
+    states = list(Tiny.states(self, step, caches))
+    yield from states
+    last = states[-1]
     yield last + F.mean(last, axis=0, keepdims=True) * 0.1
 
 

@@ -307,11 +307,7 @@ def why_not(x):
 
 
 def _other_slope(x):
-    return (
-        gptrs.stop_gradient(silu(x))
-        if hasattr(gptrs, "stop_gradient")
-        else F.stop_gradient(silu(x))
-    )
+    return F.stop_gradient(silu(x))
 
 
 FUNCTIONALS = {

@@ -89,7 +89,7 @@ def test_weights_of_four_bits_are_read_as_quantized_ones(tmp_path: Path, backend
     found = gptrs.generate(model, [5, 6, 7], max_tokens=24, temperature=0, ignore_eos=True)
     assert list(found.token_ids) == OrtLoop(graph).greedy([5, 6, 7], 24)
     weights = cast("QuantizedSource", model.weights)
-    described = [weights.quantized(name) for name in weights.names()]
+    described = [weights.quantized(name) for name in model.weights.names()]
     assert {each.shape for each in described if each is not None} == {(VOCAB, 32)}
 
 
