@@ -59,7 +59,16 @@ else:
 _LOG = logging.getLogger(__name__)
 _VERBS: Final = frozenset(
     (
-        *("answer_reader", "astream", "classify", "embed", "embed_images", "fill", "generate"),
+        *(
+            "answer_reader",
+            "astream",
+            "classify",
+            "embed",
+            "embed_images",
+            "fill",
+            "generate",
+            "learn_vectors",
+        ),
         *("generate_batch", "generate_several", "match", "rank", "read_answer", "stream", "tag"),
         *("transcribe", "zero_shot"),
     )
