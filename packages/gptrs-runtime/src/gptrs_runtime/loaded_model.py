@@ -59,18 +59,9 @@ else:
 _LOG = logging.getLogger(__name__)
 _VERBS: Final = frozenset(
     (
-        *(
-            "answer_reader",
-            "astream",
-            "classify",
-            "embed",
-            "embed_images",
-            "fill",
-            "generate",
-            "learn_vectors",
-        ),
+        *("answer_reader", "astream", "classify", "embed", "embed_images", "fill", "generate"),
         *("generate_batch", "generate_several", "match", "rank", "read_answer", "stream", "tag"),
-        *("transcribe", "zero_shot"),
+        *("learn_vectors", "transcribe", "zero_shot"),
     )
 )
 """The functions of `gptrs` that take a model first."""
