@@ -169,6 +169,7 @@ TRIALS = (
             gptrs("generate --max-tokens 8 --greedy"),
             gptrs("list plugins --check", 0, "available"),
             gptrs("doctor", 0, "gptrs-core"),
+            gptrs("docs quantization", 0, "Quantized weights"),
             gptrs("conformance run --backend ref --level smoke"),
             script("all_together"),
         ),
