@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import shutil
 import signal
 import sys
 
@@ -232,6 +233,20 @@ def test_sides_that_are_none(gptrs, dump, text, message):
     result = gptrs("bisect", dump, text)
     assert result.code != 0
     assert message in result.err
+
+
+def test_a_trusted_side_that_fails_and_programs_without_inputs_are_told(gptrs, dump, tmp_path):
+    failing = gptrs("bisect", dump, "ref", "ref:python=/bin/false")
+    assert failing.code == 1
+    assert "is trusted, but cannot run the program: the process ended with 1" in failing.err
+    copied = tmp_path / "dump"
+    shutil.copytree(dump, copied)
+    (first,) = copied.glob("program-*")
+    (copied / "program-000001-never-run").mkdir()
+    shutil.copy(first / "program.ptir", copied / "program-000001-never-run")
+    found = gptrs("bisect", copied, "ref")
+    assert found.code == 0, found.err
+    assert "1 program without inputs left out: program-000001-never-run" in found.err
 
 
 def test_another_python_may_crash(case, tmp_path, monkeypatch):

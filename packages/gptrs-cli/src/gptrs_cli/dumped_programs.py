@@ -11,8 +11,9 @@ from msgspec import Struct, field
 
 from gptrs.api.programs import Program
 from gptrs.errors import UsageError
-from gptrs.quoting import quoted
+from gptrs.quoting import counted, quoted
 from gptrs_cli.options.declare import option
+from gptrs_cli.terminal.streams import note
 from gptrs_observe.dump import MARKER
 from gptrs_runtime.programs import (
     InputFiles,
@@ -88,6 +89,9 @@ def cases(path: Path, inputs: ProgramInputs) -> Iterator[Case]:
                 hint="--dump-inputs writes them; or give --input FILE, or --random-seed N",
             )
         usable = [each for each in folders if (each / _PROGRAM).exists()]
+    left = [each.name for each in folders if each not in usable]
+    if left:
+        note(f"{counted(len(left), 'program')} without inputs left out: {', '.join(left[:3])}")
     for folder in usable:
         yield read_case(folder / _PROGRAM, inputs, folder / _INPUTS)
 

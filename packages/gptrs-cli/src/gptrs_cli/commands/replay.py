@@ -206,8 +206,6 @@ class _Session:
                 return
             try:
                 self._command(words[0])(words[1:])
-            except SideError as error:
-                complain("error", str(error))
             except GptrsError as error:
                 complain("error", str(error))
 

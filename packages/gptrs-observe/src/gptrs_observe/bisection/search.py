@@ -22,6 +22,7 @@ from gptrs.optimizer.pipeline import (
     SPECIALIZATION,
     SPECIALIZATIONS,
 )
+from gptrs.quoting import quoted
 from gptrs_observe.bisection.sides import Here, Side, SideError
 from gptrs_observe.bisection.values import (
     Difference,
@@ -63,7 +64,11 @@ class TrustedSide:
         """Return the arrays of values of `@main`; SideError if the side cannot run it."""
         named = {value: name for name, value in program.inputs.items()}
         computed = [value for value in wanted if value not in named]
-        made = self.side.run(_with_results(program, computed), self._inputs) if computed else []
+        try:
+            made = self.side.run(_with_results(program, computed), self._inputs) if computed else []
+        except SideError as error:
+            problem = f"{quoted(self.side.name)} is trusted, but cannot run the program: {error}"
+            raise SideError(problem) from error
         found = dict(zip(computed, made, strict=True))
         return [
             np.asarray(self._inputs[named[value]]) if value in named else found[value]

@@ -28,8 +28,8 @@ _FORM = "write BACKEND, or BACKEND:optimizer=off, :without=PASS, :threads=N or :
 _LAST_LINES = 3
 
 
-class SideError(Exception):
-    """A side cannot run a program; the message is what it said."""
+class SideError(GptrsError):
+    """A side cannot run a program; the message is that of its own error."""
 
 
 class Side(Protocol):
@@ -166,7 +166,8 @@ class OtherPython(Struct, frozen=True):
             if done.returncode < 0:
                 raise SideError(f"the process was ended by signal {-done.returncode}")
             if done.returncode:
-                raise SideError(" ".join(done.stderr.splitlines()[-_LAST_LINES:]))
+                said = " ".join(done.stderr.splitlines()[-_LAST_LINES:])
+                raise SideError(said or f"the process ended with {done.returncode}")
             return _results(out, len(program.main.body.results))
 
 
