@@ -231,7 +231,7 @@ class Learner:
     """
 
     unit = "tokens"
-    """What the weights of a batch count."""
+    """The unit that the weights of a batch count."""
     writes_adapter = True
     """Whether low-rank factors are written as they are, not added to the weights."""
 

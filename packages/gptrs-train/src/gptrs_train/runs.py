@@ -70,7 +70,7 @@ class Data(Struct, frozen=True):
     templated: bool = True
     """Prompts and completions are messages of a chat, if the model has a template."""
     task: Task | Literal["generate"] | None = None
-    """What rows are for; None: what the columns of the first one are for."""
+    """The task of the rows; None: the one that the columns of the first row are for."""
 
 
 class Outputs(Struct, frozen=True):

@@ -42,7 +42,7 @@ class BisectedProgram(Struct, frozen=True, kw_only=True):
     """The number of instructions in `@main`."""
     difference: Difference | UnsetType = UNSET
     problem: str | UnsetType = UNSET
-    """What the suspect said, if it could not run this part."""
+    """The error of the suspect, if it could not run this part."""
     passes: list[str]
     """Passes of the optimizer to blame: without one of them the suspect is right."""
     tried: int

@@ -21,7 +21,7 @@ class AttributeKind(ABC):
     __slots__ = ()
 
     wanted: str
-    """What a Python value must be, phrased to follow "must be"."""
+    """The Python values that are valid, phrased to follow "must be"."""
     written: str
     """The text form, phrased to follow "expected"."""
 

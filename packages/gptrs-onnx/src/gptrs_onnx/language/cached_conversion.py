@@ -43,7 +43,7 @@ _SMALL: Final = 4096
 _MOST_TESTS: Final = 8
 """Values after attention that are compared with it before the search ends."""
 _HIDING: Final = 1000
-"""What a mask subtracts at least from a score that is not to count."""
+"""The least that a mask subtracts from a score that must not count."""
 _COUNTING: Final = frozenset({"Range", "CumSum", "Trilu", "EyeLike", "NonZero"})
 """Operators that number the tokens of a step, which is no position in a step of several texts."""
 
@@ -80,7 +80,7 @@ class LayerAttention(Struct, frozen=True):
 
 
 Finding = Known | Positions | LayerAttention | None
-"""What trials say that a value is; None for one that remains hidden."""
+"""The meaning of a value by the trials; None for one that remains hidden."""
 
 
 class Findings:

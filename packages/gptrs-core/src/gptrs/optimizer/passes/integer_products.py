@@ -37,7 +37,7 @@ _LEAST_SCALE = 2.0**-100
 _PARTS: dict[type[Op], DType] = {Mul: dtypes.f32, Sub: dtypes.si32}
 """The ops that apply a scale and a zero point, and their types."""
 _NARROWER = {dtypes.f32: (*_CODES, dtypes.si32), dtypes.si32: _CODES}
-"""What a tensor of each type is widened from."""
+"""The types that a tensor of each type may have been widened from."""
 
 
 class Spread(Struct, frozen=True):
