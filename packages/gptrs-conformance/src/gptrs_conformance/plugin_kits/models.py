@@ -233,13 +233,22 @@ def ends_at_its_context(subject: Model, backend: Backend) -> None:
         if limit > 16 * _MOST:
             raise absent(f"its context of {limit} tokens is too long to fill here")
         tokens = np.random.default_rng(1).integers(0, model.vocab_size, limit + 1)
-        _require_context(lambda: model.forward(tokens[None]), f"{limit + 1} tokens at once")
+        _require_error(
+            lambda: model.forward(tokens[None]),
+            ContextLengthError,
+            f"{limit + 1} tokens at once",
+            "",
+        )
         whole = model.forward(tokens[None, :limit])[0]
         if not np.isfinite(whole).all():
             raise CheckFailure(f"the logits of {limit} tokens are not finite")
         texts = PagedTexts(model, 1, limit + 1)
         texts.append([tokens[: limit - 1]])
-        _require_context(lambda: texts.append([tokens[limit - 1 :]]), "two tokens at the last one")
+        _require_error(
+            lambda: texts.append([tokens[limit - 1 :]]),
+            ContextLengthError,
+            "two tokens at the last one",
+        )
         if not texts.buffers.usable:
             raise CheckFailure("after a text that was too long, the pages of others are lost")
         texts = PagedTexts(model, 1, limit)
@@ -248,19 +257,24 @@ def ends_at_its_context(subject: Model, backend: Backend) -> None:
         require_close(found[0], whole[-1], "the last token of the context")
 
 
-def _require_context(act: Callable[[], object], what: str) -> None:
+def _require_error(
+    act: Callable[[], object],
+    kind: type[ModelError] | type[ContextLengthError],
+    what: str,
+    hint: str = "",
+) -> None:
+    """Raise CheckFailure unless `act` raises `kind`; `hint` says how a model comes to raise it."""
+    needed = f"a `{kind.__name__}` is needed{hint}"
     try:
         act()
-    except ContextLengthError:
+    except kind:
         return
     except KeyboardInterrupt:
         raise
-    except Exception as error:
+    except BaseException as error:  # SystemExit, too
         shown = f"{type(error).__name__}: {error}"
-        raise CheckFailure(
-            f"{what} raised {shown:.200}, a `ContextLengthError` is needed"
-        ) from error
-    raise CheckFailure(f"{what} were accepted, a `ContextLengthError` is needed")
+        raise CheckFailure(f"{what} raised {shown:.200}; {needed}") from error
+    raise CheckFailure(f"{what}: accepted; {needed}")
 
 
 def gives_the_same_again(subject: Model, backend: Backend) -> None:
@@ -339,7 +353,12 @@ def refuses_awkward_settings(subject: Model, backend: Backend) -> None:
     params = subject.params(backend) if subject.params else Params(_NoWeights(), backend=backend)
     # The loader chooses the kind by its `model_type`, so that is always there.
     alone = {name: value for name, value in settings.items() if name == "model_type"}
-    _require_model_error(lambda: load(alone, params), "a config.json of the model type alone")
+    _require_error(
+        lambda: load(alone, params),
+        ModelError,
+        "a config.json of the model type alone",
+        ": read settings by `ConfigFields`",
+    )
     for name in settings.keys() - alone.keys():
         rest = {each: value for each, value in settings.items() if each != name}
         tried(lambda rest=rest: load(rest, params), f"config.json without `{name}`")
@@ -348,21 +367,6 @@ def refuses_awkward_settings(subject: Model, backend: Backend) -> None:
                 lambda name=name, bad=bad: load({**settings, name: bad}, params),
                 f"`{name}`: {bad!r} in config.json",
             )
-
-
-def _require_model_error(act: Callable[[], object], what: str) -> None:
-    try:
-        act()
-    except ModelError:
-        return
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        shown = f"{type(error).__name__}: {error}"
-        raise CheckFailure(
-            f"{what} raised {shown:.200}; a `ModelError` is needed: read settings by `ConfigFields`"
-        ) from error
-    raise CheckFailure(f"{what} was accepted, a `ModelError` is needed")
 
 
 def saved_and_loaded_is_the_same(subject: Model, backend: Backend) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from gptrs.backend.contract import Backend
 from gptrs.progress import StepProgress
@@ -16,47 +16,20 @@ from gptrs_conformance.plugin_kits import (
     models,
     trace_sinks,
 )
-from gptrs_conformance.plugin_kits.subject import run_kit
+from gptrs_conformance.plugin_kits.subject import KitCheck, run_kit
 from gptrs_conformance.report import Report
 
-Run = Callable[[str, Backend, StepProgress | None], Report]
-
-
-def _model(name: str, backend: Backend, progress: StepProgress | None) -> Report:
-    return run_kit(models.kind_alone(name), models.KIT, backend, progress)
-
-
-def _functional(name: str, backend: Backend, progress: StepProgress | None) -> Report:
-    return run_kit(functionals.installed_functional(name), functionals.KIT, backend, progress)
-
-
-def _command(name: str, backend: Backend, progress: StepProgress | None) -> Report:
-    return run_kit(commands.installed_command(name), commands.KIT, backend, progress)
-
-
-def _trace_sink(name: str, backend: Backend, progress: StepProgress | None) -> Report:
-    return run_kit(trace_sinks.installed_trace_sink(name), trace_sinks.KIT, backend, progress)
-
-
-def _importer(name: str, backend: Backend, progress: StepProgress | None) -> Report:
-    return run_kit(importers.installed_importer(name), importers.KIT, backend, progress)
-
-
-def _exporter(name: str, backend: Backend, progress: StepProgress | None) -> Report:
-    return run_kit(exporters.installed_exporter(name), exporters.KIT, backend, progress)
-
-
-RUNS: Final[Mapping[str, Run]] = MappingProxyType(
+_KITS: Final[Mapping[str, tuple[Callable[[str], Any], Sequence[KitCheck[Any]]]]] = MappingProxyType(
     {
-        "model": _model,
-        "functional": _functional,
-        "command": _command,
-        "trace_sink": _trace_sink,
-        "importer": _importer,
-        "exporter": _exporter,
+        "model": (models.kind_alone, models.KIT),
+        "functional": (functionals.installed_functional, functionals.KIT),
+        "command": (commands.installed_command, commands.KIT),
+        "trace_sink": (trace_sinks.installed_trace_sink, trace_sinks.KIT),
+        "importer": (importers.installed_importer, importers.KIT),
+        "exporter": (exporters.installed_exporter, exporters.KIT),
     }
 )
-"""By the kind of plugin, as `gptrs list plugins` has it."""
+"""For each kind of plugin, as `gptrs list plugins` has it: its subject by name, and its kit."""
 
 
 def run_plugin_kit(
@@ -66,4 +39,5 @@ def run_plugin_kit(
 
     Raises PluginError if the plugin cannot be imported, KeyError for a kind without a kit.
     """
-    return RUNS[kind](name, backend, progress)
+    subject, kit = _KITS[kind]
+    return run_kit(subject(name), kit, backend, progress)
