@@ -73,6 +73,7 @@ def test_unknown_words_and_a_missing_documentation_are_told(gptrs, monkeypatch, 
     assert result.code == 2
     assert "did you mean `generation`?" in result.err
     monkeypatch.setattr(docs, "__file__", str(tmp_path / "a/b/c/d/e/f.py"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     result = gptrs("docs")
     assert "comes with the distribution `gptrs`, which is not installed" in result.err
 

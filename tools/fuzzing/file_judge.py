@@ -22,8 +22,9 @@ _FORBIDDEN = frozenset({"pickle.find_class", "socket.connect", "subprocess.Popen
 
 _OF_THE_SYSTEM = ("/proc/", "/sys/fs/cgroup/")
 """Where it is asked how much memory there is."""
-_CODE = re.compile(r".*\.py(c(\.\d+)?)?")
-"""Modules that are imported only where something is wrong, and the lines of a traceback."""
+_CODE = re.compile(r".*\.py(c(\.\d+)?)?|.*\.(dist|egg)-info/[\w.]+")
+"""Modules that are imported only where something is wrong, the lines of a traceback, and what is
+installed: an error that names a package asks for that."""
 
 
 class Watch:
@@ -54,6 +55,7 @@ class Watch:
         elif event == "open" and isinstance(arguments[0], str | bytes):
             path = os.path.realpath(os.fsdecode(arguments[0]))
             allowed = path.startswith((self._inside, *_OF_THE_SYSTEM)) or _CODE.fullmatch(path)
+            allowed = allowed or path in sys.path  # an archive, where an import looks for modules
             if not allowed:
                 self.seen.append(f"open {path!r}")
 
