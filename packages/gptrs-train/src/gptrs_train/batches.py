@@ -71,6 +71,7 @@ def split(source: Source, share: float, seed: int) -> tuple[Source, Source | Non
     if share <= 0:
         return source, None
     if source.stream is not None:
+        # The end, not random windows: windows overlap, so text that is held out would be learnt.
         cut = len(source.stream) - int(len(source.stream) * share)
         return (
             Source(source.path, stream=source.stream[:cut]),
@@ -111,6 +112,7 @@ class Windows:
         # A counter of Philox gives four numbers.
         generator = np.random.Philox(key=[self._seed, _WINDOWS], counter=first // 4)
         raw = generator.random_raw(first % 4 + self._size)[first % 4 :]
+        # The modulo favours early positions by at most tokens / 2^64.
         starts = (raw % np.uint64(self.tokens - self._length)).astype(np.int64)
         return self._at(starts.tolist())
 
@@ -127,6 +129,7 @@ class Windows:
     def _at(self, starts: Sequence[int]) -> Batch:
         weights = np.zeros((self._size, self._length), np.float32)
         weights[: len(starts)] = 1
+        # Batches keep one shape, since another one would be compiled. Fillers have the weight 0.
         filled = [*starts, *[0] * (self._size - len(starts))]
         rows = np.stack([self._stream[n : n + self._length + 1] for n in filled]).astype(np.int64)
         return Batch(rows[:, :-1], rows[:, 1:], weights, None)
@@ -164,6 +167,8 @@ class Rows:
             self._weights[row, start:end] = text.learnt[1:]
             self._positions[row, start:end] = np.arange(end - start)
             start = end
+        # Padding is a text of its own: positions that begin at 0 keep it out of the attention of
+        # the last text.
         self._positions[row, start:] = np.arange(self._positions.shape[1] - start)
 
     def batch(self, step: int) -> Batch:
@@ -229,6 +234,8 @@ def _packed(texts: Sequence[Example], length: int) -> list[list[Example]]:
     """Return texts in rows, each in the fullest row that has room for it, the longest first."""
     rows: list[list[Example]] = []
     rooms: list[tuple[int, int]] = []  # (room, row), ascending
+    # Best fit, decreasing: at most 11/9 of the least number of rows. The sort is stable, so equal
+    # data give equal rows.
     for text in sorted(texts, key=lambda each: -len(each.tokens)):
         need = len(text.tokens) - 1
         found = bisect_left(rooms, (need, 0))

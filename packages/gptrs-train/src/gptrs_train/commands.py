@@ -391,6 +391,7 @@ def _settings(
     top = cast("float", own.setdefault("rate", rate))
     own.setdefault("warmup", steps // 20)
     own.setdefault("weight_decay", decay)
+    # Lion's paper uses 0.9 and 0.99 for both commands; AdamW's second beta differs between them.
     if own["optimizer"] == "lion":
         betas = (0.9, 0.99)
 
@@ -456,10 +457,12 @@ class _Line:
 
     def _show(self, text: str, keep: bool) -> None:
         now = time.monotonic()
+        # Small models make hundreds of updates a second; a terminal need not draw them all.
         if not keep and now - self._told < (0.2 if self._live else _SECONDS):
             return
         self._told = now
         if self._live:
+            # `\033[K` clears the rest of a longer line before.
             print(f"\r\033[K{text}", end="\n" if keep else "", file=sys.stderr, flush=True)
             self._open = not keep
         else:

@@ -182,6 +182,7 @@ def _token_file(path: Path) -> np.ndarray:
             f"{quoted(str(path), 200)} has {size} bytes: a .bin file is tokens of two bytes each,"
             " uint16 as nanoGPT writes them"
         )
+    # Mapped, not read: OpenWebText is 17 GB in this form, and a batch touches a few pages.
     return np.memmap(path, np.dtype("<u2"), "r")
 
 
@@ -196,6 +197,8 @@ def _text_file(path: Path, texts: Texts) -> np.ndarray:
     tokens: list[int] = []
     start = 0
     while start < len(text):
+        # Pieces end after a newline, where most tokenizers split anyway, so their tokens are those
+        # of the whole text. Tokenizing everything at once takes memory of many times the text.
         cut = text.rfind("\n", start, start + _PIECE) + 1
         end = len(text) if start + _PIECE >= len(text) else cut or start + _PIECE
         end = end if end > start else start + _PIECE
@@ -209,6 +212,8 @@ def _text_file(path: Path, texts: Texts) -> np.ndarray:
 def _require_known(path: Path, parts: Iterator[np.ndarray] | Sequence[np.ndarray], most: int):
     for part in parts:
         for start in range(0, len(part), _PIECE):
+            # In pieces, as the stream may be mapped and larger than memory. An id out of range
+            # would read a wrong row of the embedding instead of failing.
             largest = int(part[start : start + _PIECE].max())
             if largest >= most:
                 raise DataError(
@@ -226,6 +231,7 @@ _Answers = Sequence[tuple[int, int]]
 def read_rows(path: Path) -> Iterator[_Row]:
     """Yield the objects of a .jsonl file, each with its line in messages."""
     with path.open("rb") as file:
+        # A bounded readline: a file without newlines would be read into one string.
         for number, line in enumerate(iter(lambda: file.readline(_MOST_LINE + 1), b""), 1):
             where = f"{path}:{number}"
             if len(line) > _MOST_LINE:
@@ -315,6 +321,8 @@ def _answered(parts: Sequence[list[int]], answers: _Answers) -> Example:
     whole = np.array(parts[0], np.int32)
     learnt = np.full(len(whole), not answers)
     for before, after in answers:
+        # Found by rendering the chat up to and with the answer, as nothing else locates its tokens
+        # for every template: some merge messages, or drop the thoughts of earlier answers.
         learnt[_shared(whole, parts[before]) : _shared(whole, parts[after])] = True
     return Example(whole, learnt)
 
@@ -345,6 +353,8 @@ def _ended(texts: Texts, text: str, masked: int) -> Example:
     whole = np.array(tokens, np.int32)
     learnt = np.ones(len(whole), np.bool_)
     if masked:
+        # Not the length of the prompt's tokens: its last token may merge with the first characters
+        # of the completion, and the merged token is learnt.
         learnt[: _shared(whole, texts.encode(text[:masked]))] = False
     return Example(whole, learnt)
 

@@ -73,6 +73,8 @@ class Encoder(Struct, frozen=True):
         skipped = 0
         if self.prompt and not self.prompt_pooled:
             whole = self.tokenizer.prefix_length(self._cased(self.prompt))
+            # At least one token remains: the vector of a text that is cut to its prompt would be 0
+            # / 0.
             skipped = min(whole, len(row.tokens) - 1)
         pooled = [at >= skipped for at in range(len(row.tokens))]
         segments = row.segments if self.segments else [0] * len(row.tokens)
@@ -130,6 +132,7 @@ def _classified(where: str, row: Mapping[str, object]) -> list[HeadRow]:
     if form[-1] == "labels" and not isinstance(label, list):
         raise DataError(f"{where}: `labels` must be a list, got {shown_value(label)}")
     for each in cast("list[object]", label) if isinstance(label, list) else [label]:
+        # JSON's true is an int in Python, and would be taken for class 1.
         if isinstance(each, bool) or not isinstance(each, str | int | float) or each == "":
             raise DataError(f"{where}: a label is a name or a number, got {shown_value(each)}")
     return [HeadRow(where, (whole,), label)]
@@ -298,6 +301,7 @@ class HeadRows:
     def _at(self, rows: list[int]) -> TextBatch:
         filled = [*rows, *[0] * (self._size - len(rows))]
         texts = [self._texts[row][k] for k in range(len(self._texts[0])) for row in filled]
+        # Few lengths, since each one is compiled.
         length = bucket(max(len(each.tokens) for each in texts), _SHORTEST, self._limit)
         shape = (len(texts), length)
         tokens, segments = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
@@ -353,6 +357,8 @@ def _tags(row: HeadRow, text: Encoded, numbers: Mapping[str, int]) -> np.ndarray
     starts: dict[int, int] = {}
     at = 0
     for word, tag in zip(words, tags, strict=True):
+        # By characters of the joined words: tokenizers split words differently, but all give
+        # offsets.
         starts[at] = numbers[tag]
         at += len(word) + 1
     found = np.full(len(text.tokens), -1, np.int64)

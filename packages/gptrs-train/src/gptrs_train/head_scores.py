@@ -108,6 +108,7 @@ def _of_classes(found: np.ndarray, wanted: np.ndarray) -> dict[str, float]:
 
 
 def _f1(both: float, total: float) -> float:
+    # Nothing to find and nothing found is right; 0/0 would be NaN in the report.
     return float(2 * both / total) if total else 1.0
 
 
@@ -117,6 +118,7 @@ def _mean(right: np.ndarray) -> float:
 
 def _correlation(one: np.ndarray, other: np.ndarray) -> float:
     """Return Pearson's correlation, 0 if either does not vary."""
+    # f64: sums of squares over many rows lose digits in f32.
     a, b = one - one.mean(dtype=np.float64), other - other.mean(dtype=np.float64)
     scale = float(np.sqrt((a @ a) * (b @ b)))
     return float(a @ b) / scale if scale else 0.0

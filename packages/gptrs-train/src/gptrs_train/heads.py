@@ -111,6 +111,8 @@ class HeadLearner(Learner):
     @override
     def _first_params(self, backend: Backend, fresh: bool) -> LearningParams:
         source, goal = self.source, self.goal
+        # The names are found by making the model twice, as an encoder and with its head. No weight
+        # is read for that: they are loaded when they are used.
         body = LearningParams(source.weights, backend, str(source.path), False, head=())
         self._module({**self.config, "architectures": [self._class("Model")]}, body)
         named = [each for each in _OUTPUTS if goal.task != "tag" or self._body_has(body, each)]
@@ -145,6 +147,7 @@ class HeadLearner(Learner):
         config["architectures"] = [self._class(_SUFFIXES[goal.task])]
         if goal.task == "embed":
             return config
+        # transformers derives it from `id2label`; a count of the old labels would contradict these.
         config.pop("num_labels", None)
         config["id2label"] = {str(number): name for number, name in enumerate(goal.labels)}
         config["label2id"] = {name: number for number, name in enumerate(goal.labels)}
@@ -241,6 +244,8 @@ class HeadLearner(Learner):
         scale = 1.0 if self.recipe.similarity == "dot" else _SCALE
         scores = F.linear(first, others) * scale  # (B, (K - 1) * B)
         real = F.concat([batch.weights > 0] * (self.goal.texts - 1), 0)
+        # Rows that fill up a batch repeat its first row: as candidates they would be further right
+        # answers, which the loss takes for wrong ones.
         scores = F.where(F.expand_dims(real, 0), scores, _LEAST)
         return scores, cross_entropy(scores, F.arange(count))
 
@@ -280,6 +285,7 @@ class HeadLearner(Learner):
 
 def _binary(logits: Tensor, targets: Tensor) -> Tensor:
     """Return -z log p - (1 - z) log(1 - p) for p = sigmoid(x), of any finite x."""
+    # exp(-|x|) is at most 1, where exp(x) would overflow, and log1p keeps the digits of small ones.
     return F.maximum(logits, 0.0) - logits * targets + F.log1p(F.exp(-F.abs(logits)))
 
 
@@ -333,6 +339,8 @@ def _by_position(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def _largest(x: Tensor, mask: Tensor) -> Tensor:
+    # A finite number, not -inf: a text without any token that counts would give NaN in its unit
+    # vector.
     return F.max(F.where(F.expand_dims(mask, 2), x, _LEAST), 1)
 
 

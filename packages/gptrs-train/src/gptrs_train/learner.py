@@ -113,6 +113,8 @@ class LearningParams(Params):
 
     def holding(self, given: Mapping[str, Tensor], factor: float) -> LearningParams:
         """Return the same parameters with tensors that replace some, or are added to layers."""
+        # A shallow copy: `asked` is shared, so a capture with given tensors adds to the same
+        # record.
         other = copy.copy(self)
         other._given, other._scale = given, factor
         return other
@@ -291,6 +293,7 @@ class Learner:
         for layer in self.layers:
             name = f"{layer}.weight"
             a, b = (trained[factor_name(layer, each)] for each in FACTORS)
+            # GPT-2 stores its layers transposed (Conv1D), the factors are those of a Linear.
             change = (b @ a) * np.float32(self.adapter.factor)
             stored = self._stored([name])[name]
             found[name] = stored + (change.T if uses.get(name) == "turned" else change)
@@ -389,6 +392,8 @@ class Learner:
         found: dict[str, np.ndarray] = {}
         for number, layer in enumerate(self.layers):
             inputs, outputs = self.params.asked.layers[layer]
+            # kaiming_uniform with a = sqrt(5), which PEFT uses, comes to this bound. B is zero: the
+            # first forward pass is that of the base model.
             bound = 1 / math.sqrt(inputs)
             a = _random(seed, number).uniform(-bound, bound, (rank, inputs))
             found[factor_name(layer, "A")] = a.astype(np.float32)
@@ -470,6 +475,7 @@ def _first_values(module: Module, probes: Mapping[str, Tensor]) -> dict[str, str
 
 
 def _random(seed: int, number: int) -> np.random.Generator:
+    # One stream per weight: the values of a layer do not depend on which others are learnt.
     return np.random.Generator(np.random.Philox(key=[seed, number]))
 
 

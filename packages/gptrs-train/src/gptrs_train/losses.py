@@ -26,7 +26,10 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 def _costs(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Return the losses, and the logarithms of the sums [N, 1]."""
+    # logsumexp subtracts the maximum: exp overflows f32 from 88.7 on.
     total = F.logsumexp(logits, -1, keepdims=True)
+    # A selection, not a product with the one-hot: 0 * inf would be NaN for masked logits of -inf. A
+    # gather would have a scatter as its derivative.
     own = F.sum(F.where(_one_hot(logits, targets), logits, 0.0), -1)
     return F.squeeze(total, 1) - own, total
 
@@ -68,6 +71,8 @@ def token_loss(
     most = max(1, MOST_LOGITS // vocabulary)
 
     def part(states: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        # f32 even after products in bf16, whose 8 bits would round losses of a large vocabulary to
+        # steps of 1/16.
         costs = cross_entropy(F.cast(head(states), dtypes.f32), targets)
         return F.sum(costs * weights)
 

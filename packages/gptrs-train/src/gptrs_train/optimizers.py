@@ -96,13 +96,18 @@ def adamw(
 
     def update(grads: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
         count = state["count"]
+        # The count is an integer: f32 stops counting at 2^24 updates.
         made = _wide(count) + 1.0
         step, mean_left, square_left = _rate(rate, count), _left(first, made), _left(second, made)
 
         def of(g: Tensor, p: Tensor, mean: Tensor, square: Tensor) -> Sequence[Tensor]:
             g = _wide(g)
+            # The forms of torch (lerp, then mul and addcmul), so that rounding agrees with it over
+            # many steps.
             mean = mean + (g - mean) * (1 - first)
             square = square * second + g * g * (1 - second)
+            # Epsilon outside the root, and after the correction, as in torch; inside it, small
+            # gradients would take other steps.
             change = mean / mean_left / (F.sqrt(square / square_left) + epsilon)
             return -step * _with_decay(change, p, weight_decay, decayed), mean, square
 
@@ -133,6 +138,8 @@ def lion(
 
         def of(g: Tensor, p: Tensor, mean: Tensor) -> Sequence[Tensor]:
             g = _wide(g)
+            # Two different averages, as in the paper: the step uses `first`, the kept moment
+            # `second`.
             change = F.sign(mean * first + g * (1 - first))
             kept = mean * second + g * (1 - second)
             return -step * _with_decay(change, p, weight_decay, decayed), kept
@@ -224,6 +231,8 @@ def clip_by_global_norm(grads: Tree, most: float) -> tuple[Tree, Tensor]:
     As `torch.nn.utils.clip_grad_norm_`, which adds 1e-6 to the norm that it divides by.
     """
     norm = global_norm(grads)
+    # An infinite `most` gives 1 here; an infinite norm gives 0 * inf = NaN, which the trainer
+    # reports.
     scale = F.minimum(most / (norm + 1e-6), 1.0)
     return scaled(grads, scale), norm
 

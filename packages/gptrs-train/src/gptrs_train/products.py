@@ -52,6 +52,7 @@ def require_new(out: Path, run: str, sources: Sequence[Path], *, resume: bool, f
             f"{shown} exists",
             hint="--force replaces it, --resume continues the run that wrote it",
         )
+    # Even with --force: the run would remove the model or the data that it reads.
     for source in sources:
         require_apart(source / CONFIG, out)  # a file in it: `out` may be the source itself
     names = os.listdir(out) if out.is_dir() else []
@@ -213,6 +214,7 @@ def curve(metrics: Sequence[Mapping[str, Any]]) -> str:
     }
     losses = [loss for points in lines.values() for _, loss in points] or [0.0]
     least, most = min(losses), max(losses)
+    # One point, or equal losses: the scale would divide by 0.
     most = most if most > least else least + 1.0
     last = max((step for points in lines.values() for step, _ in points), default=1)
 

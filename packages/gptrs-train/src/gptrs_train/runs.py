@@ -224,6 +224,7 @@ def _head_rows(
             return rows, read_head_rows(valid, task)
     except OSError as error:
         raise _unreadable(error) from error
+    # The seed decides, so a resumed run holds out the same rows.
     held = held_out(seed, share, len(rows))
     if not held:
         return rows, None
@@ -301,6 +302,8 @@ def _run(
     run = _identity(learner, settings, data, backend, [identity, *digests])
     digest = hashlib.blake2b(json.dumps(run, sort_keys=True).encode(), digest_size=16).hexdigest()
     sources = (learner.source.path, data.path)
+    # All refusals come before the first update: hours of training must not end in "the folder
+    # exists".
     require_new(outputs.out, digest, sources, resume=outputs.resume, force=outputs.force)
     saved = SavedRun.beside(outputs.out, run)
     _require_unfinished(saved, outputs)
@@ -407,6 +410,7 @@ def _identity(
         "learnt": hashlib.blake2b(" ".join(learner.trained).encode(), digest_size=16).hexdigest(),
         "backend": backend.name,
         "precision": backend.precision,
+        # Another version may round otherwise, and a resumed run promises equal bits.
         "version": gptrs.__version__,
     }
 
@@ -423,6 +427,8 @@ def _require_room(learner: Learner, settings: Settings, folder: Path) -> None:
     """Refuse what memory and disk have no room for, before time is lost."""
     own = sum(array.nbytes for array in learner.trained.values())
     need = own * _COPIES[settings.optimizer]
+    # A container's limit is below what the machine has, and exceeding it kills the process without
+    # a message.
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     most = min(physical, memory_limit() or math.inf)
     if need > most:

@@ -59,6 +59,7 @@ class SavedRun(Struct):
     @classmethod
     def beside(cls, out: Path, run: Mapping[str, object]) -> SavedRun:
         """Return the folder of the run that writes `out`."""
+        # Compared with what JSON gives back on resuming, where a tuple has become a list.
         plain = cast("dict[str, object]", json.loads(json.dumps(run)))
         return cls(out.with_name(out.name + SUFFIX), plain)
 
@@ -71,6 +72,8 @@ class SavedRun(Struct):
         """Make the folder for a new run; the state of another one in it goes."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            # STATE goes first: a process killed here leaves a folder that nothing can resume,
+            # rather than an old state beside new metrics.
             for name in (STATE, BEST, METRICS):
                 (self.folder / name).unlink(missing_ok=True)
         except OSError as error:
@@ -79,6 +82,8 @@ class SavedRun(Struct):
 
     def save(self, state: Mapping[str, Any], at: Progressed) -> None:
         """Write the state, arrays in nested dicts, in place of the one before."""
+        # Settings and progress are in the file of the tensors, so one rename replaces all three. In
+        # files of their own, a kill between two renames would pair weights with a wrong step.
         metadata = {"run": json.dumps(self.run), "at": msgspec.json.encode(at).decode()}
         self._write(STATE, dict(_flat(state)), metadata)
 
@@ -105,6 +110,7 @@ class SavedRun(Struct):
             metadata = file.metadata
             self._require_same(cast("dict[str, object]", json.loads(metadata["run"])))
             at = msgspec.json.decode(metadata["at"], type=Progressed)
+            # Copies: the arrays of the file are views of its mapping, which ends with this scope.
             state = _nested({name: file.read(name).copy() for name in file.names()})
         self._read_metrics(at.step)
         return state, at
@@ -135,6 +141,7 @@ class SavedRun(Struct):
         for line in lines:
             with contextlib.suppress(ValueError):  # the last line of a killed process
                 row = cast("dict[str, Any]", json.loads(line))
+                # Updates after the saved one are made again, and would have two lines.
                 if row["step"] <= step:
                     self.metrics.append(row)
         with atomic_file(path, SavedRunError) as file:
@@ -159,6 +166,8 @@ class Metrics:
         self._rows.append(row)
         try:
             self._file.write(json.dumps(row).encode() + b"\n")
+            # Readers follow the file while the run goes on. No fsync: after a power failure the
+            # resumed run writes the lines again.
             self._file.flush()
         except OSError as error:
             raise SavedRunError(f"cannot write `{METRICS}`: {error.strerror}") from error

@@ -86,6 +86,8 @@ class TrainedModules:
             return
         attention = self._dropout.attention
         choice = Choice(Force(f"dropout-{attention}"), Origin.SCOPE, self._attention)
+        # A context variable: a model captured by another thread meanwhile (a server's) has no
+        # dropout.
         token = WATCHER.set(self)
         try:
             with entered({"attention": choice} if attention else {}):
@@ -105,6 +107,7 @@ class TrainedModules:
         if id(module) in self._blocks:
             rest = args[1:]
 
+            # Only `x` is an argument of `remat`: caches and positions in `rest` have no gradients.
             def block(x: Tensor) -> object:
                 return self._whole(module, call, (x, *rest), kwargs)
 
@@ -158,6 +161,8 @@ class TrainedModules:
                 plain.weight = again()
             return cast("Tensor", call(plain, x))
 
+        # `remat` covers the product alone. Factors and dropout stay outside: they are learnt, and
+        # small.
         y = product(x) if again is None else gptrs.remat(product)(x)
         if not any(module.low_rank):
             return y

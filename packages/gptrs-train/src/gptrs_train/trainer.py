@@ -145,6 +145,8 @@ class Trainer:
         self._train, self._valid = train, valid
         self._saved, self._backend, self._tell = saved, backend, tell
         self._optimizer = settings.made_optimizer()
+        # Donated tensors are updated in place: weights and moments exist once, not twice, at the
+        # peak.
         self._update = gptrs.jit(self._whole_update, donate=["state"])
         self._part = gptrs.jit(self._part_of_update, donate=["sums"])
         self._last = gptrs.jit(self._end_of_update, donate=["state"])
@@ -161,11 +163,14 @@ class Trainer:
         """
         with use_backend(self._backend), _interrupts() as interrupted:
             state = self._first_state(resume)
+            # Only once the first state exists: a run that fails before must not remove the state of
+            # an earlier one.
             if not resume:
                 self._saved.begin()
             with self._saved.measured() as metrics:
                 ended = self._loop(state, metrics, interrupted)
             kept = _arrays(state["whole"]["trained"])
+        # With patience, the weights after the last update are worse than the best by definition.
         if self._settings.patience and self.at.best is not None:
             kept = self._saved.load_best()
         return ended, kept
@@ -181,12 +186,16 @@ class Trainer:
             at.step += 1
             at.tokens += int(count)
             at.seconds = clock.seconds()
+            # Before anything is saved: weights after an infinite gradient are NaN, and would
+            # replace a good state.
             self._require_finite(loss, norm)
             metrics.add(
                 {"step": at.step, "loss": loss, "norm": norm, "rate": rate, "tokens": at.tokens,
                  "seconds": round(at.seconds, 3)}
             )  # fmt: skip
             last = at.step == settings.steps
+            # Asked after the update, whose result is whole; an interrupted run evaluates nothing,
+            # so that Ctrl-C ends within one update.
             if interrupted():
                 ended = "interrupted"
             elif self._valid is not None and (last or at.step % settings.eval_every == 0):
@@ -210,6 +219,7 @@ class Trainer:
             scores=self.scores,
             speed=speed,
             unit=self._learner.unit,
+            # ru_maxrss is in bytes on macOS, in KiB on Linux.
             memory=used * (1 if sys.platform == "darwin" else 1024),
             left=left,
         )
@@ -263,10 +273,14 @@ class Trainer:
     def _end_of_update(self, state: Any, sums: Any) -> tuple[list[Tensor], Any]:
         """Return the facts of an update and the next state, of the sums over all tokens."""
         trained, inner = state["trained"], state["optimizer"]
+        # Sums are divided once, by the tokens of all batches. A mean of means would weigh the
+        # tokens of short batches more, and accumulation would differ from one large batch.
         share = 1.0 / F.maximum(sums["count"], 1.0)
         grads, most = optimizers.scaled(sums["grads"], share), self._settings.clip
         clipped, norm = optimizers.clip_by_global_norm(grads, most if most > 0 else math.inf)
         updates, after = self._optimizer.update(clipped, inner, trained)
+        # `+ zeros`: a constant schedule gives a float, and results of a captured function are
+        # tensors.
         rate = self._settings.made_schedule()(F.cast(inner["count"], "f32")) + F.zeros(())
         facts = [sums["loss"] * share, norm, rate, sums["count"]]
         return facts, {"trained": optimizers.apply_updates(trained, updates), "optimizer": after}
@@ -279,6 +293,7 @@ class Trainer:
         for batch in islice(self._valid.every(), self._settings.eval_batches):
             cost, found = self._results(state["whole"]["trained"], batch)
             total += float(cost.numpy())
+            # Batches count by their weights: the last one is filled up with rows of weight 0.
             count += float(batch.weights.sum())
             if found is not None:
                 batches.append(batch)
@@ -286,6 +301,7 @@ class Trainer:
         at, loss = self.at, total / max(count, 1.0)
         self.valid_loss, self.scores = loss, self._learner.scores(outputs, batches)
         metrics.add({"step": at.step, "valid_loss": loss, **self.scores})
+        # Equal is no improvement: a run whose loss has stopped moving ends, too.
         if at.best is not None and loss >= at.best:
             at.stale += 1
             return
@@ -334,11 +350,14 @@ def _interrupts() -> Generator[Callable[[], bool]]:
     In the middle of an update the weights are neither the old nor the new ones.
     """
     asked = threading.Event()
+    # Python allows signal handlers in the main thread only. Elsewhere (notebook servers, Ray)
+    # Ctrl-C keeps its meaning.
     if threading.current_thread() is not threading.main_thread():
         yield asked.is_set
         return
 
     def note(number: int, frame: object) -> None:
+        # The first Ctrl-C lets the update finish, the second one is for a run that hangs.
         if asked.is_set():
             raise KeyboardInterrupt
         asked.set()
