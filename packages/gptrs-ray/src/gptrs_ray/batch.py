@@ -69,6 +69,8 @@ def run_batch(
     settings.require()
     with Results(out, _of_results(settings)) as results:
         run = _Run(results, settings.skip_bad, progress)
+        # Read once before any worker starts: an error in the last row should not come after hours,
+        # and the counts are needed for the progress.
         run.look(source)
         room = Room(0, 0)
         if run.done < run.total:
@@ -77,6 +79,7 @@ def run_batch(
                 run.work(
                     replace(settings, threads=settings.threads or room.cpus), room, source, rows
                 )
+        # The rows are read again instead of kept: a file may be larger than memory.
         results.publish(
             lambda: records(source), task.empty(skip_bad=settings.skip_bad), bad=settings.skip_bad
         )
@@ -113,6 +116,8 @@ class _Run:
             try:
                 for part, outcomes in pool.run(self._slices(source, rows)):
                     self._keep(part, outcomes)
+            # A bad row ends the run, but slices that other workers have finished by now are paid
+            # for.
             except GptrsError:
                 for part, outcomes in pool.finished():
                     with suppress(RemoteError):
@@ -155,6 +160,8 @@ class _Run:
 def _of_results(settings: WorkerSettings) -> dict[str, object]:
     """Return the settings that affect results: neither threads, nor what becomes of bad rows."""
     fields = asdict(settings)
+    # The rest is the identity of a run: a run that continues with another backend or type of
+    # weights would mix results of two models in one file.
     del fields["threads"], fields["skip_bad"]
     return fields
 

@@ -90,8 +90,12 @@ def joined(address: str | None) -> Generator[None]:
     else:
         _require_reachable(where)
     try:
+        # Ray's own log lines and those of workers would run into the progress; errors of workers
+        # come back as values.
         RAY.init(address=where, log_to_driver=False, logging_level=logging.ERROR, **alone)
     except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+        # Ray's messages are several lines with advice on its own flags; the first one names the
+        # cause.
         said = str(error).strip().splitlines()
         raise ClusterError(
             f"the Ray cluster `{where}` cannot be joined: {said[0] if said else error}",
@@ -127,6 +131,7 @@ def room_for(workers: int | None, cpus: int | None) -> Room:
     nodes = [count for count in nodes if count]
     if not nodes:
         raise ClusterError("no node of the cluster has a CPU for a worker")
+    # The smallest node: all workers are alike, and each node should have room for one.
     each = min(*nodes, MOST_CPUS) if cpus is None else cpus
     fitting = sum(count // each for count in nodes)
     if not fitting:
@@ -155,6 +160,8 @@ def room_beside(workers: int, cpus: int | None) -> tuple[int, float]:
             f"{workers} workers of {each} CPUs need {workers * each}, the cluster has {total}",
             hint="take fewer workers or CPUs, or a range of workers if the cluster grows",
         )
+    # Ray schedules fractions of CPUs, so workers may reserve a little less than the threads that
+    # they use.
     return each, min(each, (total - 1) / workers)
 
 

@@ -163,6 +163,7 @@ class _Progress:
         if now - self._told < _SECONDS or done == total:
             return
         self._told = now
+        # Rows of earlier runs are in `done`, but took none of this run's time.
         rate = (done - self._before) / max(now - self._started, 1e-9)
         left = f", {rate:.0f} rows/s, about {(total - done) / rate:.0f} s left" if rate else ""
         print(f"{done} of {total} rows{left}", file=sys.stderr, flush=True)
@@ -172,6 +173,7 @@ def _summary(result: BatchResult, out: Path) -> str:
     parts = [f"{result.rows} rows are in {out}"]
     if result.before:
         parts.append(f"{result.before} of them were done before")
+    # As grep and pytest do: the file is whole, and scripts see that some rows in it failed.
     if result.bad:
         parts.append(f"{result.bad} could not be run, see the column `error`")
     if result.lost:

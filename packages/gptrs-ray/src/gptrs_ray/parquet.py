@@ -37,6 +37,8 @@ def write_parquet(file: BinaryIO, rows: Callable[[], Iterable[Row]]) -> None:
     """
     try:
         schemas = [table.schema for table in _tables(rows())]
+        # `permissive` lets integers become floats where later rows have some; a column of a type
+        # that only begins with nulls gets that type.
         schema = _ARROW.unify_schemas(schemas, promote_options="permissive")
         with _PARQUET.ParquetWriter(file, schema) as writer:
             for table in _tables(rows()):

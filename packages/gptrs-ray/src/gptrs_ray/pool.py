@@ -117,9 +117,12 @@ class Pool:
             try:
                 result = cast("list[Outcome] | Failed", RAY.get(done))
             except RayActorError:
+                # Only the slice whose call failed may have caused the loss; what waited behind it
+                # goes back without blame.
                 again.extend(each for each in self._lose(worker) if each is not part)
                 left = _after_loss(part)
                 again.extend(left)
+                # The input may be used up while these slices are not.
                 more = True
                 if not left:
                     yield part, [_ENDS_WORKERS]
@@ -143,6 +146,8 @@ class Pool:
 
     def _start(self) -> None:
         remote = RAY.remote(RowWorker)
+        # Restarts by Ray would load the model again out of sight, and a call to an actor that finds
+        # no room waits forever.
         actor = remote.options(num_cpus=self._cpus, max_restarts=0).remote(self._settings)
         worker = _Worker(actor)
         self._workers.append(worker)
@@ -155,6 +160,8 @@ class Pool:
             found = cast("str | Failed", RAY.get(done))
         except RayActorError as error:
             self._lose(worker)
+            # Not reset by workers that load: one host without enough memory would start workers
+            # forever.
             self._lost_loading += 1
             if self._lost_loading >= MOST_LOSSES:
                 raise ClusterError(
@@ -165,6 +172,7 @@ class Pool:
         del self._loading[done]
         if isinstance(found, Failed):
             raise RemoteError(found)
+        # Results of two models in one file would differ without a sign of it.
         if self._identity not in (None, found):
             raise ClusterError(
                 f"two hosts have different models at `{self._settings.model}`",
@@ -184,6 +192,8 @@ class Pool:
     def _free(self) -> _Worker | None:
         """Return the loaded worker with the fewest slices; None if all have enough."""
         ready = [worker for worker in self._workers if worker.loaded and len(worker.held) < _AHEAD]
+        # The least loaded first: at the end of a file, two slices on one worker while another idles
+        # would double the last wait.
         return min(ready, key=lambda worker: len(worker.held), default=None)
 
     def _give(self, worker: _Worker, part: Slice) -> None:

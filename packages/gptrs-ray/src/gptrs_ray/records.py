@@ -74,8 +74,10 @@ def records(path: Path) -> Iterator[Record]:
             rows = enumerate(parquet_rows(path, file), 1)
             found = ((f"row {number}", row, None) for number, row in rows)
         for place, row, problem in found:
+            # Sorted keys: an editor or a database may write the columns in another order.
             text = json.dumps([plain_row(row), problem], sort_keys=True, default=str)
             digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+            # Equal rows may have different results (sampling), so each keeps its own.
             key = digest + equal[digest].to_bytes(4, "big")
             equal[digest] += 1
             yield Record(f"{place} of {shown}", key, row, problem)
@@ -89,6 +91,7 @@ def _json_rows(file: io.BufferedReader, shown: str) -> Iterator[tuple[str, Row, 
             return
         where = f"line {number}"
         if len(line) > LONGEST_LINE:
+            # Skipped in pieces: the rest of the line may be as large as the file.
             while line and not line.endswith(b"\n"):
                 line = file.readline(LONGEST_LINE)
             yield where, {}, f"the line has more than {LONGEST_LINE} bytes"
@@ -115,6 +118,8 @@ def write_rows(file: BinaryIO, suffix: str, rows: Callable[[], Iterable[Row]]) -
 
 def _line(row: Row) -> bytes:
     try:
+        # `NaN` and `Infinity`, which Python would write, are no JSON, and other readers stop at
+        # them.
         return json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n"
     except (TypeError, ValueError) as error:
         raise OutputRowsError(
@@ -159,6 +164,7 @@ class Results:
         try:
             self._folder.mkdir(exist_ok=True)
             self._lock = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            # Released by the kernel even if the process is killed, so no stale lock remains.
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             self._close()
@@ -203,6 +209,8 @@ class Results:
 
     def find(self, key: bytes, *, bad: bool) -> Row | None:
         """Return the result of a row; None without one, or for a `bad` row unless asked for."""
+        # `bad` is 0 or 1: `<=` finds good results always, errors only when asked for them, so a run
+        # without --skip-bad tries bad rows again.
         asked = "SELECT result FROM results WHERE key = ? AND bad <= ?"
         with self._opened() as database:
             found = database.execute(asked, (key, bad)).fetchone()
@@ -221,6 +229,8 @@ class Results:
                     raise InputRowsError(f"{record} was changed while the run read the file")
                 yield {**record.row, **empty, **found}
 
+        # The folder is removed after the file has its name: a kill between the two leaves both, and
+        # the next run publishes again.
         with atomic_file(self._out, OutputRowsError) as file:
             write_rows(file, self._out.suffix.lower(), rows)
         self._close_database()

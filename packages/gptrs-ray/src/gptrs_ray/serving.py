@@ -35,6 +35,7 @@ def serve_app(
     requests must send one of these API keys.
     """
 
+    # Models are loaded in the replica: they cannot be pickled, and each host reads its own files.
     def replica() -> Starlette:
         return _application(models, backend, cpus, most_output, keys)
 

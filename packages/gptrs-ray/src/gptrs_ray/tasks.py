@@ -140,6 +140,8 @@ def row_results(
         results = task.run(model, list(inputs.values()), given) if inputs else []
         for index, result in zip(inputs, results, strict=True):
             found[index] = result
+    # An error of a batch does not say which row it is of. Only then is the time of single runs
+    # spent.
     except GptrsError:
         for index, value in inputs.items():
             try:
@@ -239,6 +241,7 @@ def _array(value: Any) -> np.ndarray:
         raise UsageError(f"an input is numbers in equal rows: {error}") from error
     if array.dtype.kind not in "iuf" or not array.ndim:
         raise UsageError(f"an input is a list of numbers, got {_shown(value)}")
+    # JSON has no types: floats are what models take as activations, integers as token ids.
     return array.astype(np.float32 if array.dtype.kind == "f" else np.int32)
 
 

@@ -100,6 +100,8 @@ class RowWorker:
         return [_failed(each) if isinstance(each, GptrsError) else each for each in found]
 
     def _loaded(self) -> LoadedModel:
+        # Ray Data calls an actor without a call of `load` before. `RowWorker` loads apart from
+        # rows, so that a host without memory is not blamed on a row.
         if self._model is None:
             self._model = self._settings.load()
         return self._model
@@ -132,6 +134,7 @@ def _column(values: list[Any]) -> Any:
         array = np.asarray(values)
     except ValueError:  # rows of several lengths
         return values
+    # One array is one tensor column in Arrow; a list of lists is converted number by number.
     return array.astype(np.float32) if array.ndim == 2 and array.dtype.kind == "f" else values
 
 
