@@ -46,8 +46,11 @@ class Account(Struct, frozen=True):
         wanted = most if asked is None else asked
         if self.room < 1:  # refused by the engine, which counts both
             return wanted or 1
+        # Not an error: clients send 4,096 or more by default, whatever the model's context.
         length = self.room if wanted is None else min(wanted, self.room)
         bytes_of_token = self.answers * (1 + self.logprobs) * _TOKEN_BYTES
+        # Answers are held until their request ends. Without a bound, n = 128 with 20 logprobs over
+        # a long context would take gigabytes for one request.
         held = max(1, MOST_BYTES // bytes_of_token)
         if length > held and asked is not None:
             raise RequestError(
@@ -76,6 +79,7 @@ class Ledger:
     def begin(self) -> None:
         """Count a piece of work, until `end`; EngineBusyError if there are too many."""
         with self._lock:
+            # Asked within the lock: two threads that both see one free slot would both take it.
             if self.requests + self._answers() >= self._most_requests:
                 raise EngineBusyError(
                     f"{self._most_requests} requests run or wait, which is the most allowed",

@@ -44,6 +44,8 @@ def new_app(served: Served, access: Access) -> Starlette:
         served.close()
 
     found = routes(served, metrics, access.most_body_bytes, access.origins)
+    # The order is the order in which a request meets them: the log counts refused requests too, and
+    # CORS answers preflights, which carry no key, before the guard asks for one.
     middleware = [Middleware(Guard, keys=KeyRing.of(access.keys), hosts=access.hosts)]
     if access.origins:
         cors = Middleware(
@@ -75,6 +77,8 @@ def _path_of(routes: Sequence[Route]) -> Callable[[Scope], str | None]:
         path = route_path(scope)
         if path in plain:
             return path
+        # Counted by the route's pattern: names of models and responses in the label would grow the
+        # metrics without bound.
         return next((route.path for route in patterns if route.path_regex.match(path)), None)
 
     return path_of

@@ -44,6 +44,7 @@ async def loaded(request: Request, body: LoadBody, served: Served) -> Response:
     if not name or (separator and not source):
         raise RequestError("write [NAME=]MODEL, with a path or id", param="model")
     if not separator and name not in {*residence.unloaded, *served.models}:
+        # The name that a model given without one on the command line gets.
         name, source = Path(name).stem, name
     # A client that hangs up does not end the work, which others may wait for.
     await asyncio.shield(residence.load(name, source or None))
@@ -74,6 +75,7 @@ async def unloaded(
 def may_change(request: Request, served: Served) -> bool:
     """Return whether a request may change the models."""
     key: Key | None = request.scope.get(KEY)
+    # Without keys everyone is an admin; `--admin` without keys is refused on open addresses.
     return served.residence is not None and (key is None or key.is_admin)
 
 

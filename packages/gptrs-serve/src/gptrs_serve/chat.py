@@ -108,9 +108,13 @@ async def asked_chat(body: ChatBody, served: Served, metrics: Metrics, client: C
     asked, logprobs = chat_max_tokens(body), chat_logprobs(body)
     tokens = await served.tokens(model, asked_conversation(body, told_tools(body)))
     opened = opens_thoughts(model, answers, tokens)
+    # An answer kept to a form that cannot contain the end of thoughts would stay within them to its
+    # last token.
     opened = opened and (tools is not None or _has_thoughts(body, answers))
     form = await form_of(body, model, served, tools.grammar(opened=opened) if tools else None)
     options = options_of(body, model, logprobs, form, special=answers.shown)
+    # From here on the engine holds a slot: nothing before this line needs to be undone when the
+    # client goes away.
     stream = served.submit(
         name,
         tokens,
@@ -196,6 +200,8 @@ class _Events:
     def _of(self, piece: Piece) -> Iterator[bytes]:
         """Yield the chunks that a piece is."""
         chunks = self._chunks
+        # The common case, a model without thoughts or tools, needs no reader, and encodes its text
+        # between two kept parts of JSON.
         is_text = self._begun.form.is_plain and not self._with_scores
         if is_text and piece.finish_reason is None:
             if piece.text:
@@ -205,6 +211,8 @@ class _Events:
         scores = None
         if self._with_scores:
             scores = {"content": self._begun.texts.chat(piece.scores)}
+        # Scores of tokens whose text is still withheld (half a character, or the beginning of a
+        # stop string) are sent with an empty text; dropped, they would be missing from the sum.
         empty: list[dict[str, object]] = [{"content": ""}] if scores else []
         for delta in answer.of(piece) or empty:
             yield chunks.of([_delta(piece.index, delta, scores=scores)])

@@ -239,6 +239,8 @@ def _from_file(context: typer.Context, file: Path | None) -> Path | None:
         problem = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"--config: `{file}` cannot be read: {problem}") from error
     names = {str(each.name): each for each in context.command.params if each.name != "config"}
+    # Defaults, not values: options given on the command line still win, and click checks both
+    # alike.
     context.default_map = {}
     for name, value in found.items():
         option = names.get(name.replace("-", "_"))
@@ -316,6 +318,7 @@ def serve(
     """
     group = ProcessGroup.stated(coordinator, processes, process_id, led=True)
     made = _backend(backend, threads, device, mesh, backend_option, group)
+    # Before any socket or key file: followers serve nobody.
     if group is not None and group.number:
         return _follow(made(), group)
     presets = _presets(steer or [], interventions=interventions)
@@ -335,6 +338,8 @@ def serve(
     wire = _wire(ssl_certfile, ssl_keyfile, root_path, uds, ring.reload)
     with (
         json_log() if _log_format(log_format) == "json" else nullcontext(),
+        # Bound before the models are loaded: a taken port is told at once, not after minutes, and
+        # clients that come early wait instead of being refused.
         new_listener(host, port) if uds is None else new_unix_listener(uds) as listener,
     ):
         is_open = uds is None and not _is_local(host) and not ring
@@ -386,6 +391,7 @@ def _limits(most_running: int, most_requests: int, most_wait: float) -> dict[str
         "most_running": most_running,
         "most_requests": most_requests,
         "most_wait": most_wait or None,
+        # At least two tokens a text and step, so prompts go on while all others decode.
         "token_budget": max(256, 2 * most_running),
     }
 
@@ -428,6 +434,8 @@ def _hosts(host: str, allowed: Sequence[str], *, is_unix: bool) -> Sequence[str]
                 f"--allow-host: `{name}` is no host",
                 hint="write api.example.com, without a scheme, port or path, or * for any",
             )
+    # Pages of other sites reach a local port by a DNS name that resolves to 127.0.0.1 (DNS
+    # rebinding), but no Unix socket.
     if "*" in allowed or is_unix:
         return ()
     if _is_local(host) or allowed:

@@ -69,6 +69,7 @@ async def completions(
         return True
 
     try:
+        # A client with many prompts may go away while they are scored or tokenized.
         await for_client(request, ask())
     except BaseException:
         cancel()
@@ -146,6 +147,7 @@ async def _whole(
             require_written(pieces)
 
     async def read_all() -> None:
+        # Together: the engine runs the prompts of one request in the same steps.
         await asyncio.gather(*(read(stream) for stream in streams))
 
     def cancel_all() -> None:
@@ -273,6 +275,8 @@ async def _merged(
     Those of a prompt alone may be left to `quick`.
     """
     first = prompts[0].stream
+    # The usual case: its pieces can be written from the engine's callback. Several prompts need a
+    # queue to merge them.
     if len(prompts) == 1 and first is not None:
         async for pieces in metrics.measured(first, quick):
             yield 0, pieces
@@ -284,6 +288,8 @@ async def _merged(
             async for pieces in metrics.measured(stream):
                 arrived.put_nowait((number, pieces))
         finally:
+            # Also after an error: the reader counts ends, and would wait forever for one that does
+            # not come.
             arrived.put_nowait(None)
 
     tasks = [

@@ -57,6 +57,7 @@ class Watch:
 
     def _tick(self) -> None:
         now = time.monotonic()
+        # A copy: closing removes a connection from the set while it is walked.
         for connection in list(self._connections):
             connection.check(now)
         self._timer = (
@@ -94,6 +95,8 @@ class Watched(asyncio.Protocol):
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        # uvicorn makes a protocol object per connection and no object per server other than its
+        # state.
         watch = _watches.setdefault(self.server_state, Watch(self.loop))
         self._since = self._window = time.monotonic()
         if watch.add(self):
@@ -151,6 +154,8 @@ class Watched(asyncio.Protocol):
             self._window, self._came = now, 0
         elif now - self._since > MOST_BODY_SECONDS:
             self.transport.abort()
+        # A rate per window, not an average: a client that sends fast at first and then a byte a
+        # minute (slowloris) would live on its credit.
         elif now - self._window > BODY_WINDOW_SECONDS:
             if self._came < LEAST_BODY_BYTES:
                 self.transport.abort()
@@ -158,6 +163,7 @@ class Watched(asyncio.Protocol):
 
     def _check_unread(self, now: float) -> None:
         unsent = self.transport.get_write_buffer_size()
+        # Any progress starts the time again: a slow link may take minutes for a long answer.
         if self._unread_since is None or unsent < self._unsent:
             self._unread_since = now
         elif now - self._unread_since > MOST_UNREAD_SECONDS:
@@ -173,5 +179,6 @@ def http_protocol() -> type[asyncio.Protocol]:
     """Return the protocol of connections: of httptools where it is installed, else of h11."""
     if find_spec("httptools") is None:
         return PlainConnection
+    # Imported late: httptools is optional.
     quick = import_module("gptrs_serve.quick_connections")
     return cast("type[asyncio.Protocol]", quick.Connection)

@@ -61,6 +61,8 @@ class QuickEvents:
             return False
         if any(piece.error is not None for piece in pieces):
             return False
+        # Called in the engine's callback on the event loop: waking a task instead costs 35 us more
+        # a token (179 against 144 with 4 streams).
         if events := self._encode(pieces):
             self.writer.write(events)
         return True
@@ -99,7 +101,9 @@ class EventStream(Response):
         media_type: str = "text/event-stream",
     ) -> None:
         self.media_type = media_type
+        # nginx would collect the events until its buffer is full.
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        # Starlette states 0 for an empty response, and clients would read no event.
         del self.headers["content-length"]
         self._events = events
         self._ended = ended
@@ -112,6 +116,8 @@ class EventStream(Response):
         if self._quick is not None:
             self._quick.writer = cast("PartWriter | None", scope.get("extensions", {}).get(WRITER))
         sending = asyncio.ensure_future(self._send(send))
+        # Without it a client that hangs up while its text waits for a slot would be noticed at the
+        # first write only.
         gone = asyncio.ensure_future(_disconnected(receive))
         cut = False
         try:
@@ -123,6 +129,8 @@ class EventStream(Response):
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError, OSError):
                     await task
+            # Closed here, not by the garbage collector: the generator's `finally` cancels the text
+            # and counts its tokens.
             await self._events.aclose()
             self._ended()
         if cut and self._begun:
@@ -209,6 +217,8 @@ class Chunks:
         """Return the event of a chunk that adds a text to an answer."""
         known = self._around.get(index)
         if known is None:
+            # The JSON around a text is found by encoding a unique mark once, so no field order is
+            # written twice in this code.
             mark = uuid.uuid4().hex
             before, _, after = self.of([self._choice(index, mark)]).partition(_encode(mark))
             known = self._around[index] = before, after

@@ -115,8 +115,11 @@ def _decoded(data: bytes, kind: type[Read]) -> Read:
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError:
+        # Clients of OpenAI's libraries send null for what they leave out. Only a body that fails
+        # and has one pays for the second reading.
         if b"null" not in data:
             raise
+        # Nulls within dicts of the user (schemas, metadata) stay: there, null is a value.
         told = _without_nulls(msgspec.json.decode(data), known_type(kind))
         return msgspec.json.decode(json.dumps(told).encode(), type=kind)
 

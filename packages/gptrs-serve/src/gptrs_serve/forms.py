@@ -105,6 +105,8 @@ def as_rule(form: AskedForm) -> str:
     if kind == "json_schema":
         return f"%json {text}"
     if kind == "regex":
+        # A `/` would end the regex of Lark. Escaped ones are unescaped first, so that none is
+        # escaped twice.
         return "/" + text.replace("\\/", "/").replace("/", "\\/").replace("\n", "\\n") + "/"
     rules = text.removeprefix("start: ")
     if rules == text or "\n" in rules:
@@ -121,4 +123,6 @@ async def form_of(
     `calls` is the grammar of an answer that may call tools, which has the other form within it.
     """
     asked = asked_form(body) if calls is None else ("lark", calls)
+    # In a thread: a schema of 5,000 properties takes 1.5 s, in which the event loop would answer
+    # nobody.
     return None if asked is None else await served.forms.run(lambda: Grammar(model, *asked))

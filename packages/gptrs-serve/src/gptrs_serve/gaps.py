@@ -59,8 +59,11 @@ async def gap_tokens(served: Served, model: LoadedModel, before: str, after: str
     encode, most = model.tokenizer.encode, model.causal_lm().context_length
 
     def read() -> list[int]:
+        # Refused by length before tokenizing, which takes seconds for a text of megabytes.
         for text in (before, after):
             model.tokenizer.require_fitting(text, most)
+        # The tokens that begin every text, such as <s>. Some tokenizers also add an end, which
+        # would stand in the middle of the prompt.
         begin = [token for token in encode("") if token not in model.eos_tokens]
         ahead = [tokens[0], *encode(before, special=False)]
         behind = [tokens[1], *encode(after, special=False)]

@@ -65,6 +65,7 @@ class KeyRing:
         """
         data = given.encode()
         found = None
+        # No early end: its time would tell how far down the list the key stands.
         for key in self._keys:
             if hmac.compare_digest(data, key.text.encode()):
                 found = key
@@ -86,8 +87,11 @@ class KeyRing:
         if self._read is None:
             return
         try:
+            # Replaced whole. Open requests keep the key they came with, and are counted by its
+            # text, so counts survive a reload.
             self._keys = list(self._read())
         except UsageError as error:
+            # A typing error in the file must not lock every client out of a running server.
             print(f"warning: the keys stay as they are: {error}", file=sys.stderr, flush=True)
         else:
             print(f"{len(self._keys)} API keys", file=sys.stderr, flush=True)
@@ -121,6 +125,7 @@ def read_keys(file: Path | None) -> list[Key]:
 
 def _key(line: str, where: str) -> Key:
     """Return the key of a line; UsageError, which does not show the key, for other words."""
+    # The message must not show the key: logs are read by more people than key files.
     text, *words = line.split()
     given: dict[str, str] = {}
     for word in words:

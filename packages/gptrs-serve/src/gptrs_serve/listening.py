@@ -63,6 +63,8 @@ def new_listener(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With the protocol stated, asyncio switches off the wait of small packets for each other.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    # Connections of the process before linger in TIME_WAIT for a minute, and would keep a restarted
+    # server from its port.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
@@ -85,9 +87,13 @@ def new_unix_listener(path: Path) -> socket.socket:
     try:
         if path.is_socket():
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                # A socket file stays behind a killed server, so its existence says nothing: only a
+                # connection does.
                 if probe.connect_ex(os.fspath(path)) == 0:
                     raise UsageError(f"--uds: another server listens on `{path}`")
             path.unlink()
+        # Set around bind: permissions set after it would leave a moment in which every user can
+        # connect.
         before = os.umask(0o117)
         try:
             listener.bind(os.fspath(path))
@@ -220,6 +226,8 @@ def _abandon(reason: str) -> None:
     print(
         f"error: {reason}; a run still waits for it, and is given up", file=sys.stderr, flush=True
     )
+    # Not sys.exit: the thread that waits is in native code of a collective, and joining it would
+    # never end.
     os._exit(BackendError.exit_code)
 
 
@@ -235,6 +243,8 @@ def run_app(
     BackendError when `lost` gives a reason: nothing can be answered any more.
     """
     wire = wire or Wire()
+    # The default of 5 ms is as long as a step of a small model: the thread of the engine would wait
+    # as long for each event that is sent.
     sys.setswitchinterval(_SWITCH_S)
     _allow_files()
     config = _config(app, wire, drain_seconds)
@@ -333,7 +343,12 @@ class Opening:
         loop, self._waiting = asyncio.get_running_loop(), asyncio.Event()
         context = copy_context()
         thread = threading.Thread(
-            target=context.run, args=(self._load, loop), name="gptrs loading", daemon=True
+            # Threads do not inherit context variables; those of the caller hold while models load,
+            # too.
+            target=context.run,
+            args=(self._load, loop),
+            name="gptrs loading",
+            daemon=True,
         )
         thread.start()
         await send({"type": "lifespan.startup.complete"})
@@ -353,6 +368,7 @@ class Opening:
 
     def _let_go(self) -> None:
         assert self._waiting is not None
+        # On the loop's own thread: asyncio.Event is not thread-safe.
         self._waiting.set()
 
 

@@ -73,6 +73,8 @@ async def _embedded(
     texts = [each for each in inputs if not isinstance(each, ImageInput)]
     found: Sequence[Any] = []
     read = 0
+    # Texts first, as they may be joined with those of other requests; the order of the request is
+    # restored below.
     if texts:
         found, read = await served.found(verb, model, {**asked, "texts": texts})
     if not images:
@@ -243,6 +245,8 @@ def _described(
 
 
 def _encoded(vector: np.ndarray) -> str:
+    # Little-endian as OpenAI's client reads it, whatever the machine. It asks for base64 by
+    # default, as decimal numbers are several times as long.
     return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
 
 
@@ -252,6 +256,7 @@ async def tokenize(body: TokenizeBody, served: Served) -> Response:
     if (body.prompt is None) == (body.messages is None):
         raise RequestError("give either `prompt` or `messages`", param="prompt")
     if body.messages is not None:
+        # Most templates write <s> themselves; two of them change every answer.
         if body.add_special_tokens:
             raise RequestError(
                 "the template of `messages` writes special tokens itself; leave out"

@@ -221,6 +221,8 @@ class Metrics:
 
         Those that `take` takes are noted, too, as `AnswerStream.grown` has it.
         """
+        # By answer: with n > 1 the pieces of answers interleave, and the time between two pieces of
+        # different answers is no token gap.
         last: dict[int, float] = {}
         counts = self._models.of(stream.model)
 
@@ -235,6 +237,8 @@ class Metrics:
                 _note(pieces, last, stream, counts)
                 yield pieces
         finally:
+            # The generator ends, too, when the client has gone. Cancelling a stream that has ended
+            # does nothing.
             stream.cancel()
             _note_end(stream, counts)
 
@@ -250,6 +254,7 @@ def _note(
     now = time.perf_counter()
     if not last:
         counts.first.add(now - stream.submitted)
+        # None for a text that was refused or cancelled while it waited.
         began = stream.texts[0].began
         if began is not None:
             counts.queue.add(began - stream.submitted)

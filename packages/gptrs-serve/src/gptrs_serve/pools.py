@@ -35,4 +35,6 @@ class Pool:
 
     def close(self) -> None:
         """End the threads after the work that runs."""
+        # Not awaited: a tokenizer in native code cannot be interrupted, and would hold up the end
+        # of the server.
         self._threads.shutdown(wait=False, cancel_futures=True)

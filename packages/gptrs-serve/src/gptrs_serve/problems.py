@@ -111,6 +111,8 @@ def problem_of(error: Exception) -> RequestError:
         return RequestError(error.message, code=error.code)
     number = request_id()
     facts = {"request_id": number}
+    # The client gets the number alone: messages of unknown errors may hold paths or parts of other
+    # requests.
     _logger.error("request %s failed", number, exc_info=error, extra={"facts": facts})
     if isinstance(error, GptrsError):
         return RequestError(error.message, status=500, code=error.code)
@@ -196,6 +198,7 @@ class Guard:
 
     def _needs_key(self, scope: Scope) -> bool:
         path = route_path(scope)
+        # Browsers send no key with the OPTIONS request before a cross-origin one.
         return bool(self._keys) and path not in OPEN_PATHS and scope["method"] != "OPTIONS"
 
     def _key(self, headers: Headers) -> Key | None:
@@ -224,6 +227,7 @@ def route_path(scope: Scope) -> str:
     """Return the path of a request below `--root-path`."""
     path = str(scope["path"])
     root = str(scope.get("root_path", ""))
+    # Some proxies strip the prefix and some do not; both forms reach the same route.
     return path.removeprefix(root) if root and path.startswith(f"{root}/") else path
 
 
@@ -241,9 +245,12 @@ async def read_body(request: Request, most_bytes: int) -> bytes:
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     is_free = request.url.path.startswith(OLLAMA) and "origin" not in request.headers
+    # A page of another site can send text/plain to this machine without a preflight; JSON it
+    # cannot. This keeps such pages from running models.
     if kind != "application/json" and not is_free:
         raise RequestError("send `Content-Type: application/json`", status=415, code="content_type")
     coding = request.headers.get("content-encoding", "identity").strip().lower()
+    # A few megabytes of gzip unpack to gigabytes.
     if coding != "identity":
         raise RequestError(
             f"the body has `Content-Encoding: {coding[:40]}`, and is read as it is only",
@@ -260,6 +267,7 @@ async def read_bytes(request: Request, most_bytes: int) -> bytes:
         status=413,
         code="body_too_large",
     )
+    # Refused before it is read. The header may be missing or wrong, so `_read` counts, too.
     stated = request.headers.get("content-length", "")
     if stated.isdigit() and int(stated) > most_bytes:
         raise too_long
@@ -287,6 +295,8 @@ async def _read(request: Request, most_bytes: int, too_long: RequestError) -> by
             if size > most_bytes:
                 raise too_long
             if size > SMALL_BODY and not is_dropped:
+                # No lock: all handlers run on one event loop, and there is no await between reading
+                # and adding.
                 _in_flight[0] += size - held
                 held = size
                 if _in_flight[0] > MOST_BYTES_IN_FLIGHT:

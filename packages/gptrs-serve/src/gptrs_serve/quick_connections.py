@@ -36,10 +36,14 @@ class DirectWriter:
         open_ = bool(cycle.chunked_encoding) and not (
             cycle.response_complete or cycle.disconnected or cycle.scope["method"] == "HEAD"
         )
+        # A paused connection goes back to the task, which waits for the buffer to drain: writing on
+        # would grow it without bound.
         return open_ and not cycle.flow.write_paused
 
     def write(self, body: bytes) -> None:
         """Write a part that is not empty."""
+        # Size in hex, then the data: a chunk of RFC 9112, 7.1. Parts are not empty, as the size 0
+        # ends the body.
         self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
 
 
@@ -70,6 +74,7 @@ class Connection(Watched, HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._counts = False
         super().on_headers_complete()
+        # After super, which creates the cycle of this request; a pipelined one gets its own.
         extensions: dict[str, Any] = {WRITER: DirectWriter(self.cycle)}
         self.scope["extensions"] = extensions
         if self.scope["http_version"] == "1.0":
@@ -93,5 +98,6 @@ async def _send_unframed(cycle: Any, send: Send, message: Message) -> None:
             cycle.transport.write(b"".join(head))
             return
     elif cycle.chunked_encoding is False and cycle.scope["method"] != "HEAD":
+        # httptools_impl counts every part against the stated length, of which there is none here.
         cycle.expected_content_length = len(message.get("body", b""))
     await send(message)

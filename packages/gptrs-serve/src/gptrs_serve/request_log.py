@@ -84,6 +84,7 @@ class RequestLog:
         given = Headers(scope=scope).get("x-request-id", "")
         client = scope.get("client")
         request = RequestFacts(
+            # Checked, as it goes into log lines and a header: a newline in it could forge either.
             given if _GIVEN_ID.fullmatch(given) else secrets.token_hex(8),
             str(client[0]) if client else "",
         )
@@ -109,6 +110,7 @@ class RequestLog:
         facts: dict[str, object] = {
             "client": request.client,
             "method": scope["method"],
+            # Without the query string, in which some clients put keys.
             "path": scope["path"][:200],
             "status": status,
             "seconds": round(seconds, 6),
@@ -178,6 +180,7 @@ def json_log() -> Generator[None]:
         before.append((logger, list(logger.handlers), logger.level, logger.propagate))
         logger.handlers[:] = [handler]
         logger.setLevel(level)
+        # Handlers of the root logger would write each line a second time, as text.
         logger.propagate = False
     try:
         yield

@@ -46,6 +46,7 @@ class LogitBias:
                 )
         self._tokens = np.array([int(name) for name in biases], np.int64)
         values = np.array(list(biases.values()), np.float32)
+        # OpenAI's -100 means never, but a logit can be 100 above another.
         self._biases = np.where(values <= -100, -np.inf, values).astype(np.float32)
 
     def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
@@ -90,6 +91,7 @@ def options_of(
         special=special,
         logits_processors=bias,
         form=form,
+        # Several greedy steps in one run are faster, but would reach a stream in lumps.
         steps_at_once=1 if body.stream else None,
     )
 
@@ -102,6 +104,8 @@ def client_of(request: Request) -> Client:
     key: Key | None = request.scope.get(KEY)
     if key is not None:
         return key.client
+    # Not a header such as X-Forwarded-For, which anyone can write to get a turn of their own. Unix
+    # sockets have no address: all of their requests are one client.
     return Client(request.client.host if request.client else "")
 
 
@@ -129,6 +133,7 @@ def asked_conversation(
     try:
         return conversation_of({**fields, "tools": tools})
     except UsageError as error:
+        # Clients mark the field that `param` names.
         told = next((name for name in FIELDS if f"`{name}" in error.message), "messages")
         told = "chat_template_kwargs" if "variable" in error.message else told
         raise RequestError(error.message, param=told) from error

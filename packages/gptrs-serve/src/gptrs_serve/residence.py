@@ -74,7 +74,9 @@ class Residence:
 
         RequestError for a name without a source, or with another model; errors as of `load_model`.
         """
+        # One change at a time: two requests that bring the same model back would load it twice.
         async with self._changes:
+            # Asked again within the lock: another request may have loaded it meanwhile.
             if name in self._served.models and source is None:
                 return
             self._require_free(name)
@@ -117,8 +119,11 @@ class Residence:
                 self._sources.pop(name, None)
             else:
                 self._sources[name] = self._again(name, model)
+            # Otherwise this frame would keep the weights alive until the drain is over.
             del model
             removed = self._served.remove(name)
+            # In a thread, as it waits for requests in flight; the event loop must go on answering
+            # them.
             await self._threads.run(lambda: _freed(removed, self._drain_seconds))
 
     async def _serve(self, name: str, load: Load) -> None:
@@ -130,6 +135,7 @@ class Residence:
             bases = (known for known, each in self._served.models.items() if each is model.base)
             path, base = model.adapter.path, next(bases)
             return lambda: self.base(base).with_adapter(path, name)
+        # By path, not by the name given first: a name of the hub may mean another revision by now.
         source = str(model.files.path)
         return lambda: self._load(source)
 

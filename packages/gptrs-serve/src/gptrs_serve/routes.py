@@ -103,12 +103,14 @@ def routes(
             asked = decoded(await read_body(request, most_bytes), body)
             if served.residence is not None and body not in CHANGES:
                 name = getattr(asked, "model", None)
+                # After the body is read and checked: a bad request must not load gigabytes.
                 await served.residence.ensure(name and known_name(name, served))
             return await answer(request, asked)
 
         return route(path, handler, "POST")
 
     def route(path: str, handler: Handler, method: str = "GET") -> Route:
+        # Names of models may have slashes, as those of the hub do.
         named = path.replace("/v1/models/{name}", "/v1/models/{name:path}")
         return Route(named, _answering(handler), methods=[method])
 

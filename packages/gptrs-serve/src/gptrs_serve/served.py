@@ -88,6 +88,7 @@ class Served:
                 )
             self.engine.add(name, model)
         self._texts[name] = TokenTexts(model)
+        # Last: from here on requests find the model, so all that they need is in place.
         self.models[name] = model
 
     def remove(self, name: str) -> Callable[[float], None]:
@@ -95,6 +96,7 @@ class Served:
 
         The result blocks; call it in a thread.
         """
+        # First: no new request may find the model, whose texts the engine is about to end.
         model = self.models.pop(name)
         del self._texts[name]
         if self.interventions is not None:
@@ -114,6 +116,8 @@ class Served:
 
         That is so, too, after a fault of the engine's own thread.
         """
+        # A dead engine thread raises nowhere: without this check requests would wait forever, and
+        # /health say ok.
         fault = None if self.engine is None else self.engine.fault
         if fault is not None:
             return f"the engine has stopped after a {type(fault).__name__}"
@@ -172,6 +176,7 @@ class Served:
         if "seq2seq" in model.capabilities:
             return await self.reading.run(lambda: _source(model, prompt, most))
         is_long = isinstance(prompt, str) and len(prompt) > _SHORT
+        # A thread and back costs more than the tokens of a short text.
         if not is_long and not isinstance(prompt, Conversation):
             return model.prompt_tokens(prompt, most)
         return await self.reading.run(lambda: model.prompt_tokens(prompt, most))
@@ -238,6 +243,7 @@ class Served:
             model = self.models[name]
             return await self.reading.run(lambda: _forward_scores(model, tokens, count))
         stream = self.engine.score(tokens, count, model=name, priority=priority, client=client)
+        # Ends the scoring in the engine, too, when the client goes away.
         async with stream:
             return [None, *[score async for piece in stream for score in piece.scores]]
 
@@ -262,6 +268,7 @@ class Served:
         if not verb.each:
             found, lengths = await self.calls.alone(lambda: work(()))
             return found, sum(length.read for length in lengths)
+        # Only calls with the same options are joined: a batch has one.
         options = sorted((name, value) for name, value in asked.items() if name != "texts")
         rows = await self.calls.run(
             (model, verb.name, *options),

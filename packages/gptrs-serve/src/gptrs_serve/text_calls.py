@@ -84,6 +84,8 @@ class TextCalls:
     async def _one(self, key: Hashable, texts: Sequence[str], work: Work) -> Sequence[Any]:
         call = _WaitingTexts(key, texts, work, asyncio.get_running_loop().create_future())
         self._waiting.append(call)
+        # No lock: all of this runs on one event loop, and there is no await between the test and
+        # the assignment.
         if self._running is None:
             self._running = asyncio.create_task(self._run_all())
         return await call.result
@@ -100,6 +102,8 @@ class TextCalls:
         first = self._waiting.popleft()
         taken, kept, count = [first], deque[_WaitingTexts](), len(first.texts)
         for call in self._waiting:
+            # Later calls of the same key overtake those of others, but never the first one, so
+            # nobody waits forever.
             if call.key == first.key and count + len(call.texts) <= MOST_TEXTS:
                 taken.append(call)
                 count += len(call.texts)
@@ -117,6 +121,7 @@ class TextCalls:
             loop = asyncio.get_running_loop()
             found = await loop.run_in_executor(self._thread, calls[0].work, texts)
         except Exception as error:
+            # Errors of the input only. Others (memory, a bug) would come again for each call.
             if len(calls) > 1 and isinstance(error, GptrsError):
                 for call in calls:
                     await self._answer([call])

@@ -89,6 +89,8 @@ class TokenTexts:
         found: dict[str, float] = {}
         for token, logprob in scores.top:
             name = self._named(token)
+            # `top` is sorted, so the likelier one comes first and keeps the name. JSON objects
+            # cannot have one key twice.
             found[_numbered(token) if name in found else name] = logprob
         return found
 
@@ -110,6 +112,7 @@ class TokenTexts:
         text = self._tokenizer.token_text(token) if self._tokenizer else None
         if text is None:
             return _numbered(token), None, True
+        # Byte-level tokens may hold a part of a character, whose text has U+FFFD in its place.
         is_whole = text.encode() == self._shown(token, special=True)
         return text, list(self._shown(token, special=False)), is_whole
 
@@ -158,6 +161,8 @@ class AnswerText:
 
     def _told(self, ends: bool) -> dict[str, object] | None:
         """Return the scores of waiting tokens as far as their places have come."""
+        # Text is withheld while it may become a stop string; scores ahead of it would show what is
+        # about to be cut.
         told = [each for each in self._waiting if ends or each[1] <= self._come]
         if not told:
             return None

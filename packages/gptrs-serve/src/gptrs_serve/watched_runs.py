@@ -119,6 +119,7 @@ def read_presets(given: Sequence[str]) -> dict[str, Vectors]:
 
 def _preset_parts(rest: str) -> tuple[str, str, float]:
     """Return the file, the layer and the scale; the name of a file may have colons."""
+    # The longest reading wins: a file called `a:1` is that file, not `a` at layer 1.
     if Path(rest).is_file():
         return rest, "", 1.0
     path, _, layer = rest.rpartition(":")
@@ -172,6 +173,8 @@ class Interventions:
                 " allowed",
                 hint="try again later",
             )
+        # The run is on another thread, which a cancelled task cannot stop: it asks after each
+        # token.
         gone = threading.Event()
         self._waiting += 1
         try:
@@ -234,6 +237,8 @@ class Interventions:
                     raise RequestError(f"{quoted(name)} is not one value", param="steer")
                 if site in added and added[site].shape != vector.shape:
                     raise RequestError(f"vectors at `{site}` differ in length", param="steer")
+                # Summed here, so the captured step adds one vector a site, whatever the number of
+                # presets.
                 added[site] = added.get(site, np.float32(0)) + vector
         if not all(np.isfinite(vector).all() for vector in added.values()):
             raise RequestError("a vector has numbers beyond f32", param="steer")
@@ -261,11 +266,14 @@ class Interventions:
         self, model: LoadedModel, read: frozenset[Site], added: Mapping[Site, np.ndarray]
     ) -> _Watched:
         """Return hooks that read and add these values, captured before if they are in use."""
+        # Shapes, not values: vectors are inputs of the captured step, so other numbers need no new
+        # capture.
         key = (model, read, frozenset((site, vector.shape) for site, vector in added.items()))
         watched = self._watched.pop(key, None)
         if watched is None:
             watched = _Watched(model, read, added)
         self._watched[key] = watched
+        # The least recently used goes: each entry holds captured steps of the whole model.
         while len(self._watched) > _MOST_HOOKS:
             self._watched.popitem(last=False)
         for site, vector in added.items():
@@ -409,6 +417,7 @@ def _wanted(asked: str | Sequence[int], prompt: int) -> frozenset[int]:
             raise RequestError(
                 f"position {position} is not in the prompt of {prompt} tokens", param="positions"
             )
+    # -1 is the last token of the prompt, as in Python.
     return frozenset(position % prompt for position in asked)
 
 
@@ -434,6 +443,8 @@ def _decoded(given: list[float] | str, place: str) -> np.ndarray:
     if not isinstance(given, str):
         return np.array(given, np.float32)
     try:
+        # `validate`: otherwise characters outside the alphabet would be skipped, and another vector
+        # added.
         vector = np.frombuffer(base64.b64decode(given, validate=True), "<f4")
     except ValueError as error:
         raise RequestError(f"`{place}.vector` is no base64 of f32", param="steer") from error

@@ -68,6 +68,8 @@ class AnswerWriter(ABC):
     def _ended(self) -> bytes:
         ended = self.end()
         if self.keep is not None:
+            # After `end`, and only then: an answer that fails or is cut off must not be found by
+            # `previous_response_id`.
             self.keep()
         return ended
 
@@ -96,6 +98,7 @@ class AnswerWriter(ABC):
         if not await chat.is_whole(request):
             return Response(status_code=CLOSED_BY_CLIENT)
         (made,) = chat.stream.generations
+        # A whole answer goes the way of a stream, so that both have the same items.
         self.of([Piece(0, made.text, made.token_ids, (), made.finish_reason)])
         self._ended()
         return JSONResponse(self.whole())

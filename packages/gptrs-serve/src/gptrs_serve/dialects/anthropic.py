@@ -51,6 +51,7 @@ class MessageWriter(AnswerWriter):
     @override
     def begin(self) -> bytes:
         usage = self._usage()
+        # The first tokens may be there already; `message_delta` tells the total.
         usage["output_tokens"] = 0
         message: dict[str, object] = {**self._message(), "usage": usage}
         message["content"] = []
@@ -72,6 +73,7 @@ class MessageWriter(AnswerWriter):
         else:
             yield from self._close()
             called: dict[str, Any] = {"id": f"toolu_{uuid.uuid4().hex[:24]}", "name": event.name}
+            # Clients join the `partial_json` pieces; the object here is only a beginning.
             called["input"] = {}
             yield from self._in("tool_use", called)
 
@@ -92,6 +94,7 @@ class MessageWriter(AnswerWriter):
             self._blocks[-1]["input"] = arguments_of(self._arguments)
             self._arguments = ""
         if self._open == "thinking":
+            # Anthropic's streams end each block of thoughts with its signature; there is none here.
             yield self._delta({"type": "signature_delta", "signature": ""})
         self._open = ""
         yield _event("content_block_stop", index=self._index)
@@ -131,6 +134,7 @@ class MessageWriter(AnswerWriter):
     def _stop_reason(self) -> str:
         if self.reason == "length":
             return "max_tokens"
+        # After `length`: a call that was cut off must not be run.
         if self.reader.calls:
             return "tool_use"
         return "stop_sequence" if self.reason == "stop" else "end_turn"
@@ -139,6 +143,7 @@ class MessageWriter(AnswerWriter):
         """Return the tokens so far: those read, those that the cache had, and those written."""
         stream = self.chat.stream
         return {
+            # Anthropic counts cached tokens apart, where OpenAI counts them within the prompt.
             "input_tokens": stream.prompt_tokens - stream.cached_tokens,
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": stream.cached_tokens,

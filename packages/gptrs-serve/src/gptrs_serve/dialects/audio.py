@@ -97,6 +97,7 @@ def form_fields(data: bytes, content_type: str) -> dict[str, object]:
 
     RequestError if there are none.
     """
+    # The standard library reads MIME with a header in front, which HTTP has elsewhere.
     head = f"Content-Type: {content_type}\r\n\r\n".encode("latin-1", "replace")
     message = BytesParser(policy=HTTP).parsebytes(head + data)
     fields: dict[str, object] = {}
@@ -123,6 +124,8 @@ def require_own_page(request: Request, origins: object) -> None:
     origin = request.headers.get("origin")
     host = request.headers.get("host", "")
     known = cast("tuple[str, ...]", origins)
+    # Forms are sent across sites without a preflight, so CORS does not protect this route: only
+    # `Origin` tells.
     if origin is None or origin.partition("://")[2] == host or {origin.lower(), "*"} & {*known}:
         return
     raise RequestError("this server takes no forms of that page", status=403, code="origin")
@@ -136,6 +139,7 @@ async def heard(request: Request, served: Served, origins: object) -> Response:
         raise RequestError(f"send `Content-Type: {_FORM}`", status=415, code="content_type")
     data = await read_bytes(request, MOST_BYTES)
     fields = await served.reading.run(lambda: form_fields(data, kind))
+    # Not strict: forms have only texts, `0.5` is a number there.
     body = converted(fields, BODIES[request.url.path], strict=False)
     if not isinstance(body.file, bytes):
         raise RequestError("`file` must be a file", param="file")
@@ -154,6 +158,7 @@ async def _transcribed(
 
     def progress(*_: float) -> None:
         if gone.is_set():
+            # An exception is the only way out of a model's loop over windows; nobody sees it.
             raise _GoneError
 
     asked: dict[str, Any] = {"sound": body.file, "progress": progress}

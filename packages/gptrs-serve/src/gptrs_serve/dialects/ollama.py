@@ -65,6 +65,7 @@ def known_name(name: str, served: Served) -> str:
     bare = name.removesuffix(_LATEST)
     unloaded = () if served.residence is None else served.residence.unloaded
     known = {*served.models, *unloaded}
+    # The whole name first: a model may be called `x:latest` here.
     return bare if name not in known and bare in known else name
 
 
@@ -123,6 +124,7 @@ async def _continued(
 ) -> Chat:
     """Ask for a text that goes on, without template."""
     asked = body.completion(name)
+    # 16 is the default of OpenAI's completions, whose body this is; Ollama has no limit.
     if asked.max_tokens == 16 and (body.options is None or body.options.num_predict is None):
         asked.max_tokens = served.most_output or _NO_LIMIT
     prompt = await asked_prompt(asked, name, model, body.prompt, served, client)
@@ -225,6 +227,7 @@ class LineWriter(AnswerWriter):
             "prompt_eval_count": stream.prompt_tokens,
             "prompt_eval_duration": _nanoseconds(first),
             "eval_count": count,
+            # Clients divide by it without asking whether it is 0.
             "eval_duration": _nanoseconds(max(decode, 1e-9)),
         }
 
@@ -284,6 +287,7 @@ def tags(served: Served) -> Response:
 
 def running(served: Served) -> Response:
     """Return the models that are loaded, and how many requests each has."""
+    # Models do not expire here, but clients parse a time.
     never = _time(served.created + 100 * 365 * 86_400)
     engine = served.engine
     found = [

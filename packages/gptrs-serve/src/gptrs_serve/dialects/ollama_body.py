@@ -195,6 +195,7 @@ class Answering(RequestFields, kw_only=True):
         if self.think is None:
             return {}
         thinks = self.think is not False
+        # Qwen's and SmolLM's templates read the first name, DeepSeek's and Granite's the second.
         variables: dict[str, object] = {"enable_thinking": thinks, "thinking": thinks}
         if isinstance(self.think, str):
             variables["reasoning_effort"] = self.think
@@ -354,5 +355,7 @@ def _add(turns: Turns, message: OllamaMessage, numbers: _Numbers) -> None:
 
 def _images(images: Sequence[str] | None) -> list[dict[str, object]]:
     """Return images in base64 as parts: what they are their first bytes say."""
+    # Ollama sends no type. The decoder reads the first bytes anyway, since stated types are often
+    # wrong.
     urls = [f"data:image/any;base64,{data}" for data in images or ()]
     return [{"type": "image_url", "image_url": {"url": url}} for url in urls]

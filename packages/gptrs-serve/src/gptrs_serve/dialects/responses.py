@@ -85,6 +85,7 @@ class Responses:
     def _found(self, request: Request) -> _Kept:
         name = str(request.path_params["name"])
         kept = self._kept.get(name)
+        # The same answer for both: another one would tell whose ids exist.
         if kept is None or kept.client != client_of(request):
             raise _unknown(name, 404, "response_id")
         return kept
@@ -96,10 +97,12 @@ class Responses:
         kept = self._kept.get(name)
         if kept is None or kept.client != client:
             raise _unknown(name, 400, "previous_response_id")
+        # A conversation that goes on stays; the one untouched for longest goes first.
         self._kept.move_to_end(name)
         return kept.messages
 
     def _keep(self, client: Client, response: Mapping[str, object], messages: Messages) -> None:
+        # By bytes, not by count: one response may hold images of megabytes.
         size = len(json.dumps([response, messages]))
         self._kept[str(response["id"])] = _Kept(client, response, messages, size)
         self._bytes += size
@@ -238,6 +241,7 @@ class ResponseWriter(AnswerWriter):
     @override
     def end(self) -> bytes:
         is_cut = self.reason == "length"
+        # An empty answer still has a message, whose text clients read.
         events = b"" if self._items else b"".join(self._in("message", "msg", _ASSISTANT))
         events += b"".join(self._close("incomplete" if is_cut else "completed"))
         self._status = "incomplete" if is_cut else "completed"

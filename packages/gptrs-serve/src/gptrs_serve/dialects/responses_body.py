@@ -425,12 +425,14 @@ def _instructed(
     first: Mapping[str, Any] = messages[0] if messages else {}
     if first.get("role") != "system" or not isinstance(first.get("content"), str):
         return [{"role": "system", "content": instructions}, *messages]
+    # Most templates take one system message, and only at the beginning.
     return [{**first, "content": f"{instructions}\n\n{first['content']}"}, *messages[1:]]
 
 
 def _add(turns: Turns, item: Struct) -> None:
     turns.begin()
     if isinstance(item, MessageItem):
+        # Templates know `system`; `developer` is OpenAI's newer word for it.
         role = "system" if item.role == "developer" else item.role
         turns.say(role, _parts(item.content))
     elif isinstance(item, ReasoningItem):

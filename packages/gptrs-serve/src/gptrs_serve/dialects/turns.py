@@ -66,6 +66,8 @@ class Turns:
 
     def messages(self) -> list[dict[str, Any]]:
         """Return the messages so far; a list of nothing but texts is one."""
+        # One string where there are only texts: templates of models without images concatenate
+        # `content`, and fail on lists.
         return [{**each, "content": _joined(each["content"])} for each in self._messages]
 
 

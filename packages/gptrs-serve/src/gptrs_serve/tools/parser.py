@@ -70,6 +70,7 @@ class AnswerDeltas:
     def message(self, text: str) -> dict[str, object]:
         """Return the message of a whole text; its content is null where it has calls alone."""
         answer = joined([*self.reader.push(text), *self.reader.finish()])
+        # OpenAI's clients expect null beside calls, and a text otherwise.
         content = answer.text or (None if answer.calls else "")
         message: dict[str, object] = {"role": "assistant", "content": content, "refusal": None}
         if answer.reasoning is not None and self._thoughts:

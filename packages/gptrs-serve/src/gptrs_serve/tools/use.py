@@ -95,6 +95,7 @@ class CallGrammar:
         start = self._start(self._thoughts is not None)
         if family.bare:
             marked = f"({self._text(mark)})?" if mark in self._special else ""
+            # A bare call begins with `{`, so text must not: the grammar could not tell them apart.
             text = self._free(r"(\s*[^{\s](.|\n)*)?")
             lines = [f"answer: {marked} call {more} | TEXT", f"TEXT: {text}"]
             return self._whole([*start, *lines, *self._rules("call", family.opening)])
@@ -105,6 +106,8 @@ class CallGrammar:
             lines = [f"answer: TEXT ({self._text(mark)} {calls})?"]
         else:
             begun = self._free(_ANY + _escaped(mark))
+            # Lazy: it ends at the first mark. A greedy one would swallow the first call into the
+            # text and keep to the form of the last.
             lines = [f"answer: TEXT | begun {calls}", "begun[lazy]: BEGUN", f"BEGUN: {begun}"]
         rules = [*self._rules("first", opening), *self._rules("call", family.opening)]
         return self._whole([*start, *lines, f"TEXT: {self._free(_ANY)}", *rules])
@@ -151,6 +154,8 @@ class CallGrammar:
 
     def _text(self, text: str) -> str:
         """Return Lark for a text, in which marks that are special tokens are tokens."""
+        # Longest first (see `_special`), as a mark may be the beginning of another. `(?!)` matches
+        # nothing; an empty pattern would split at every character.
         pattern = "|".join(re.escape(mark) for mark in self._special) or r"(?!)"
         parts = re.split(f"({pattern})", text)
         return " ".join(
