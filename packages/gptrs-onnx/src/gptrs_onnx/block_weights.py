@@ -60,6 +60,7 @@ class BlockWeight(Struct, frozen=True, dict=True):
         assert self.zeros is not None, "without them there is no such part"
         packed = stored_array(self.zeros, f"the zero points of `{self.name}`")
         points = unpacked_array(packed.reshape(self.shape[0], -1), self.bits)
+        # Rows of packed zero points are filled up to whole bytes.
         return points[:, : wanted.shape[1]].astype(np.int32)
 
 
@@ -85,6 +86,8 @@ def block_weights(model: ir.Model) -> dict[str, BlockWeight]:
             if made is not None and position == 1:
                 same = found.setdefault(made.name, made)
                 if same != made:
+                    # Two nodes that read the same codes in different ways: one described weight
+                    # cannot serve both.
                     other.add(made.name)
             else:
                 other.add(str(each.name))
@@ -112,6 +115,7 @@ def _block_weight(node: ir.Node) -> BlockWeight | None:
     if bits not in _BITS or block < 1 or columns % block:
         return None
     blocks = rows * (columns // block)
+    # Zero points may also be floats, which quantized tensors do not have.
     is_packed = zeros is None or zeros.dtype == ir.DataType.UINT8
     fits = codes.size * 8 == rows * columns * bits and scales.size == blocks
     if not (fits and is_packed) or codes.size <= SMALL or codes.dtype != ir.DataType.UINT8:

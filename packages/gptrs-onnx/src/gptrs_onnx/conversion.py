@@ -166,6 +166,8 @@ class Conversion:
 
     def run(self, graph: ir.Graph | ir.Function) -> list[Value]:
         """Convert all nodes of a graph whose inputs are bound; return its outputs."""
+        # A file may have a function that calls itself; Python's own limit would end in a stack
+        # overflow of the C code beneath.
         if self._depth == MAX_DEPTH:
             raise UnsupportedError(f"graphs and functions nest more than {MAX_DEPTH} deep")
         self._depth += 1
@@ -201,6 +203,8 @@ class Conversion:
         origins = self._origins.get(value, frozenset())
         if origins:
             raise NeedsKnownError(origins, why)
+        # Exporters of `Resize` compute sizes in floats; the integers behind the cast are still
+        # known.
         behind = self._sizes_behind(value)
         if behind is not None:
             return behind
@@ -244,6 +248,8 @@ class Conversion:
 
     def _convert(self, source: ir.Node) -> None:
         self._nodes += 1
+        # Functions that call others twice, thirty deep, are a billion nodes in a file of a
+        # kilobyte.
         if self._nodes > MAX_NODES:
             raise UnsupportedError(f"the graph has more than {MAX_NODES} nodes with its functions")
         node = self._node(source)
@@ -257,10 +263,13 @@ class Conversion:
             raise
         several = isinstance(results, (list, tuple))
         made = list(results) if several else [cast("Value | Items | None", results)]
+        # Outputs without a name are left out; some exporters list more than the operator defines.
         if len(made) < sum(bool(each.name) for each in source.outputs):
             node.malformed(f"has {len(source.outputs)} outputs, at most {len(made)} are defined")
         origins = self.origins_of([*inputs, *_outer_values(source)])
         for value, found in zip(source.outputs, made, strict=False):
+            # Sizes that follow from a shape do not depend on the values of inputs, whatever
+            # computed them.
             is_known = found is not None and not isinstance(found, (Tensor, Items))
             self.bind(value, found, frozenset() if is_known else origins)
 
@@ -286,6 +295,8 @@ class Conversion:
             return self._call(node, function, inputs, self._opsets)
         what = f"an input of {node}"
         values = [None if each is None else self._given(each, what) for each in inputs]
+        # Before converters: arithmetic on shapes stays numbers, with which `Reshape` and `Slice`
+        # need no tensors of sizes.
         known = known_ops.evaluated(node, values)
         if known is not None:
             return known

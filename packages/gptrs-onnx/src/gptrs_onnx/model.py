@@ -93,6 +93,8 @@ class OnnxModel(ConvertedGraph):
         Those that helped are kept for later calls.
         """
         sizes = self._sizes(given)
+        # Begins with what earlier calls have learnt: the usual call converts nothing and tries
+        # nothing.
         search = _Search(sizes, self._facts_for(sizes), dict(self._known_inputs))
         while True:
             step, arguments = self._step(given, search.known, search.facts)
@@ -129,6 +131,8 @@ class OnnxModel(ConvertedGraph):
         holding = next((facts for facts in self._learnt if facts.hold(sizes)), None)
         if holding is not None or all(sizes.values()):
             return holding or _NONE
+        # A size of 0 is a number in the program: no polynomial over symbols, which stand for 1 or
+        # more, describes it.
         return _NONE.pin({number: 0 for number, size in sizes.items() if not size})
 
     def _missed(self, sizes: Mapping[int, int] | None) -> str:
@@ -150,6 +154,8 @@ class OnnxModel(ConvertedGraph):
         if facts.static:
             facts = replace(facts, pinned=sizes)
         made = [*self._learnt, facts][-_MOST_FACTS:]
+        # The sort is stable: among facts alike, earlier ones stay first, and the same call takes
+        # the same program.
         self._learnt = sorted(made, key=lambda each: list(each.pinned.values()).count(None))
 
     def _step(
@@ -161,11 +167,15 @@ class OnnxModel(ConvertedGraph):
         """
         known = {name: array for name, array in given.items() if name in asked}
         for name, array in known.items():
+            # Values that are compiled in are part of the cache key; a large input would fill the
+            # cache with one program a call.
             if array.size > SMALL:
                 raise _refused(asked[name], name, array.size)
         free = [name for name in given if name not in known]
         values = tuple(
-            (name, each.dtype.str, each.shape, each.tobytes()) for name, each in known.items()
+            # Bytes, not values: NaN equals itself here, and 0.0 differs from -0.0, as in a program.
+            (name, each.dtype.str, each.shape, each.tobytes())
+            for name, each in known.items()
         )
         ranks = tuple((name, given[name].ndim) for name in free)
         step = self._kept(
@@ -199,6 +209,7 @@ class OnnxModel(ConvertedGraph):
                 dims.update(
                     {n: dim for n, dim in zip(own, each.shape, strict=True) if n is not None}
                 )
+            # Reversed, so that of two sizes with one symbol the first one counts.
             symbols = {lone_symbol(dim): n for n, dim in reversed(dims.items())}
             if set(symbols) == {None} or not symbols:
                 return _outputs(conversion, self._model)
@@ -263,6 +274,8 @@ class _Search:
     def refuse(self, refusal: SymbolsRefusedError) -> None:
         """Take the next facts after a refusal under symbols."""
         self.always = refusal.always
+        # New facts are asked for only where the conversion came further: otherwise the last guess
+        # did not help.
         if refusal.refused.nodes > self._reached:
             self._others = _alone(refusal.refused.candidates(self.facts, self.sizes or {}))
         self._next(refusal.refused.nodes)
@@ -292,6 +305,7 @@ class _Search:
         self._reached = max(self._reached, reached)
         self._tries += 1
         last = STATIC, dict[str, NeedsKnownError]()
+        # All sizes as numbers always convert, at the price of a program for each size.
         self.facts, asked = next(self._others, last) if self._tries < _MOST_TRIES else last
         self.known |= asked
 

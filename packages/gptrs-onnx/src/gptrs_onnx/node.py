@@ -57,6 +57,7 @@ def is_symbolic(known: Known) -> bool:
 
 def settled(known: Known) -> Known:
     """Return sizes as si64 numbers where no symbol is among them, anything else as it is."""
+    # Numbers are kept in si64, so that NumPy computes with them instead of Python objects.
     if known.dtype == object and not is_symbolic(known):
         return known.astype(np.int64)
     return known
@@ -64,6 +65,7 @@ def settled(known: Known) -> Known:
 
 def sizes(values: Sequence[int]) -> Known:
     """Return sizes as a known vector, of objects if some are symbolic."""
+    # Filled afterwards: `np.array` would try to see a sequence in a polynomial.
     made = np.empty(len(values), dtype=object)
     made[:] = list(values)
     return settled(made)
@@ -150,6 +152,7 @@ class Node(importers.Node):
         self, source: ir.Node, version: int, given: Mapping[str, ir.Attr], conversion: Scope
     ) -> None:
         self.source = source
+        # Both names stand for the standard's operators, and exporters mix them within one file.
         self.domain = "" if source.domain == "ai.onnx" else source.domain
         self.op_type = source.op_type
         self.name = f"{self.domain}.{self.op_type}" if self.domain else self.op_type
@@ -286,6 +289,8 @@ def body_of(
     if schema.has_function:
         body = found.function_body
     elif schema.has_context_dependent_function:
+        # Bodies such as that of SoftmaxCrossEntropyLoss depend on which inputs are there and on
+        # their types, so the library writes one for each node.
         body = onnx.FunctionProto.FromString(_written_for(schema, node, values))
     else:
         return None
@@ -294,6 +299,8 @@ def body_of(
     for name in tuple(body.attribute):
         default = found.attributes[name].default_value
         if default.type:
+            # The library leaves defaults of attributes to the caller, and a reference without a
+            # value drops the attribute from the inner node.
             body.attribute.remove(name)
             body.attribute_proto.append(default)
     return _parsed(body.SerializeToString())
@@ -328,6 +335,7 @@ def _type_of(value: Value | None) -> onnx.TypeProto:
     return made
 
 
+# A network has the same operator many times, with the same body.
 @lru_cache(maxsize=256)
 def _parsed(written: bytes) -> tuple[ir.Function, Mapping[str, int]]:
     proto = onnx.FunctionProto.FromString(written)

@@ -37,6 +37,8 @@ def read_model(path: str | os.PathLike[str]) -> tuple[ir.Model, WeightFile | Non
     """
     file = _required_file(path)
     own = _stamp(file)
+    # The stamp is taken before the bytes: a file that is replaced in between gets no identity,
+    # rather than that of the wrong bytes.
     model = parsed_model(file.read_bytes(), file.parent, str(file))
     return model, own if own is not None and own.unchanged() else None
 
@@ -133,6 +135,7 @@ def _lift_weights(graph: ir.Graph) -> None:
             type=ir.TensorType(tensor.dtype),
             const_value=tensor,
         )
+        # A tuple, as replacing an input changes the uses.
         for user, index in tuple(output.uses()):
             user.replace_input_with(index, weight)
         graph.remove(node, safe=True)
@@ -204,11 +207,15 @@ def _require_inside(what: str, tensor: ir.ExternalTensor, folder: Path | None) -
     place = Path(os.fspath(cast("str", tensor.location)))
     if folder is None:
         raise ModelError(f"{what} is in another file, which is not here")
+    # Resolved, as `..` and symbolic links would lead out of the folder: a downloaded model must not
+    # read other files of the user.
     target = (folder / place).resolve()
     if place.is_absolute() or not target.is_relative_to(folder.resolve()):
         raise ModelError(f"{what} is in `{shown(place)}`, outside the model's folder")
     if not target.is_file():
         raise ModelError(f"{what} is in `{shown(place)}`, which is no file")
+    # Checked here, since the number of bytes of a negative size is negative, and would pass the
+    # check of the end.
     if any(size < 0 for size in tensor.shape.numpy()):
         raise ModelError(f"{what} has a negative size")
     end = (tensor.offset or 0) + (tensor.length if tensor.length is not None else tensor.nbytes)
@@ -322,6 +329,7 @@ def _mapped(stored: Mapping[str, ir.TensorProtocol]) -> dict[str, MappedTensors]
 
 def _entry(name: str, tensor: ir.ExternalTensor) -> TensorEntry:
     type_ = _type_of(name, tensor)
+    # Two codes a byte, the last byte half used for an odd number.
     nbytes = (type_.size + 1) // 2 if type_.dtype.bits == 4 else type_.nbytes
     if tensor.length not in (None, nbytes):
         raise ModelError(

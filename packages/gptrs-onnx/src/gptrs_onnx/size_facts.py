@@ -111,6 +111,8 @@ def identifiers(names: Iterable[str]) -> list[str]:
     """Return names of letters and digits for the names of a graph, each once."""
     made: dict[str, None] = {}
     for name in names:
+        # Names of exporters have dots and spaces; those of symbols stand in the text form of
+        # programs.
         plain = re.sub(r"\W", "_", name, flags=re.ASCII)
         plain = plain if plain.isidentifier() else f"_{plain}"
         others = (f"{plain}_{number}" for number in itertools.count(2))
@@ -164,6 +166,7 @@ def _primitive(difference: int) -> int:
     if not isinstance(difference, SymbolicDim):
         return difference
     made = cast("int", difference)
+    # 2 a - 2 b is 0 where a - b is, and so is a b - a c where b - c is, as sizes are not 0.
     common = math.gcd(*(factor for _, factor in difference.terms))
     atoms = set(difference.terms[0][0]).intersection(*(each for each, _ in difference.terms))
     for divisor in (common, *map(dim_of, sorted(atoms))):

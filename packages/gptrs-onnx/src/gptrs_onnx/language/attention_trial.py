@@ -99,8 +99,10 @@ def attention_in(
             scale = _scale(queries, keys, values, found, result.dtype.itemsize)
             if scale is None:
                 return None
+        # In f64, so that the tolerance is that of the graph's own arithmetic.
         expected = _attended(queries, keys, values, scale, window)
         error = np.abs(expected - found).max() / np.abs(expected).max()
+        # `not <`, as NaN is not close either.
         if not error < _CLOSE[result.dtype.itemsize]:
             return None
     if scale is None or made is None:
@@ -157,6 +159,8 @@ def _scale(
 def _nearest_root(scale: float, close: float) -> float:
     """Return the scale that was meant: 1, or a root of the reciprocal of an integer."""
     for power in (2, 4):
+        # A scale that was fitted is off by rounding; the exact one keeps logits equal to those of
+        # other runtimes to the last digits.
         base = round(scale**-power)
         if base and abs(base ** (-1 / power) / scale - 1) < close:
             return float(base ** (-1 / power))

@@ -229,6 +229,8 @@ class CachedConversion(Conversion):
         dark = [each for each in source.inputs if each is not None and each in self._hidden]
         if dark:
             self._convert_hidden(source, dark)
+        # They count the tokens of the step: right for one text, wrong for several in one row.
+        # Hidden, they are recognized as positions or refused.
         elif source.op_type in _COUNTING and self._has_sizes_of_step(source):
             self._hide(source, Hidden())
         else:
@@ -341,7 +343,9 @@ class CachedConversion(Conversion):
         """Return integers that are affine in the number of new tokens; None for others."""
         points = np.array([(1, past, new) for past, new in _SIZES], np.float64)
         values = np.stack([each.reshape(-1) for each in arrays]).astype(np.float64)
+        # Three trials determine the function, the other two must confirm it.
         factors = np.rint(np.linalg.solve(points[:3], values[:3]))
+        # Sizes of the past differ from text to text, so no step of several can have them.
         if factors[1].any() or not np.array_equal(points @ factors, values):
             return None
         rows = self.step.tokens.shape[0]
@@ -356,6 +360,7 @@ class CachedConversion(Conversion):
                 return None
             if not np.array_equal(array.reshape(-1), np.arange(past, past + new)):
                 return None
+            # With one token every axis of size 1 could be that of positions.
             if new > 1:
                 axes.add(array.shape.index(new))
         if len(axes) != 1:
@@ -380,6 +385,8 @@ class CachedConversion(Conversion):
             if found is not None:
                 self._tests = 0
                 return LayerAttention(layer, query, layout, found)
+        # Each test runs five trials of the whole layer: without an end, a graph that is no
+        # attention would be searched to its last node.
         self._tests += 1
         if self._tests > _MOST_TESTS:
             raise UnrecognizedError(f"`{value.name}` is no causal attention of the usual kind")
@@ -434,6 +441,8 @@ class CachedConversion(Conversion):
         if array.size != length:  # it is no mask, but a size
             return None
         last = array[-1]
+        # Relative to the last key, which is always seen: masks are 0 and -inf, -10000 or the least
+        # f32, and some exporters add a bias.
         seen = array == last if array.dtype.kind == "b" else array > last - _HIDING
         count = int(seen.sum())
         if not seen[length - count :].all():

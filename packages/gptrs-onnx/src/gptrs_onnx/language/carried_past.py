@@ -102,6 +102,7 @@ class CarriedPast:
         for layer, pair in zip(self._decoder.layers, read, strict=True):
             for each, held in zip(self._pair(layer), pair, strict=True):
                 dtype = self._graph.inputs[each.past].dtype.numpy
+                # The last page is read whole; slots beyond the text hold what an earlier text left.
                 found[each.past] = held.numpy()[:, :, :past].astype(dtype, copy=False)
         return found
 

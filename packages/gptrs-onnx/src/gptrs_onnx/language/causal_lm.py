@@ -118,6 +118,7 @@ class OnnxCausalLM(CausalLMModule):
         def cache_of(index: int, window: int | None) -> LayerCache:
             return _WindowedCache(caches[index], step, window)
 
+        # Kept by the symbol of the step: a later conversion for the same sizes needs no trials.
         findings = self._findings.setdefault(rows, Findings())
         conversion = CachedConversion(self._decoder, self._weight, step, cache_of, findings)
         try:

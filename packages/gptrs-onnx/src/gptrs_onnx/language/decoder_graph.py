@@ -135,6 +135,7 @@ def _spec(
         part: [_head_size(inputs[each.past], axis, settings, where) for axis in (1, 3)]
         for part, each in own.items()
     }
+    # Pages of the runtime hold keys and values of one width.
     if sizes["key"] != sizes["value"]:
         raise UnsupportedError(
             f"layer {layer} of {where} has keys of {sizes['key']} and values of {sizes['value']}"
@@ -201,6 +202,7 @@ def _integer(settings: Mapping[str, object], *names: str) -> int | None:
     for table in tables:
         for name in names:
             value = table.get(name)
+            # `true` is an int in Python, and 0 stands for "none" in some settings.
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
                 return value
     return None

@@ -72,6 +72,7 @@ class Trial(Conversion):
 
     def array(self, value: ir.Value) -> np.ndarray:
         """Return a value as an array."""
+        # The reference computes op by op: nothing is compiled for a trial that runs once.
         with use_backend("ref"):
             found = self._asked(value)
             return found.numpy() if isinstance(found, Tensor) else settled(found)

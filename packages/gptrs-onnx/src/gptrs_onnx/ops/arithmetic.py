@@ -85,6 +85,7 @@ def power(base: Tensor, exponent: Tensor) -> Tensor:
     if base.dtype == exponent.dtype:
         return F.pow(base, exponent)
     if base.dtype.is_integer:
+        # f32 holds integers to 2^24 only: 3 ** 20 would already be rounded.
         wide = exponent.dtype if exponent.dtype.bits > 32 else dtypes.f64
         return F.cast(F.pow(F.cast(base, wide), F.cast(exponent, wide)), base.dtype)
     return F.pow(base, F.cast(exponent, base.dtype))
@@ -98,6 +99,7 @@ def _integer_power(base: Tensor, exponent: Tensor) -> Tensor:
     result, square = F.broadcast_to(scalar(1, base.dtype), F.add(base, exponent).shape), base
     zero, one = scalar(0, base.dtype), scalar(1, base.dtype)
     left = exponent
+    # Six bits: exponents to 63. Any larger one overflows 64 bits for bases other than 0, 1 and -1.
     for _ in range(6):
         odd = F.equal(F.bitwise_and(left, one), one)
         result = F.where(odd, result * square, result)
@@ -138,6 +140,7 @@ def clip(node: Node, x: Tensor, low: Tensor | None = None, high: Tensor | None =
     if node.version < 11:
         low = scalar(node.number("min"), x.dtype) if "min" in node else None
         high = scalar(node.number("max"), x.dtype) if "max" in node else None
+    # Lower bound first: the standard gives the upper one precedence where the two cross.
     x = x if low is None else F.maximum(x, low)
     return x if high is None else F.minimum(x, high)
 

@@ -86,6 +86,7 @@ def _weight(
     if isinstance(middle, Tensor):
         middle = F.expand_dims(middle, -1)
     weight = F.reshape((whole - middle) * F.expand_dims(scales, -1), [outputs, blocks * block])
+    # The last block may reach beyond K; files fill it up with codes that mean nothing.
     return F.slice_axis(weight, 1, 0, inputs)
 
 
@@ -125,6 +126,7 @@ def gather_block_quantized(
     axis, along = gather_axis % data.rank, quantize_axis % data.rank
     rows = counted_from_start(indices, data.shape[axis])
     inside = F.logical_and(rows >= 0, rows < data.shape[axis])
+    # Some row is read for those that the table lacks; its result is replaced below.
     rows = F.where(inside, rows, F.zeros([], rows.dtype))
     codes, factors = F.take(data, rows, axis), _taken(scales, data, rows, axis)
     points = None if zeros is None else F.take(zeros, rows, axis)

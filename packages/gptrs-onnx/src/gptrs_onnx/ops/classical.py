@@ -79,6 +79,7 @@ def normalizer(node: Node, x: Tensor, *, norm: str = "MAX") -> Tensor:
     """Return rows divided by their greatest element, sum of magnitudes, or length; zeros stay."""
     wide = F.cast(x, dtypes.f32)
     if norm == "MAX":
+        # The signed maximum, not that of magnitudes, as in ONNX Runtime.
         size = F.max(wide, -1, keepdims=True)
     elif norm == "L1":
         size = F.sum(F.abs(wide), -1, keepdims=True)
@@ -156,10 +157,12 @@ def label_encoder(node: Node, x: Tensor) -> Tensor:
     table = constant(keys.astype(x.dtype.numpy))
     wide = F.expand_dims(x, -1)
     same = F.equal(wide, table)
+    # NaN equals nothing, but is a key here.
     if np.isnan(keys.astype(np.float64)).any():
         same = F.logical_or(same, F.logical_and(F.is_nan(wide), constant(np.isnan(keys))))
     # The last one of equal keys counts: the greatest index.
     index = F.max(F.where(same, F.arange(len(keys)) + 1, scalar(0, dtypes.si64)), -1)
+    # The default is row 0, so a missing key needs no selection of its own.
     every = np.concatenate([np.asarray(default, values.dtype).reshape(1), values])
     return F.take(constant(every), index, 0)
 

@@ -56,6 +56,8 @@ def loop(
     if not isinstance(going, Tensor) and not bool(going.reshape(-1)[0]):
         most = 0
     scanned = len(body.outputs) - 1 - len(states)
+    # Copies of the body may have sizes of their own, which states of a loop may not; beyond a few,
+    # compiling them costs more than it gains.
     if most is not None and most <= UNROLLED and (scanned or not isinstance(going, Tensor)):
         return _unrolled(node, body, most, going, states, scanned)
     if scanned:

@@ -83,6 +83,7 @@ def _transposed_pads(
         wanted = [size * stride for size, stride in zip(sizes, strides, strict=True)]
     else:
         return extra, [(given[i], given[i + count]) for i in range(count)]
+    # May be negative: `output_shape` larger than the windows reach adds zeros at the ends.
     totals = [have - want for have, want in zip(full, wanted, strict=True)]
     order = "SAME_LOWER" if automatic == "NOTSET" else automatic
     return extra, [split_padding(total, order) for total in totals]
@@ -190,6 +191,8 @@ def _transformed(x: Tensor, length: int, inverse: bool, onesided: bool) -> Tenso
     elif size > length:
         x = F.slice_axis(x, x.rank - 2, 0, length)
     bins = length // 2 + 1 if onesided else length
+    # In f64: the product of the indices grows to n^2, of which f32 would lose the fraction of a
+    # turn.
     angles = 2 * np.pi * np.outer(np.arange(length), np.arange(bins)) / length
     cosine, sine = np.cos(angles), np.sin(angles) * (1 if inverse else -1)
     if inverse:
@@ -211,6 +214,8 @@ def _real_inverse(x: Tensor, length: int) -> Tensor:
         x = F.pad(x, [*[(0, 0)] * (x.rank - 2), (0, bins - size), (0, 0)])
     elif size > bins:
         x = F.slice_axis(x, x.rank - 2, 0, bins)
+    # The other half of the spectrum of a real signal mirrors this one; only the first bin, and for
+    # even lengths the last, have no mirror image.
     counted = np.full((bins, 1), 2.0)
     counted[0] = 1.0
     if length % 2 == 0:

@@ -35,6 +35,7 @@ def fast_gelu(x: Tensor, bias: Tensor | None = None) -> Tensor:
 @converts("com.microsoft.QuickGelu")
 def quick_gelu(x: Tensor, *, alpha: float = 1.702) -> Tensor:
     """Return `x * sigmoid(alpha * x)`."""
+    # ONNX Runtime's fusion writes SiLU as QuickGelu with alpha 1.
     return F.silu(x) if alpha == 1.0 else x * F.sigmoid(x * alpha)
 
 

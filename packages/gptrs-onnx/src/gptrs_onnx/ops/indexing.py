@@ -102,6 +102,8 @@ def _flat_indices(indices: Tensor, shape: tuple[int, ...]) -> Tensor:
 def _checked(place: Tensor, size: int) -> Tensor:
     """Return indices unchanged; one outside the axis becomes one outside every table."""
     inside = F.logical_and(place >= 0, place < as_tensor(sizes([size]).reshape(())))
+    # An index outside its own axis could be inside the flat table, and would read another row
+    # silently.
     return F.where(inside, place, -(2**40))
 
 
@@ -186,6 +188,7 @@ def unique(
         values, first, inverse, counts = found
     else:
         values, first, inverse, counts = np.unique(x, True, True, True, axis=axis)
+        # NumPy sorts the values; ONNX wants them in the order in which they first occur.
         order = np.argsort(first, kind="stable")
         values = np.take(values, order, 0 if axis is None else axis)
         first, counts = first[order], counts[order]
@@ -228,6 +231,7 @@ def _counted(bound: int, size: int) -> int:
 
 def _reached(end: int, size: int) -> int:
     """Return an end that is in the axis, or at its own."""
+    # Exporters write the largest integer of 32 or 64 bits for "to the end".
     beyond = is_number(end) and end >= 2**31 - 1
     return size if beyond else min(end, size)
 
@@ -238,6 +242,8 @@ def _sliced(x: Tensor, cut: Mapping[int, tuple[int, int, int]]) -> Tensor:
     for axis, (begin, end, step) in cut.items():
         first = begin if is_number(begin, 0) else max(min(begin, x.shape[axis]), 0)
         length = end - first
+        # No division for the usual step: a symbolic quotient is an atom that fewer facts can be
+        # learnt about.
         count = length if step == 1 else (length + step - 1) // step
         sizes[axis], strides[axis] = max(count, 0), step
         starts[axis] = first if count > 0 else 0

@@ -27,6 +27,7 @@ def batch_normalization(
     if not training_mode:
         return (_by_statistics(x, scale, bias, mean, variance, epsilon),)
     axes = [axis for axis in range(x.rank) if axis != 1]
+    # Sums of squares of f16 overflow at 65,504.
     wide = F.cast(x, dtypes.f32) if x.dtype.bits < 32 else x
     found = F.variance_and_mean(wide, axes)
     own_variance, own_mean = (F.cast(each, mean.dtype) for each in found)
@@ -76,6 +77,8 @@ def mean_variance_normalization(x: Tensor, *, axes: Sequence[int] = (0, 2, 3)) -
     axes = [axis % x.rank for axis in axes]
     variance, mean = F.variance_and_mean(x, axes, keepdims=True)
     apart = x - mean
+    # Centred twice: a mean far from 0 is rounded, and dividing by a small deviation would magnify
+    # what it leaves.
     return (apart - F.mean(apart, axes, keepdims=True)) / (F.sqrt(variance) + 1e-9)
 
 
@@ -92,6 +95,8 @@ def layer_normalization(
 ) -> tuple[Tensor, ...]:
     """Return the elements from an axis on with mean 0 and variance 1, shifted and scaled."""
     axes = list(range(axis % x.rank, x.rank))
+    # One call that backends have a kernel for; mean and deviation are outputs in training graphs
+    # only.
     if not (node.wants(1) or node.wants(2)) and scale.shape == x.shape[axes[0] :]:
         return (F.layer_norm(x, scale, bias, epsilon, axes),)
     wide = F.cast(x, stash_type)
@@ -215,6 +220,8 @@ def reduced(
     if not named and noop_with_empty_axes:
         if function in (F.sum, F.prod, F.max, F.min, _mean):
             return x
+        # Without axes nothing is summed, but the rest (a square, a magnitude, a logarithm) still
+        # applies to each element.
         return function(F.expand_dims(x, 0), [0], False)
     if x.dtype.is_bool:
         function = F.any if function is F.max else F.all
@@ -234,6 +241,7 @@ def argmax_or_argmin(
     axis %= x.rank
     if not select_last_index:
         return function(x, axis, keepdims)
+    # The first of the reversed order is the last one, NaN included.
     return (x.shape[axis] - 1) - function(F.flip(x, axis), axis, keepdims)
 
 

@@ -84,6 +84,7 @@ def max_pool(node: Node, x: Tensor) -> tuple[Tensor, ...]:
     if node.flag("storage_order"):  # columns first
         numbered = np.arange(count).reshape(spatial[::-1]).T.reshape(-1)
         places = F.take(constant(numbered), places, 0)
+    # ONNX counts indices through the whole tensor, torch within a plane.
     offsets = F.reshape(F.arange(planes) * count, [*x.shape[:2], *[1] * len(spatial)])
     return best, places + offsets
 
@@ -98,6 +99,7 @@ def average_pool(node: Node, x: Tensor, *, count_include_pad: bool = False) -> T
 def lp_pool(node: Node, x: Tensor, *, p: int = 2) -> Tensor:
     """Return the p-norm of what is under each window."""
     powers = _power(F.abs(x), p)
+    # A mean with the divisor 1 is the sum over a window.
     return _root(F.average_pool(powers, **_windows(node, x), divisor_override=1), p)
 
 

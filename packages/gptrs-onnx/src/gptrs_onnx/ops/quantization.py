@@ -33,9 +33,12 @@ def _limits(dtype: DType) -> tuple[int, int]:
 def quantized(ratio: Tensor, zero: Tensor | None, dtype: DType) -> Tensor:
     """Return quotients rounded to even, moved by the zero point, within what `dtype` holds."""
     least, most = _limits(dtype)
+    # Rounded before the zero point is added: at ties, 0.5 + 1 and 0.5 + 2 would round to different
+    # evens.
     moved = F.round(ratio)
     if zero is not None:
         moved = moved + F.cast(zero, moved.dtype)
+    # Clamped in floats: a float beyond the range of integers has no defined conversion.
     return F.cast(F.clamp(moved, float(least), float(most)), dtype)
 
 
@@ -55,6 +58,7 @@ def quantize_linear(
     dtype = dtypes.ui8 if zero is None else zero.dtype
     if output_dtype:
         dtype = dtype_of(output_dtype, str(node))
+    # bf16 and f16 have fewer digits than codes of 8 bits need beside a scale.
     wide = F.cast(x, dtypes.f32) if x.dtype.bits < 32 or x.dtype.is_integer else x
     ratio = wide / F.cast(_spread(scale, x, axis, block), wide.dtype)
     if dtype.is_float:
@@ -90,8 +94,10 @@ def dequantize_linear(
 def dynamic_quantize_linear(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return ui8 codes, and the scale and zero point that the range of x gives."""
     zero = scalar(0, x.dtype)
+    # 0 is always in the range, so that padding and ReLU's zeros are exact.
     low, high = F.minimum(F.min(x), zero), F.maximum(F.max(x), zero)
     scale = (high - low) / 255.0
+    # A tensor of zeros has no range; 0 / 0 would make its codes NaN.
     scale = F.where(F.equal(scale, zero), scalar(1, x.dtype), scale)
     point = F.cast(F.round(F.clamp((-low) / scale, 0.0, 255.0)), dtypes.ui8)
     return quantized(x / scale, point, dtypes.ui8), scale, point
@@ -109,11 +115,14 @@ def quantized_matmul(
     y_zero: Tensor,
 ) -> Tensor:
     """Return the product of quantized matrices, quantized again."""
+    # One scale a row of `a`, one a column of `b`: rows need an axis to broadcast along.
     if a_scale.rank == 1 and a_scale.size > 1:
         a_scale, a_zero = F.expand_dims(a_scale, -1), F.expand_dims(a_zero, -1)
     left = F.cast(a, dtypes.si32) - F.cast(a_zero, dtypes.si32)
     right = F.cast(b, dtypes.si32) - F.cast(b_zero, dtypes.si32)
     sums = F.cast(product(left, right), dtypes.f32)
+    # One factor, multiplied once: scaling the sums three times would round three times, and differ
+    # from ONNX Runtime at ties.
     factor = F.cast(a_scale, dtypes.f32) * F.cast(b_scale, dtypes.f32) / F.cast(y_scale, dtypes.f32)
     return quantized(sums * factor, y_zero, y_zero.dtype)
 

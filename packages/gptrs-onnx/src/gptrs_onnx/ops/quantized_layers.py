@@ -150,6 +150,7 @@ def quantized_mul(
     zero: Tensor | None = None,
 ) -> Tensor:
     """Return the product of quantized tensors, quantized again."""
+    # The product of codes is exact in si32, where that of two dequantized floats is rounded.
     sums = F.cast(_apart(a, a_zero) * _apart(b, b_zero), dtypes.f32)
     factor = F.reshape(a_scale, []) * F.reshape(b_scale, []) / F.reshape(scale, [])
     return quantized(sums * factor, None if zero is None else F.reshape(zero, []), a.dtype)

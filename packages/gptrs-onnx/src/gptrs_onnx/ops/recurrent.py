@@ -49,6 +49,8 @@ def _activations(node: Node, defaults: Sequence[str], directions: int) -> list[l
         if name.lower() not in _ACTIVATIONS:
             node.refuse(f"has the activation {name.lower()[:40]!a}")
         function, own = _ACTIVATIONS[name.lower()]
+        # One list of alphas for all activations: those without settings take none, so the order
+        # matters.
         given = [next(each, default) for each, default in zip(settings, own, strict=False)]
         made.append(_with(function, given))
     count = len(defaults)
@@ -101,6 +103,8 @@ def _layer(
         step = _step(cell(functions[i], i), recurrence, i, second)
         nothing = F.zeros([x.shape[1], node.integer("hidden_size")], x.dtype)
         states = [nothing if each is None else _part(each, i) for each in starts]
+        # The inputs of all steps are multiplied at once: one large product instead of T small ones
+        # within the loop.
         rows = _projected(weight, i, x, first)
         made, last = F.rnn(step, rows, states, reverse, lengths)
         outputs.append(made)

@@ -61,6 +61,7 @@ def resize(
 ) -> Tensor:
     """Return x with axes of other sizes: nearest, linear or cubic, with ONNX's coordinate modes."""
     if node.version < 11:
+        # Before opset 11 there was no region, and the scales came second.
         roi, scales, sizes = None, roi, None
     axes = [axis % x.rank for axis in node.integers("axes", list(range(x.rank)))]
     factors, wanted = _targets(node, [x.shape[axis] for axis in axes], scales, sizes)
@@ -109,6 +110,7 @@ def _targets(
         return [_factor(*pair) for pair in pairs], wanted
     known = [int(new) / int(size) for new, size in pairs]
     one = min(known) if policy == "not_larger" else max(known)
+    # Halves round up here, as the standard says for this policy, not to even.
     return [one] * len(known), [int(np.floor(int(size) * one + 0.5)) for size in old]
 
 
@@ -123,6 +125,8 @@ def _scaled(size: int, scale: float) -> int:
     if scale == 1:
         return size
     part = Fraction(scale)
+    # The nearest float of 1/3 is another fraction with a huge denominator: as a formula it would
+    # round down where the float product rounds up.
     if is_number(size) or part.denominator > _EXACT or part.numerator > _EXACT:
         return int(np.floor(int(size) * scale))
     return size * part.numerator // part.denominator
@@ -182,6 +186,7 @@ def taps_of(position: Tensor, mode: str) -> list[tuple[Tensor, Tensor | None]]:
         return [(first, 1.0 - rest), (first + 1.0, rest)]
     a = _CUBIC
     weights: list[Tensor] = []
+    # Keys' kernel: two pieces, for taps nearer than one element and for those farther away.
     for offset in (-1, 0, 1, 2):
         far = F.abs(rest - float(offset))
         if offset in (0, 1):
@@ -195,6 +200,7 @@ def _inside(position: Tensor, size: int, padding: str, corners: bool) -> Tensor:
     """Return positions moved into the image: to its border, or mirrored at it."""
     if padding == "border":
         return F.clamp(position, 0.0, float(size - 1))
+    # Mirrored at the centre of the border elements, or at their outer edges.
     low, high = (0.0, float(size - 1)) if corners else (-0.5, size - 0.5)
     span = high - low
     if span <= 0:
@@ -217,6 +223,8 @@ def read_places(x: Tensor, taps: list[Tensor], padding: str, corners: bool) -> T
         if padding == "zeros":
             within = F.logical_and(tap >= 0.0, tap <= float(size - 1))
             inside = within if inside is None else F.logical_and(inside, within)
+            # Clamped before the gather, which has no bounds of its own; the zero is selected
+            # afterwards.
             tap = F.clamp(tap, 0.0, float(size - 1))
         else:
             tap = _inside(tap, size, padding, corners)

@@ -26,6 +26,8 @@ def _kernel(node: Node, x: Tensor, vectors: Known) -> Tensor:
     gamma, shift, degree = [*node.numbers("kernel_params", []), 0.0, 0.0, 0.0][:3]
     kind = node.text("kernel_type", "LINEAR")
     if kind == "RBF":
+        # Differences, not |x|^2 + |v|^2 - 2 x v: that cancels for near vectors, and votes change at
+        # its rounding.
         apart = F.expand_dims(x, 1) - constant(vectors)
         return F.exp(-gamma * F.sum(apart * apart, 2))
     dots = F.linear(x, constant(vectors))
@@ -178,6 +180,7 @@ def _converged(matrix: Tensor, classes: int) -> Tensor:
             row = F.squeeze(F.slice_axis(matrix, 1, t, 1), 1)
             own, at = F.slice_axis(row, 1, t, 1), F.slice_axis(found, 1, t, 1)
             change = (whole - at) / own
+            # The sequential updates of libsvm, in its order: its results depend on when it stops.
             less = 1.0 + change
             whole = (whole + change * (change * own + 2.0 * at)) / less / less
             found = (found + change * row) / less

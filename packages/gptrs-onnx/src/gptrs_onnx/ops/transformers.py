@@ -61,6 +61,8 @@ def _mask(node: Node, mask: Tensor, parts: _Heads) -> Tensor:
         node.refuse(f"has a mask `{mask.type}`; masks of rank 1 to 3 are done")
     dtype = parts.query.dtype
     hidden = scalar(node.number("mask_filter_value", -10000.0), dtype)
+    # Finite, as in ONNX Runtime: a row in which every key is hidden gets the mean of all values,
+    # not NaN.
     return F.where(seen, scalar(0, dtype), hidden)
 
 
@@ -202,6 +204,7 @@ def _parts(
         packed = [F.reshape(each, [batch, length, heads * width]) for each in F.split(key, 2, 3)]
         split = [query, *packed]
     elif key is not None and value is not None and key.rank == value.rank == 4:
+        # Keys and values that are split already have their biases.
         own = query if bias is None else query + F.slice_axis(bias, 0, 0, query.shape[2])
         return _Heads(_split_heads(own, heads), key, value)
     elif key is None or value is None:
@@ -303,6 +306,7 @@ def group_query_attention(
     parts = grouped_heads(node, query, key, value, num_heads, kv_num_heads)
     steps, (longest,) = parts.query.shape[2], total
     ends = F.cast(F.reshape(last, [-1]), dtypes.si64) + 1
+    # A prompt may be padded: its rows end at different positions, but all begin at 0.
     before = F.zeros(ends.shape, dtypes.si64) if steps == longest else ends - _size(steps)
     places = F.expand_dims(before, 1) + F.arange(steps)  # [B, S], in the cache
     if node.flag("do_rotary"):
@@ -326,6 +330,7 @@ def _over_cache(
     scale = node.number("scale", 0.0) or 1 / math.sqrt(query.shape[3])
     softcap = node.number("softcap", 0.0) or None
     smooth = node.integer("smooth_softmax", -1) == 1
+    # A mask of i1, for which backends have kernels, rather than numbers to add.
     if sinks is None and bias is None and not smooth:
         return F.attention(query, keys, values, seen, scale, softcap=softcap)
     added = _added(seen, bias, query.dtype)
@@ -409,6 +414,8 @@ def _written(past: Tensor | None, new: Tensor, before: Tensor, places: Tensor, r
             else F.concat([past, F.zeros([batch, heads, extra, width], past.dtype)], 2)
         )
         inside = F.reshape(F.arange(room), [1, 1, -1, 1]) < F.reshape(before, [-1, 1, 1, 1])
+        # Buffers of GPUs hold anything beyond the past; what is read there must be 0, as NaN * 0 is
+        # NaN.
         base = F.where(inside, base, F.zeros([], base.dtype))
     index = F.broadcast_to(F.reshape(places, [batch, 1, steps, 1]), new.shape)
     return F.scatter(base, index, new, 2)

@@ -43,6 +43,7 @@ class _Forest(Struct, frozen=True):
     def depth(self) -> int:
         """The longest way from a root to a leaf; more than the number of nodes in a circle."""
         seen, depth = np.unique(self.roots), 0
+        # All nodes of a level at once, until a level is its own children: leaves are.
         while depth <= len(self.feature):
             below = np.unique(np.concatenate([each[seen] for each in self.children]))
             if np.array_equal(below, seen):
@@ -62,6 +63,7 @@ def _leaves(node: Node, forest: _Forest, x: Tensor) -> Tensor:
     tables = [constant(each) for each in (forest.feature, *forest.children)]
     split = F.cast(constant(forest.split), x.dtype)
 
+    # Rows at a leaf go on to the leaf itself, so all rows take the same number of steps.
     def step(count: Tensor, here: Tensor) -> tuple[Tensor, Tensor]:
         feature, other, chosen = (F.take(each, here, 0) for each in tables)
         values = F.gather(x, feature, 1)
@@ -165,6 +167,7 @@ def _aggregated(node: Node, leaves: Tensor, table: Known, has: Known, how: str) 
         missing = np.inf if how == "MIN" else -np.inf
         filled = F.take(constant(np.where(has, table, missing).astype(table.dtype)), leaves, 0)
         found = (F.min if how == "MIN" else F.max)(filled, 1)
+        # A target without any leaf has score 0, not the neutral element of the minimum.
         return F.where(F.is_inf(found), F.zeros([], found.dtype), found)
     if how not in _AGGREGATES:
         node.malformed(f"has the aggregate function {how[:40]!a}")
