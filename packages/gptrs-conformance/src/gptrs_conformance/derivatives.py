@@ -42,6 +42,7 @@ from gptrs_conformance.op_case import OpCase, legal_dtypes
 from gptrs_conformance.op_case import cases as cases_of
 from gptrs_conformance.op_runner import Outcome
 
+# The cube root of the precision of f64, about: rounding adds 1e-11, the third derivative 1e-10.
 _STEP = 1e-5
 _LARGEST = 4096
 """Most elements of a case: more values would be too close to each other."""
@@ -118,8 +119,11 @@ def _judged(case: OpCase) -> Outcome:
         gradient = cast("Sequence[Tensor]", jit(grad(loss, range(len(points))))(*at))
         pairs = zip(gradient, moved, strict=True)
         found["reverse"] = sum(float(np.sum(each.numpy() * v)) for each, v in pairs)
+    # The second part is the rounding of the two values, divided by the step: it grows with them,
+    # not with their difference.
     slack = 1e-6 * (1 + abs(wanted)) + 1e-9 * max(map(abs, sides))
     for mode, slope in found.items():
+        # `not <=`, as NaN must fail.
         if not abs(slope - wanted) <= slack:
             return Outcome("fail", f"{mode} derivative {slope!r}, by differences {wanted!r}")
     return Outcome("pass")
@@ -136,6 +140,8 @@ def _loss(
     results = apply_many(case.op, *operands, regions=case.regions, functions=case.functions)
     for result in results:
         if result.dtype.is_float:
+            # Unequal weights: with a plain sum, derivatives that land on wrong elements would
+            # cancel.
             weights = np.linspace(0.5, 1.5, result.size).reshape(result.shape)
             parts = result * made_tensor(weights)
             # Padding, and the identities of max and min, are constants.

@@ -72,6 +72,7 @@ def identity(kind: str, dtype: DType) -> float:
         return integer_range(dtype)[1] if dtype.kind == "unsigned" else -1
     if dtype.is_integer:
         return integer_range(dtype)[kind == "min"]
+    # The least element of max: e4m3 has no infinity.
     greatest = GREATEST["f8e4m3"] if dtype is dtypes.f8e4m3 else math.inf
     return -greatest if kind == "max" else greatest
 
@@ -92,6 +93,7 @@ def combined(kind: str, values: Iterable[complex], accum: DType) -> complex:
     listed = list(values)
     if kind in ("max", "min"):
         reals = [value for value in listed if not isinstance(value, complex)]
+        # Python's max depends on the order when NaN is among the values; PTIR's does not.
         if any(math.isnan(value) for value in reals):
             return math.nan
         choose = max if kind == "max" else min

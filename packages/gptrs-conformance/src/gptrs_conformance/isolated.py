@@ -57,6 +57,8 @@ def run_isolated(
         with opened() as backend:
             return run_plan(backend, plan, progress)
     steps = plan.steps()
+    # Every n-th step: neighbours are the same op on other types, and some ops take much longer than
+    # others.
     shares = [share for at in range(jobs) if (share := steps[at::jobs])]
     workers = [_Worker(opened, share, seconds) for share in shares]
     run = _Run(new_report(plan), workers, len(steps), progress or _ignore, keep or _ignore)
@@ -145,11 +147,14 @@ class _Worker:
             target=_work, args=(sender, self._opened, self._steps[self.position :])
         )
         self._process.start()
+        # The parent's copy, which would keep the pipe open: the end of a dead child would never be
+        # read.
         sender.close()
 
     def stop(self) -> None:
         """End the child."""
         if self._process is not None:
+            # SIGKILL: a child that hangs in native code handles no other signal.
             self._process.kill()
             self._process.join()
             self.receiver.close()
@@ -164,6 +169,8 @@ class _Worker:
             except EOFError:
                 self._process.join()
                 return self._go_on(_ending(self._process))
+        # A grandchild may hold the pipe open after the child died. Messages that are still in it
+        # come first.
         if not self._process.is_alive() and not self.receiver.poll():
             return self._go_on(_ending(self._process))
         if time.monotonic() - self._heard > self._seconds:
@@ -221,6 +228,7 @@ def _work(sender: Connection, opened: Opened, steps: Sequence[CaseGroup]) -> Non
     except GptrsError as error:
         sender.send(("raised", error))
     except KeyboardInterrupt:  # the parent gets it, too
+        # Without exit handlers, which belong to the parent's copies of libraries.
         os._exit(1)
 
 

@@ -182,6 +182,7 @@ def run_check(backend: Backend, check: Check) -> Outcome:
 def _cases_in(op: str, type_name: str, level: Level) -> Iterator[NamedCase]:
     (dtype,) = [dtype for dtype in legal_dtypes(OPS[op]) if dtype.name == type_name]
     for case in cases_of(OPS[op], dtype, level):
+        # A generator: the arrays of a case live only while it runs.
         yield CaseName(op, type_name, case.label), partial(run_case, case=case)
 
 
@@ -227,6 +228,7 @@ def _run_need(backend: Backend, need: Need) -> Outcome:
 
 def _drawn(steps: Sequence[CaseGroup], count: int, seed: int) -> list[CaseGroup]:
     """Return at most `count` cases of `steps`: as many of each step, and of some one more."""
+    # Python's generator, whose numbers are the same on every platform and version.
     generator = random.Random(seed)
     each, more = divmod(count, len(steps)) if steps else (0, 0)
     lucky = set(generator.sample(range(len(steps)), more))

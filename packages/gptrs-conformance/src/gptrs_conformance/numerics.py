@@ -40,6 +40,7 @@ def wrapped(value: int, dtype: DType) -> int:
 
 def overflow(dtype: DType) -> float:
     """Return what a value too large for the type becomes."""
+    # The OCP type e4m3 has no infinity: it spends the codes on one more exponent.
     return math.nan if dtype is dtypes.f8e4m3 else math.inf
 
 
@@ -47,6 +48,7 @@ def decode(array: np.ndarray) -> np.ndarray:
     """Decode an array of `i1`, integers up to 53 bits or floats as f64, from its bits."""
     dtype = dtypes.from_numpy(array.dtype)
     if dtype.bits == 4:
+        # The upper half of the byte is unspecified, so a backend may leave anything there.
         low = array.view(np.uint8) & 15
         return np.where((low > 7) & (dtype.kind == "signed"), low - 16.0, low)
     if not dtype.is_float or dtype.bits >= 32:
@@ -91,9 +93,12 @@ def rounded(x: np.ndarray, dtype: DType) -> np.ndarray:
         return x
     x = np.asarray(x, np.float64)
     with np.errstate(all="ignore"):
+        # The maximum makes the unit of subnormal numbers that of the smallest normal ones.
         exponent = np.maximum(np.frexp(x)[1] - 1, LEAST_EXPONENT[dtype.name])
         unit = exponent - (PRECISION[dtype.name] - 1)
         value = np.ldexp(np.rint(np.ldexp(x, -unit)), unit)
+        # After rounding: a number between the greatest one and the middle to the next is rounded
+        # down, not to infinity.
         too_large = np.abs(value) > GREATEST[dtype.name]
         return np.where(too_large, np.copysign(overflow(dtype), x), value)
 
@@ -103,6 +108,7 @@ def rounded_exactly(value: Fraction, dtype: DType) -> float:
     magnitude = abs(value)
     if magnitude == 0:
         return 0.0
+    # Right, or one too large: bit lengths do not see the fractions of both.
     exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
     if Fraction(2) ** exponent > magnitude:
         exponent -= 1
@@ -185,8 +191,11 @@ class Tolerance(Struct, frozen=True, eq=False):
     def _float_mismatch(self, found: np.ndarray, expected: np.ndarray, dtype: DType) -> str | None:
         name = dtype.name
         wide = decode(found)
+        # The expected value is rounded to the type of the result first: what overflows there must
+        # overflow in the result, too.
         wanted = np.asarray(rounded(np.asarray(expected, np.float64), dtype))
         same = (wide == wanted) & (np.signbit(wide) == np.signbit(wanted))
+        # Payloads and signs of NaN differ between processors, and PTIR leaves them open.
         same |= np.isnan(wide) & np.isnan(wanted)
         if not self.exact:
             same |= self._within(wide, wanted, name)
@@ -200,6 +209,7 @@ class Tolerance(Struct, frozen=True, eq=False):
             allowed = np.maximum(self.ulps * unit, self.rtol * np.abs(wanted))
             allowed = np.maximum(allowed, self.atol)
             near = np.abs(wide - wanted) <= allowed
+        # inf - inf is NaN, but an infinite allowance would accept anything.
         near &= np.isfinite(wide) & np.isfinite(wanted)
         if self.rtol or np.any(self.atol):
             return near
@@ -222,6 +232,7 @@ def norm_tolerance(expected: np.ndarray, dtype: DType) -> Tolerance:
     allowed = 2.0 ** (2 - PRECISION[dtype.accumulator.name]) * (1.0 + size)
     if dtype.accumulator is not dtype:
         allowed += 2.0 ** -PRECISION[dtype.name] * size
+        # Half a unit of subnormal numbers, to which tiny results are rounded.
         allowed += 2.0 ** (LEAST_EXPONENT[dtype.name] - PRECISION[dtype.name])
     return Tolerance.close(0.0, allowed)
 
@@ -244,6 +255,7 @@ def _plain(found: np.ndarray) -> np.ndarray:
 
 def _exact_mismatch(found: np.ndarray, expected: np.ndarray) -> str | None:
     wanted = expected if expected.dtype.kind in "biuO" else expected.astype(np.int64)
+    # As Python integers: ui64 and si64 have no common type, and NumPy would compare them as f64.
     different = found.astype(object) != wanted.astype(object)
     if not np.any(different):
         return None

@@ -111,6 +111,7 @@ def _judge(backend: Backend, case: OpCase) -> Outcome:
         return Outcome("refused", refused[0])
     # A backend that overwrites operands, which is wrong, shall not spoil the case.
     case = replace(case, inputs=tuple(array.copy(order="K") for array in case.inputs))
+    # As bytes: comparing values would miss a change of NaN's bits or of a zero's sign.
     before = [array.tobytes() for array in case.inputs]
     executable = backend.compile(program, roles)
     buffers = [backend.to_device(array) for array in case.inputs]
@@ -146,6 +147,8 @@ def _check_results(
             raise CheckFailure(f"{what} is {array.dtype}{list(array.shape)}, expected `{type_}`")
         if any(np.shares_memory(array, other) for other in case.inputs):
             raise CheckFailure(f"{what} shares memory with an operand")
+        # Processors and compilers may flush subnormal numbers to zero; a backend that states it is
+        # judged with that.
         expected = judged(case, array, index, type_.dtype) if flushed else case.expected[index]
         problem = case.tolerance.mismatch(array, expected, type_.dtype)
         if problem:

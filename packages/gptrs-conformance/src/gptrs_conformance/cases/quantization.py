@@ -50,6 +50,7 @@ def quotient(x: float, scale: float, compute: DType) -> float:
 
 def product(difference: int, scale: float, compute: DType) -> float:
     """`difference * scale`, both the integer and the product rounded to `compute`."""
+    # Differences beyond 2^24 are rounded to f32 before they are multiplied.
     whole = rounded_exactly(Fraction(difference), compute)
     if compute is dtypes.f64 or whole * scale == 0 or not math.isfinite(scale):
         return whole * scale
@@ -62,6 +63,7 @@ def quantized(value: float, scale: float, zero_point: int, dtype: DType, compute
     ratio = quotient(value, scale, compute)
     if math.isinf(ratio):
         return high if ratio > 0 else low
+    # Python's round goes to even at halves, as PTIR's quantize does.
     whole = 0 if math.isnan(ratio) else round(ratio)
     return min(max(whole + zero_point, low), high)
 
@@ -99,6 +101,7 @@ def parameters(
             dim // op.group_size if axis == op.axis else dim for axis, dim in enumerate(shape)
         )
     scale = np.asarray(rng.uniform(0.05, 1.5, wanted))
+    # Negative scales are legal, and a clamp before the division would get them wrong.
     scale.reshape(-1)[1::3] *= -1
     zero_point = np.asarray(rng.integers(-5, 6, wanted), np.int32)
     return as_float(scale, dtype), zero_point
@@ -281,6 +284,8 @@ def expected_integers(op: UnpackBits, packed: np.ndarray) -> np.ndarray:
     count = 8 * lines.shape[-1] // op.bits
     result = np.zeros((*lines.shape[:-1], count), np.int64)
     for index in np.ndindex(*lines.shape[:-1]):
+        # One big integer cannot get the order of bits within and between bytes wrong in the way a
+        # loop of shifts can.
         stream = int.from_bytes(lines[index].tobytes(), "little")
         for position in range(count):
             result[(*index, position)] = stream >> position * op.bits & (1 << op.bits) - 1
@@ -349,6 +354,8 @@ def philox(counter: int, key: int) -> list[int]:
     c = [counter >> shift & 0xFFFFFFFF for shift in (0, 32, 64, 96)]
     k = [key & 0xFFFFFFFF, key >> 32]
     for _ in range(10):
+        # The constants of Salmon et al. 2011; Python's integers do not wrap, so the halves of the
+        # product are exact.
         high0, low0 = divmod(0xD2511F53 * c[0], WORD)
         high1, low1 = divmod(0xCD9E8D57 * c[2], WORD)
         c = [high1 ^ c[1] ^ k[0], low1, high0 ^ c[3] ^ k[1], low0]
@@ -377,6 +384,7 @@ def uniform(word: int, dtype: DType) -> float:
 def normal(word: int, dtype: DType) -> float:
     """The f64 that a word stands for, before it is rounded to `dtype`."""
     if dtype is dtypes.f64:
+        # The middle of an interval: never 0 or 1, whose normal is infinite.
         return inverse_normal(math.ldexp((word >> 12) + 0.5, -52))
     return inverse_normal(math.ldexp(word + 0.5, -32))
 

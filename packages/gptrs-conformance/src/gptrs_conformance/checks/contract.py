@@ -93,6 +93,7 @@ def results_last(backend: Backend) -> None:
     x = np.zeros(3, np.float32)
     early = run_on(backend, constants, x)
     for result in early:
+        # Some backends return read-only views of device memory, which is allowed.
         if result.flags.writeable:
             result[...] = -1
     late = run_on(backend, constants, x)
@@ -129,6 +130,8 @@ def threads_share(backend: Backend) -> None:
     problems: list[str] = []
 
     def work(number: int) -> None:
+        # Enough turns that threads meet within a run; each has its own inputs, so a buffer that two
+        # share shows.
         for turn in range(25):
             x, y = normal(100 * number + turn, 3, 4), normal(turn, 3, 4)
             try:
@@ -157,6 +160,7 @@ def hosts_arrays_of_any_layout(backend: Backend) -> None:
         ("strided", np.repeat(x, 2, axis=1)[:, ::2]),
         ("reversed", x[::-1].copy()[::-1]),
         ("read-only", fixed),
+        # As from files of other machines: kernels would read the bytes turned around.
         ("of foreign byte order", x.astype(x.dtype.newbyteorder())),
     ]
     for name, array in layouts:
@@ -176,6 +180,7 @@ def parameters_are_not_mixed_up(backend: Backend) -> None:
     for (first, second, expected), given in itertools.product(orders, (roles, streamed)):
         text = PRODUCTS.format(first=first, second=second)
         executable = compiled(backend, text, given)
+        # The second run is the one from a cache of packed weights, which may have mixed them up.
         for _ in range(2):
             results = executable.run([backend.to_device(x), *buffers])
             found = [backend.to_host(result) for result in results]

@@ -60,6 +60,8 @@ def weights() -> Mapping[str, np.ndarray]:
 
 def _weight(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:
     if len(shape) > 1:
+        # Far larger than trained ones: with small weights all logits are alike, and a wrong mask
+        # would pass.
         return (rng.normal(size=shape) * 0.4).astype(np.float32)
     middle = 1.0 if name.endswith("weight") else 0.0
     return (middle + rng.normal(size=shape) * 0.2).astype(np.float32)
@@ -166,6 +168,7 @@ def logits_agree(backend: Backend) -> None:
     with use_backend(backend):
         model = Model(backend)
         _require_close(model.forward(PROMPT), reference(PROMPT), "one sequence")
+        # Different rows: equal ones would hide a mix-up.
         batch = np.concatenate([PROMPT, PROMPT[:, ::-1], (PROMPT + 4) % VOCABULARY])
         found = model.forward(batch)
         _require_close(found, reference(batch), "a batch")
@@ -187,6 +190,7 @@ def prefill_is_decode(backend: Backend) -> None:
 
 def unequal_texts_share_steps(backend: Backend) -> None:
     """Chunks of prompts and single tokens of several texts in one step, over several pages."""
+    # 48 tokens are several pages, so texts cross page borders at different steps.
     wholes = np.random.default_rng(3).integers(0, VOCABULARY, (3, 48))
     expected = reference(wholes)
     with use_backend(backend):

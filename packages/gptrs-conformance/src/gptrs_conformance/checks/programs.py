@@ -47,6 +47,7 @@ def collatz(n: np.ndarray) -> list[np.ndarray]:
     """Return the number of steps from n to 1."""
     steps, value = 0, int(n)
     while value != 1:
+        # 27 takes 111 steps and rises to 9,232, so a loop that ends early or wraps shows.
         value = 3 * value + 1 if value % 2 else value // 2
         steps += 1
     return [np.array(steps, np.int32)]

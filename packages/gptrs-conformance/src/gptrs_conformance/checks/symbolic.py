@@ -37,6 +37,7 @@ def require_all_sizes(backend: Backend, program: Program, seed: int) -> int:
     compared; 0 for a program without a size of 2 or more.
     """
     sizes = common_sizes(program)
+    # Sizes 0 and 1 are never symbols: they broadcast and vanish in other ways.
     if not sizes:
         return 0
     symbolic, guards = with_symbols(program, sizes)

@@ -138,6 +138,8 @@ def a_text_in_steps_is_the_whole(subject: Model, backend: Backend) -> None:
         (tokens,) = _tokens(model, 1)
         whole = model.forward(tokens[None])[0]
         length = len(tokens)
+        # Cuts within a page, at its borders, and one before the end: kernels for one row and for
+        # many differ.
         for first in sorted({1, min(3, length), length // 2, max(length - 2, 1)}):
             texts, at = PagedTexts(model, 1, length), 0
             for size in (first, *[1] * (length - first)):
@@ -155,6 +157,7 @@ def later_tokens_change_nothing_before(subject: Model, backend: Backend) -> None
         (tokens,) = _tokens(model, 1)
         cut = len(tokens) // 2
         other = tokens.copy()
+        # Every later token differs, so that one that is seen cannot be equal by chance.
         other[cut:] = (other[cut:] + 1) % model.vocab_size
         found, wanted = model.forward(np.stack([other, tokens]))
         require_close(found[:cut], wanted[:cut], f"with other tokens from {cut} on, what is before")
@@ -199,6 +202,7 @@ def used_pages_are_as_new(subject: Model, backend: Backend) -> None:
         groups = len(cache_groups(model.cache_specs()))
         buffers = model.new_buffers([count] * groups)
         _step(model, buffers, first, 0, own_pages(1, len(first)))
+        # In reverse: a kernel that takes pages for consecutive memory reads the evicted text.
         turned = own_pages(1, len(first))[:, ::-1]
         wanted = model.forward(second[None])[0]
         found = _step(model, buffers, second[:cut], 0, turned)
@@ -219,6 +223,7 @@ def saved_pages_go_on(subject: Model, backend: Backend) -> None:
         again = model.new_buffers([count + 2] * groups)
         for group in range(groups):
             for page in range(count):
+                # Two pages further: contents must not depend on the number of their page.
                 again.write(group, page + 2, buffers.read(group, page))
         found = _step(model, again, tokens[cut:], cut, own_pages(1, len(tokens)) + 2)
         wanted = model.forward(tokens[None])[0, -1]

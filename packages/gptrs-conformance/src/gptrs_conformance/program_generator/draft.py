@@ -121,6 +121,7 @@ class Draft(Struct):
         if not self.rules.allow(op, types, results):
             raise StepDeclined
         for type_, known in zip(results, facts, strict=True):
+            # `not <=`, as NaN must decline, too.
             if not known.error <= error_limit(type_.dtype):
                 raise StepDeclined
         values = tuple(Value(type_) for type_ in results)
@@ -158,6 +159,8 @@ class Draft(Struct):
         type_, op = literal.type, Constant(literal)
         for instruction in self.instructions:
             if instruction.results[0].type == type_ and instruction.op == op:
+                # Sharing constants, as programs do after deduplication, and sometimes not, as
+                # before it.
                 if self.dice.chance(0.7):
                     return instruction.results[0]
                 break
@@ -169,6 +172,7 @@ class Draft(Struct):
 
     def shape(self, *, least_rank: int = 0, greatest_rank: int = MAX_RANK) -> Shape:
         """Return any shape: mostly small dims, some of them 0 or 1."""
+        # By rank. Most faults show at rank 1 to 3, and large ranks are slow on the reference.
         weights = [5, 10, 10, 7, 3, 1]
         for rank in range(len(weights)):
             if not least_rank <= rank <= greatest_rank:
@@ -176,6 +180,7 @@ class Draft(Struct):
         rank = self.dice.weighted(range(6), weights)
         dims = range(8)
         while True:
+            # Few zeros: one empty operand makes most of what follows empty.
             shape = tuple(self.dice.weighted(dims, (1, 10, 11, 8, 5, 2, 1, 1)) for _ in range(rank))
             if TensorType(dtypes.i1, shape).size <= MAX_SIZE // 4:
                 return shape
@@ -236,6 +241,8 @@ class Draft(Struct):
         fitting = [value for value in self.values if fits(value)]
         if not fitting:
             return None
+        # Late values make long chains, which fusion works on; any values make results with several
+        # readers.
         return self.dice.pick(fitting[-4:] if self.dice.chance(0.6) else fitting)
 
     def mild(self, dtype: DType) -> Value:

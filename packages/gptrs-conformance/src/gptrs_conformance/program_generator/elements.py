@@ -105,6 +105,8 @@ def _random_float(dice: Dice, dtype: DType, style: Style) -> float:
         limits = (GREATEST[dtype.name], least, least * epsilon(dtype))
         value = dice.pick((np.nan, np.inf, 0.0, 1.0, *limits))
         return -value if dice.chance(0.5) else value
+    # Multiples of 1/64: sums and products of a few are exact in f32, so backends that add in
+    # another order still agree.
     return dice.between(-64 * _REACH, 64 * _REACH) / 64
 
 

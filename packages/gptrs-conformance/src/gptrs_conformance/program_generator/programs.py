@@ -69,6 +69,7 @@ def programs_covering(seed: int, *, accepts: Accepts | None = None) -> list[Prog
     pairs = [
         (op, emitter, dtype) for op, emitter in usable_emitters(rules) for dtype in emitter.dtypes
     ]
+    # Shuffled, so that ops of different families meet in one program.
     pairs = dice.shuffled(pairs)
     chunks = range(0, len(pairs), _PAIRS_A_PROGRAM)
     return [_covering(dice, rules, pairs[at : at + _PAIRS_A_PROGRAM]) for at in chunks]

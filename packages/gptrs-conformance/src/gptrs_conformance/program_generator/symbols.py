@@ -100,6 +100,8 @@ class _Symbolic(Struct):
                 types = op.result_types([operand.type for operand in operands], signatures)
             except GptrsError:
                 continue
+            # A candidate may be well typed and mean another size that is equal by chance only at
+            # the example.
             if [_at_example(type_) for type_ in types] == wanted:
                 return self._emit(op, operands, types, regions)
         raise _NotSymbolicError
