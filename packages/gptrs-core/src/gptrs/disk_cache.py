@@ -113,6 +113,7 @@ class EntryFormat(Struct, frozen=True):
 
     def encode(self, name: str, version: str, body: bytes) -> bytes:
         """Return the bytes of the file `name`: a seal, the version, the content."""
+        # The seal covers the name: an entry that was copied under another name is another kernel.
         return self.magic + sealed(name, version.encode() + b"\n" + body)
 
     def decode(self, name: str, data: bytes) -> tuple[str, bytes]:
@@ -231,12 +232,14 @@ class DiskCache:
         try:
             with whole_file(self.folder / name) as descriptor:
                 write_all(descriptor, data)
+            # Listing thousands of files after every entry would cost more than writing it.
             self._unseen -= len(data)
             if self._unseen <= 0:
                 free = keep_within(self.folder, self.format.names, self.budget)
                 # A quarter, since other processes save as well.
                 self._unseen = max(free // 4, self.budget // 64)
         except OSError as error:
+            # Once: a full disk would otherwise be tried, and told of, for every kernel.
             self.keeps = False
             problem = f"{self.format.noun}s cannot be cached in `{self.folder}`: {error.strerror}"
             self._warn("full", f"{problem}; {ELSEWHERE}")

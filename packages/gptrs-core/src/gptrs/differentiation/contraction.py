@@ -15,6 +15,8 @@ from gptrs.ir.ops.contraction import DotGeneral
 @rule(DotGeneral)
 def _dot_general(step: Step[DotGeneral], g: Tensor) -> Cotangents:
     (lhs, rhs), op = step.operands, step.op
+    # Products of bf16 operands give f32, but their derivatives multiply bf16 again, so that the
+    # kernels of the forward part serve.
     g = converted(g, lhs.dtype)
     batch = len(op.batch_lhs)
     middle = batch + len(op.free_lhs(lhs.type))

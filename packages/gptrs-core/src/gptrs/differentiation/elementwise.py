@@ -39,11 +39,13 @@ _slope(e.Exp, lambda x, y, g: p.mul(g, y))
 _slope(e.Expm1, lambda x, y, g: p.mul(g, p.add(y, filled(1, y))))
 _slope(e.Log, lambda x, y, g: p.div(g, x))
 _slope(e.Log1p, lambda x, y, g: p.div(g, p.add(x, filled(1, x))))
+# Infinite at 0, as in torch and JAX; a subgradient of 0 would hide the fault of the caller.
 _slope(e.Sqrt, lambda x, y, g: p.div(g, p.add(y, y)))
 _slope(e.Rsqrt, _of_rsqrt)
 _slope(e.Reciprocal, lambda x, y, g: p.neg(p.mul(g, p.mul(y, y))))
 _slope(e.Sin, lambda x, y, g: p.mul(g, p.cos(x)))
 _slope(e.Cos, lambda x, y, g: p.neg(p.mul(g, p.sin(x))))
+# From the result, which is there: the operand would need another exponential.
 _slope(e.Tanh, lambda x, y, g: p.mul(g, p.sub(filled(1, y), p.mul(y, y))))
 _slope(e.Logistic, lambda x, y, g: p.mul(g, p.mul(y, p.sub(filled(1, y), y))))
 _slope(e.Erf, _of_erf)
@@ -68,6 +70,7 @@ def _mul(step: Step[e.Mul], g: Tensor) -> Cotangents:
 @rule(e.Div)
 def _div(step: Step[e.Div], g: Tensor) -> Cotangents:
     share = p.div(g, step.operands[1])
+    # -g/b * y reuses the quotient, where -g a/b^2 would overflow for large b.
     return [share, p.neg(p.mul(share, step.results[0]))]
 
 
@@ -112,6 +115,7 @@ def _extreme(step: Step[Op], g: Tensor) -> Cotangents:
 @rule(e.Select)
 def _select(step: Step[e.Select], g: Tensor) -> Cotangents:
     pred, nil = step.operands[0], zeros(g)
+    # Selected, never multiplied by a mask: 0 * inf in the branch not taken would be NaN.
     return [None, p.select(pred, g, nil), p.select(pred, nil, g)]
 
 
@@ -130,4 +134,5 @@ def _clamp(step: Step[e.Clamp], g: Tensor) -> Cotangents:
 @rule(e.Cast)
 def _cast(step: Step[e.Cast], g: Tensor) -> Cotangents:
     (x,) = step.operands
+    # Rounding has no derivative of its own: the cotangent passes straight through.
     return [p.cast(g, x.dtype) if x.dtype.is_float else None]

@@ -21,6 +21,8 @@ def _take(step: Step[i.Take], g: Tensor) -> Cotangents:
     rows = p.reshape(g, (indices.size, *x.shape[1:]))
     numbers = p.reshape(indices, (indices.size,))
     if type(x.shape[0]) is int:
+        # Rows are added in the order of the indices, so that bits repeat; a parallel scatter of
+        # floats would not.
         return [p.segment_reduce(rows, numbers, "sum", x.shape[0]), None]
     # `num_segments` must be a number, so for a symbolic count of rows, scatter into zeros instead.
     wide = p.reshape(numbers, (indices.size, *(1 for _ in x.shape[1:])))
@@ -42,6 +44,7 @@ def _dynamic_slice(step: Step[i.DynamicSlice], g: Tensor) -> Cotangents:
 @rule(i.DynamicUpdateSlice)
 def _dynamic_update_slice(step: Step[i.DynamicUpdateSlice], g: Tensor) -> Cotangents:
     _, update, starts = step.operands
+    # Starts outside are clamped the same way in both directions, as both ops are the forward's.
     kept = p.dynamic_update_slice(g, zeros(update), starts)
     return [kept, p.dynamic_slice(g, starts, update.shape), None]
 
@@ -57,6 +60,7 @@ def _scatter_reduce(step: Step[i.ScatterReduce], g: Tensor) -> Cotangents:
     if op.kind == "mul":
         if step.wanted[2]:
             raise _no_products("scatter_reduce", "mul")
+        # The product of the updates alone: dividing the result by x would be 0 / 0 where x is 0.
         factors = p.scatter_reduce(filled(1, x), indices, updates, axis, "mul")
         return [p.mul(g, factors), None, None]
     (y,) = step.results

@@ -99,6 +99,7 @@ def _to_records(op: Cumulative, x: Tensor, g: Tensor) -> Tensor:
     record = p.bit_or(p.compare(x, best, "eq"), p.compare(x, x, "ne"))
     number = p.iota(x.shape, axis, dtypes.si64)
     # The first element is always a record, so every result has one.
+    # Larger than any index, as the running minimum is taken from the other end.
     other = filled(2**62, number) if op.reverse else zeros(number)
     kind = "min" if op.reverse else "max"
     latest = p.cumulative(p.select(record, number, other), kind, axis, op.reverse)
@@ -149,6 +150,8 @@ def normalized_backward(
     inverse = expand(inverse, x.shape)
     normal = p.mul(apart, inverse)
     scaled = g if weight is None else p.mul(g, expand(weight, x.shape))
+    # The mean of scaled * normal is what the divisor contributes, the mean of scaled what the
+    # subtracted mean does.
     rest = p.mul(normal, mean(p.mul(scaled, normal)))
     if centers:
         rest = p.add(rest, mean(scaled))

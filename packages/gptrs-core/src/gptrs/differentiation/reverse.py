@@ -56,7 +56,11 @@ class Linearized:
         found: dict[Value, Tensor] = {}
         self._add(found, self._region.results, cotangents)
         for instruction, step, rule in reversed(self._taken):
+            # Popped: after its instruction no cotangent is read again, and large ones need not live
+            # on.
             given = [found.pop(value, None) for value in instruction.results]
+            # None instead of zeros: for most values nothing flows back, and zeros would be computed
+            # with.
             if all(each is None for each in given):
                 continue
             if rule is None:
@@ -75,6 +79,7 @@ class Linearized:
         step = Step[Any](instruction.op, operands, (), wanted, regions, functions)
         step, rule = taken(instruction, step)
         self._known.update(zip(instruction.results, step.results, strict=True))
+        # Integers carry no derivative, even if they are computed from floats (argmax, casts).
         floats = [value for value in instruction.results if value.type.dtype.is_float]
         self._varying.update(floats)
         if floats:

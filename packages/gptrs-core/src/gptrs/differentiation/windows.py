@@ -67,6 +67,8 @@ def _extract_patches(step: Step[ExtractPatches], g: Tensor) -> Cotangents:
     (x,), channels = step.operands, step.operands[0].shape[-1]
     sizes = [*g.shape[:-1], channels]
     parts: list[Tensor] = []
+    # One strided pad per element of the window: a 3x3 window adds 9 arrays, whatever the image's
+    # size. A scatter would have an index per element.
     for number, offset in enumerate(_offsets(step.op.axes(), x.shape[1:-1], g.shape[1:-1])):
         starts = [*[0] * (x.rank - 1), number * channels]
         parts.append(offset.back(p.slice(g, starts, sizes), 1))
@@ -121,6 +123,8 @@ def _to_first_extremes(step: Step[ReduceWindow], x: Tensor, y: Tensor, g: Tensor
     for offset in _offsets(axes, x.shape, y.shape):
         read = p.slice(wide, offset.low, y.shape, offset.strides)
         hit = p.bit_or(p.compare(read, y, "eq"), p.compare(read, read, "ne"))
+        # Each window gives its cotangent once: `free` marks the windows that have not found their
+        # extreme yet.
         first = hit if free is None else p.bit_and(hit, free)
         missed = p.logical_not(hit)
         free = missed if free is None else p.bit_and(free, missed)

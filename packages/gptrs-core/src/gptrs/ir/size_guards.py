@@ -137,6 +137,8 @@ class SizeGuards:
 
     def adopt(self, guards: Sequence[int]) -> bool:
         """Add earlier guards, unless the example sizes violate one of them."""
+        # All or none: half-adopted guards would restrict later sizes for a program that is not
+        # used.
         if any(self.example_size(guard) < 0 for guard in guards):
             return False
         for guard in guards:
@@ -175,6 +177,7 @@ class SizeGuards:
         """Add a guard unless another one implies it; drop those that it implies."""
         if any(_implies(guard, wanted) for guard in self._guards):
             return
+        # Few guards are kept, as each of them is evaluated in every call of a compiled program.
         for guard in [guard for guard in self._guards if _implies(wanted, guard)]:
             del self._guards[guard]
         self._guards[wanted] = None

@@ -246,6 +246,8 @@ class SymbolicDim(Struct, frozen=True):
             return True
         if ASSUMPTIONS.get() is None:
             raise UnknownSizeError(f"cannot tell whether `{self}` is 0", [self])
+        # Two guards rather than one about `!= 0`: guards are inequalities, and the sign that holds
+        # for the example is kept.
         return self > 0 or self < 0
 
     def __index__(self) -> int:
@@ -543,6 +545,8 @@ def bounds_of(dim: int, symbols: Callable[[int], Bounds]) -> Bounds:
     if not isinstance(dim, SymbolicDim):
         return dim, dim
     try:
+        # Signs first: they decide nearly all comparisons. Dropping a quotient costs a division and
+        # recurses.
         low, high = _bounds_by_sign(dim, symbols)
     except ProgramError:  # an intermediate dim was too large
         low = high = None

@@ -27,6 +27,7 @@ _Function = Callable[..., np.ndarray]
 def _iota(op: creation.Iota, _: _Arrays) -> np.ndarray:
     count = op.shape[op.axis]
     aligned = [count if axis == op.axis else 1 for axis in range(len(op.shape))]
+    # Counted in si64 first: `arange` of a narrow type fails where PTIR wraps.
     indices = np.arange(count, dtype=np.int64).astype(op.dtype.numpy)
     return np.broadcast_to(indices.reshape(aligned), op.shape)
 
@@ -119,6 +120,7 @@ def exact_values(
             if compute is None or not all(value in known for value in instruction.operands):
                 continue
             (result,) = instruction.results
+            # `asarray`, as NumPy returns scalars for rank 0.
             known[result] = np.asarray(compute(*[known[value] for value in instruction.operands]))
     return known
 

@@ -75,6 +75,8 @@ def _with_folded_functions(program: Program, constant: Sequence[bool]) -> Split 
         if known is None:
             continue
         flags = [
+            # All calls, as they share one body: a parameter that is constant in one layer only
+            # stays an argument.
             all(made.operands[n] in numbers for made in known)
             for n in range(len(function.body.params))
         ]
@@ -122,6 +124,8 @@ def _frontier(region: Region, foldable: set[Instruction], given: set[Value]) -> 
         for value in made.results:
             sources[value] = below
             room = sum(param.type.nbytes for param in below) + GROWTH_ALLOWED
+            # A weight that is widened or repeated would take more memory than it saves time: it is
+            # computed in each run.
             worth[value] = value.type.nbytes <= room and not isinstance(made.op, _VIEWS)
     # Cheap values remain in the program, so their operands must be available there.
     defined = definitions(region)

@@ -89,6 +89,8 @@ class Stage(Struct, frozen=True):
                 program = self._apply(pass_, program, round_, observe)
                 if verify:
                     _verify_after(pass_, program)
+            # Identity: passes return the same object when they change nothing, so no comparison is
+            # needed.
             if program is before:
                 break
         return program
@@ -201,6 +203,8 @@ class Pipeline(Struct, frozen=True):
         """Return `program` in canonical form and legalized for the backend."""
         return self._run(
             program,
+            # Invariants first: once a backend has claimed a composite, its body no longer shows
+            # that it cannot fail, and it stays in the loop.
             Stage("inline", (COMPOSITE_INVARIANTS, self.inlining)),
             Stage("canonicalize", self._with_constants(PIPELINE), rounds(FIRST_ROUNDS)),
             Stage("legalize", self.legalize),

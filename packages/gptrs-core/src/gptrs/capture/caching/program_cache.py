@@ -74,6 +74,8 @@ class MissReasons:
         if not self._fingerprints:
             return "first"
         known = self._fingerprints
+        # From the least structural aspect on: of several reasons, the one that is easiest to change
+        # is told.
         for position in reversed(range(len(ASPECTS))):
             if _without(key.hashes, position) in known:
                 return ASPECTS[position]

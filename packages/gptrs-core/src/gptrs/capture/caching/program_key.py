@@ -103,6 +103,7 @@ class KeyBuilder:
         self, op: Op, operands: Sequence[int], regions: Sequence[Region] = ()
     ) -> None:
         """Add an instruction; the caller numbers inputs and results."""
+        # The class, not its name: two plugins may have ops of one name.
         self._structure += (type(op), len(operands))
         self._binding += operands
         self._instructions += 1
@@ -131,6 +132,8 @@ class KeyBuilder:
             tuple(self._attributes),
             tuple(self._literals),
             tuple(self._roles),
+            # By identity: two instances may differ in threads, device or plugins' state that no
+            # attribute shows.
             (_Identity(backend), backend.name, context),
         )
         hashes = tuple(map(hash, parts))
@@ -146,6 +149,7 @@ class KeyBuilder:
         if isinstance(value, literal_text.Literal):
             self._add_type(value.type)
             self._attributes.append(None)
+            # The bits: equality of numbers would join 0.0 with -0.0, and split equal NaN.
             self._literals.append(value.data)
             self._literal_bytes += len(value.data)
         elif value is not None and name in op.function_attributes:
@@ -203,6 +207,7 @@ def entry_key(known: object, backend: Backend, packages: Iterable[str] = ()) -> 
     if code is None or "<locals>" in kind.__qualname__:
         return None
     engine = backend.name, kind.__module__, kind.__qualname__
+    # `-O` removes assertions, so that other code runs.
     everything = known, engine, code, sys.flags.optimize, _machine()
     return hashlib.blake2b(repr(everything).encode(), digest_size=20).hexdigest()
 
@@ -225,5 +230,6 @@ def _machine() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
     except OSError:
         return f"{platform.machine()} {platform.processor()}"
+    # Not the whole text, as it holds the current frequency.
     kept = [line for line in lines.splitlines() if line.startswith(("model name", "flags"))]
     return "\n".join(kept)

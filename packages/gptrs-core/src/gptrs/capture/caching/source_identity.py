@@ -21,6 +21,8 @@ def _process_start() -> int:
     """Return when this process began, in nanoseconds since the epoch; now if unknown."""
     try:
         with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
+            # After the last `)`: the name of the process, in parentheses, may hold spaces and
+            # parentheses itself.
             ticks = int(file.read().rpartition(")")[2].split()[19])
         booted = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         return booted + ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
@@ -72,6 +74,7 @@ def _sources(package: ModuleType) -> Iterator[str]:
 def _below(folder: str) -> Iterator[str]:
     """Yield the Python files of a folder and those below it, sorted."""
     with os.scandir(folder) as found:
+        # Sorted: scandir's order differs between file systems, and the digest depends on it.
         entries = sorted((entry.name, entry.is_dir(), entry.path) for entry in found)
     for name, is_folder, path in entries:
         if is_folder and name != "__pycache__":

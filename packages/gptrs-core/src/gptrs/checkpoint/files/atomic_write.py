@@ -44,6 +44,8 @@ def atomic_file(
         folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
         with contextlib.ExitStack() as stack:
             stack.callback(os.close, folder)
+            # Killed writers leave files of gigabytes; the next writer is the one who needs the
+            # room.
             remove_abandoned(folder)
             yield stack.enter_context(_staged(folder, target.name, mode))
     except OSError as problem:

@@ -38,6 +38,7 @@ def resolved(path: str | os.PathLike[str], error: type[GptrsError] = ModelError)
 def read_at(descriptor: int, size: int, offset: int) -> bytes:
     """`size` bytes at `offset`, fewer only where the file ends."""
     parts: list[bytes] = []
+    # Linux reads at most 2 GiB in one call, and any call may be short.
     while size > 0:
         part = os.pread(descriptor, size, offset)
         if not part:
@@ -52,6 +53,8 @@ def read_whole(path: Path, limit: int, error: type[GptrsError] = ModelError) -> 
     """Return the bytes of a regular file of at most `limit` bytes."""
     descriptor = open_regular(path, error)
     try:
+        # One byte more than allowed, so that a file exactly at the limit passes and a growing one
+        # does not.
         data = read_at(descriptor, limit + 1, 0)
     except OSError as problem:
         reason = problem.strerror or str(problem)

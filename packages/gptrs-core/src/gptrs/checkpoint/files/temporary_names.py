@@ -25,6 +25,7 @@ def new_temporary(folder: int, *, is_folder: bool = False) -> tuple[str, int]:
         if is_folder:
             os.mkdir(name, dir_fd=folder)
         try:
+            # O_EXCL: a link that another user put there is not followed.
             flags = OPEN_FOLDER if is_folder else os.O_RDWR | os.O_CREAT | os.O_EXCL
             descriptor = os.open(name, flags, 0o666, dir_fd=folder)
         except FileNotFoundError:

@@ -98,6 +98,8 @@ def read_gguf_header(descriptor: int, file: str) -> GgufHeader:
     metadata: dict[str, MetadataValue] = {}
     for _ in range(keys):
         key = reader.text(MAX_KEY_BYTES, "a key")
+        # Readers disagree on which of two equal keys counts, so a checker and a loader could see
+        # different models.
         if key in metadata:
             raise reader.error(f"it has the key {quoted(key)} twice")
         metadata[key] = reader.value(reader.u32(), key)
@@ -258,6 +260,8 @@ def _placed(
 ) -> Sequence[GgufTensor]:
     """Return the tensors in order, with offsets in the file; CheckpointError for bad ones."""
     cursor, names, placed = start, set[str](), list[GgufTensor]()
+    # By offset, so that each tensor only needs comparing with the one before. Empty ones come first
+    # at their offset, and overlap nothing.
     for each in sorted(declared, key=lambda tensor: (tensor.offset, tensor.nbytes)):
         offset = start + each.offset
         if each.name in names:

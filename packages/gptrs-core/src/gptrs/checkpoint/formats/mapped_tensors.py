@@ -68,6 +68,7 @@ class MappedTensors:
             raise CheckpointError(f"cannot map {quoted(str(path), 200)}: {problem}") from problem
         self._mapping: mmap.mmap | None = mapping
         MAPPED_FILES.add(mapping, str(path))
+        # Not `__del__`: the finalizer also tells, by `alive`, whether the descriptor is still open.
         release = self._release = weakref.finalize(self, os.close, self._descriptor)
         self.stamp = WeightFile.of(str(path), self._descriptor, lambda: release.alive)
 
@@ -130,6 +131,7 @@ class MappedTensors:
             raw[start : start + part.size] = part
             start += part.size
         array = self._elements(name, raw, type)
+        # One weight may be bound to several models and programs.
         array.flags.writeable = False
         return array
 
@@ -158,6 +160,7 @@ class MappedTensors:
         It is one of floats that the file holds aligned. Raises the same errors as `read`.
         """
         type, entry = self.type_of(name), self._entries[name]
+        # Integers and bools are read instead: bools are checked, and codes repacked anyway.
         can_be = type.dtype.is_float and type.size and entry.offset % type.dtype.itemsize == 0
         if not can_be:
             return self.read(name)

@@ -86,6 +86,7 @@ def _part_is_exact(source: DType, target: DType) -> bool:
 def _integer_is_exact(source: DType, target: DType, part: str) -> bool:
     magnitude = source.bits - (source.kind == "signed")
     if not target.is_integer:
+        # An unsigned integer of 24 bits fits into f32 to the last bit, one of 25 does not.
         return magnitude <= _SIGNIFICAND[part]
     if source.kind == "signed" and target.kind == "unsigned":
         return False
