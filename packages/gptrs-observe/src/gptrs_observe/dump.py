@@ -92,6 +92,7 @@ class DumpFolder:
         """Make the folder of a program; return its number, larger than any before, and its name."""
         with self._reported(), (self._root / MARKER).open("rb") as marker:
             fcntl.flock(marker, fcntl.LOCK_EX)  # one process at a time takes a number
+            # From the folder, not from a counter: a later process adds to the same dump.
             number = 1 + max(map(_number_of, os.listdir(self._root)), default=-1)
             name = f"program-{number:06}-{_slug(origin)}"
             (self._root / name).mkdir()
@@ -243,6 +244,8 @@ class ProgramDump(ExecutionTraceSink):
         self._records: dict[int, ProgramRecord] = {}
         self._choices: set[ImplementationChoice] = set()
         self._runs = _Runs()
+        # Programs are compiled by several threads, and a forked child inherits a lock in whatever
+        # state it was.
         self._lock = ForkSafeLock()
         self._closed = False
 
@@ -265,6 +268,8 @@ class ProgramDump(ExecutionTraceSink):
             number, folder = self._folder.new_program(event.origin)
             record = ProgramRecord(number, folder, meta_fields(event, number, self._run))
             self._records[event.number] = record
+            # Before anything else: if a pass or the backend ends the process, this file is what
+            # remains to look at.
             self._folder.write(folder, "program.ptir", program_text(event.program))
             self._write_meta(record)
 
@@ -341,6 +346,8 @@ class ProgramDump(ExecutionTraceSink):
     def _end_of(self, number: int) -> _Running | None:
         """Return the run that ends in this thread, None if it began before the dump."""
         stack = self._runs.stack
+        # Runs that an exception ended have left no event of their own; they are dropped with the
+        # first that ends around them.
         while stack:
             running = stack.pop()
             if running.number == number:

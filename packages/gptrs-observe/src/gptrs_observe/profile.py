@@ -70,6 +70,7 @@ class ProgramMemory(Struct):
             for dim, size in zip(param.type.shape, shape, strict=False):
                 if (number := lone_symbol(dim)) is not None:
                     self.sizes[number] = size
+        # Counter's union takes the larger count of each role: roles peak in different runs.
         self.most |= found
 
     def weights(self) -> dict[str, int]:
@@ -265,9 +266,12 @@ class Profile(ExecutionTraceSink):
         with self._lock:
             program = self._program(event.number)
             names = (program.inputs[at] for at in run.inputs if at < len(program.inputs))
+            # Kernels without weights (norms without a scale, additions) belong to the layer around
+            # them.
             program.layer = layer_of(names) or program.layer
             program.kernels.setdefault((run.kernel, run.operands), KernelTotals()).add(totals)
             program.layers.setdefault(program.layer, KernelTotals()).add(totals)
+            # Backends that only tell a duration tell it at the end.
             began = time.perf_counter() - run.seconds if run.started is None else run.started
             thread = threading.get_ident()
             self.timeline.add(
@@ -422,6 +426,7 @@ def _kernel_lines(kernels: Kernels, seconds: float) -> list[str]:
     rest = [totals.seconds for _, totals in ranked[MOST_ROWS:]]
     if rest:
         lines.append(f"{1000 * sum(rest):11.2f}  {len(rest)} more; --json has them all")
+    # Kernels of several threads may add up to more than the run took.
     outside = max(0.0, seconds - sum(totals.seconds for _, totals in ranked))
     share = outside / seconds if seconds else 0.0
     return [*lines, f"{1000 * outside:11.2f}{share:8.1%}{'':16}  outside of kernels"]

@@ -56,6 +56,8 @@ class Replay:
             inputs = {f"v{n}": self._arrays[value] for n, value in enumerate(window.reads)}
             results = self._side.run(window.program, inputs)
             for value, array in zip(window.gives, results, strict=True):
+                # A value that the user has set stays, even if the instruction that makes it runs
+                # again.
                 if value not in self._replaced:
                     self._arrays[value] = array
         self.position += 1

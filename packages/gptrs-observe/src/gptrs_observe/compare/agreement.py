@@ -76,6 +76,7 @@ def top_agreement(ours: np.ndarray, theirs: np.ndarray, count: int) -> float:
 def _best(scores: np.ndarray, count: int) -> np.ndarray:
     """Return the positions of the `count` largest of each row, [rows, count]."""
     flat = scores.reshape(-1, scores.shape[-1])
+    # Stable: of equal scores both take the same, else ties would count as disagreement.
     return np.argsort(-flat, axis=-1, kind="stable")[:, :count]
 
 
@@ -98,6 +99,8 @@ def _scale(values: np.ndarray) -> float:
     finite = values[np.isfinite(values)].astype(np.float64)
     if not finite.size:
         return 0.0
+    # The range, not the magnitude: logits far from 0 with small differences would hide errors that
+    # change the choice.
     return float(finite.max() - finite.min()) or float(np.abs(finite).max())
 
 
@@ -134,6 +137,7 @@ def _agreement(name: str, ours: np.ndarray, theirs: np.ndarray) -> Agreement:
     found = agreement(name, ours, theirs)
     if not exact:
         return found
+    # A scale of 0 makes any difference infinite: an index or a class that is off by one is wrong.
     return Agreement(name, found.type, found.max_error, found.mean_error, 0.0)
 
 
@@ -276,12 +280,15 @@ def _figures(ours: np.ndarray, theirs: np.ndarray, targets: np.ndarray) -> np.nd
         same = log_p.argmax(axis=1) == log_q.argmax(axis=1)
         chosen = targets[piece, np.newaxis]
         costs = [-np.take_along_axis(each, chosen, axis=1)[:, 0] for each in (log_p, log_q)]
+        # Rounding makes divergences of equal distributions slightly negative.
         parts.append(np.stack([np.maximum(kl, 0), same, *costs]))
     return np.concatenate(parts, axis=1)
 
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:
     rows = logits.astype(np.float64)
+    # Otherwise exp overflows from 710 on, and a sum of f32 logits would lose what quantization
+    # changes.
     rows -= rows.max(axis=1, keepdims=True)
     return rows - np.log(np.exp(rows).sum(axis=1, keepdims=True))
 

@@ -175,6 +175,7 @@ def _greedy(
         return GreedyAgreement(count, count, 0.0)
     first = int(differs[0])
     row = logits[first].astype(np.float64)
+    # Only the first difference counts: after it, the texts differ and so do their logits.
     gap = share(row[theirs[first]] - row[ours[first]], row.max() - row.min())
     return GreedyAgreement(count, first, gap)
 

@@ -34,6 +34,8 @@ def alternating(cases: Mapping[str, BenchCase], rounds: int) -> dict[str, float]
     for _ in range(rounds + 1):
         for name, case in cases.items():
             times[name].append(_seconds(case))
+    # The first round compiles, packs weights and faults pages in. Cases take turns so that a slow
+    # minute of the machine hits all of them.
     return {name: statistics.median(seconds[1:]) for name, seconds in times.items()}
 
 
@@ -65,6 +67,7 @@ def new_lengths(count: int, longest: int) -> list[int]:
             f"there are {len(possible)} lengths from {SHORTEST_NEW} to {longest},"
             f" asked for {count} new ones"
         )
+    # A fixed seed: figures of two versions are of the same lengths.
     return np.random.default_rng(0).choice(possible, count, replace=False).tolist()
 
 

@@ -169,6 +169,8 @@ class KnownPrefill:
         """Read the other prompt, as long, whose last tokens differ."""
         shared, other, new = (next(self._prompts) for _ in range(3))
         self._prompt = shared + new
+        # As long as the prompt itself, so both have the same number of pages, and the cache evicts
+        # nothing in between.
         self._read(shared + other)
 
     def run(self) -> None:

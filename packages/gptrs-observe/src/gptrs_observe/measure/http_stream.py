@@ -66,6 +66,8 @@ class HttpAnswer:
 
     def feed(self, data: bytes) -> bytes:
         """Read bytes; return those of the body. ExecutionError if they are no HTTP."""
+        # The usual portion is exactly one chunk. The client shares the processor with the server,
+        # so its own work must be small.
         if self._part is _Part.SIZE and not self._held:
             line, _, rest = data.partition(b"\r\n")
             if line.isalnum() and len(rest) > 2 and len(rest) == _size(line) + 2:
@@ -119,6 +121,7 @@ class HttpAnswer:
 
     def _frame(self, version: str) -> None:
         connection = self.headers.get("connection", "").lower()
+        # HTTP/1.0 closes by default, HTTP/1.1 stays open.
         self.kept = connection == "keep-alive" if version == "HTTP/1.0" else connection != "close"
         length = self.headers.get("content-length", "")
         if self.headers.get("transfer-encoding", "").lower() == "chunked":
