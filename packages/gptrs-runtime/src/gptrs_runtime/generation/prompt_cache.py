@@ -69,6 +69,8 @@ def save_prompt_cache(
         _TOKENS: np.array(pages.tokens, np.int64),
         **contents,
     }
+    # The digest covers tokens and settings, too: pages under the wrong prompt would give plausible
+    # nonsense.
     write_archive(path, {**arrays, _DIGEST: _digest(arrays)})
 
 

@@ -72,6 +72,8 @@ class Sampler:
         if self.takes_largest:
             return best
         tokens, weights = candidates(logits, self._sampling)
+        # One draw a token, whatever the truncation: options do not shift the random numbers of
+        # later tokens.
         return int(tokens[_drawn(weights, self._random.random())])
 
 
@@ -189,6 +191,7 @@ def _count_reaching(falling: np.ndarray, share: float) -> int:
     while size < falling.size and falling[:size].sum(dtype=np.float64) < share:
         size *= 8
     first = falling[:size]
+    # The sum before each token: the token that crosses the share is kept, as in transformers.
     before = np.cumsum(first, dtype=np.float64) - first
     return max(1, int(np.searchsorted(before, share)))
 

@@ -160,8 +160,10 @@ class Turns:
     def next(self, client: Hashable, texts: int) -> float:
         """Return the turn of a request: after the client's earlier ones, and not before the current
         turn."""
+        # Not before now: a client that was idle has saved up no turns.
         turn = max(self._now, self._next.get(client, 0.0))
         if len(self._next) >= _MOST_TURNS:
+            # Turns that are past mean nothing: such a client begins at the current turn anyway.
             self._next = {name: t for name, t in self._next.items() if t > self._now}
         weight = client.weight if isinstance(client, Client) else 1.0
         self._next[client] = turn + texts / weight

@@ -195,6 +195,7 @@ class Scheduler:
 
     def _steps_at_once(self, reads: Sequence[Read]) -> int:
         """Return how many steps of these texts one run of the model may take."""
+        # Prompts in the same step would make all of its texts wait for the end of the run.
         if not all(read.grows for read in reads):
             return 1
         most = min(self._cache.steps_at_once, self._chunk)
@@ -339,6 +340,8 @@ class Scheduler:
 
     def _give_room(self) -> None:
         """Extend texts that are about to fill their room, oldest first."""
+        # Oldest first, and the youngest gives way: the oldest always makes progress, so no two
+        # texts can push each other out forever.
         for work in sorted(self._running, key=by_priority):
             most, length = work.text.most_positions, len(work.text.context.tokens)
             while work in self._running and work.room < min(most, length + _LEAST_ROOM):
@@ -432,6 +435,7 @@ class Scheduler:
         """Return whether the mask is pending; `logits` are kept until it is ready."""
         if self._masks is None or self._masks.ready(work):
             return False
+        # A copy: the buffer of the backend's results is reused by the next step.
         work.logits = logits.copy()
         return True
 

@@ -97,6 +97,7 @@ class Engine:
         self._most_requests = most_requests
         self._prompt_lookup = prompt_lookup
         self._drafts = _checked_drafts(named, drafts or {})
+        # Weak, so that requests that have ended need no removal.
         self._requests: weakref.WeakSet[AnswerStream] = weakref.WeakSet()
         self._accepting = True
         # A forked child has no thread of the engine; its calls would wait forever.
@@ -172,6 +173,7 @@ class Engine:
 
     def open_answers(self) -> int:
         """Return how many answers have not ended."""
+        # A copy: the garbage collector may remove members while the set is walked.
         return sum(stream.open for stream in list(self._requests))
 
     def open_requests(self, name: str) -> int:
@@ -369,6 +371,7 @@ def _wait_until(met: Callable[[], bool], timeout: float | None) -> bool:
     while not met():
         if end is not None and time.monotonic() >= end:
             return False
+        # Polled: ends of requests have no condition to wait for, and this is used at shutdown only.
         time.sleep(0.01)
     return True
 
@@ -404,6 +407,7 @@ def _require_limits(
             "an engine runs one text and takes one request at least, got"
             f" {most_running} and {most_requests}"
         )
+    # Each running text takes a token per step, so at least half is left for prompts.
     if token_budget < 2 * most_running:
         raise UsageError(
             f"{most_running} texts at once leave too little for prompts in steps of"

@@ -101,6 +101,7 @@ class Lane:
         """Add the answers of a request, which read its prompt once."""
         for text in stream.texts:
             self._streams[text] = stream
+        # The copies fork the pages of the first once its prompt is read.
         first, *copies = stream.texts
         since = stream.submitted
         self._scheduler.add(first, copies, priority=priority, client=client, since=since)

@@ -56,6 +56,7 @@ class Odds:
     def record_guess(self, proposed: int, accepted: int) -> None:
         """Record a guess whose first `accepted` of `proposed` tokens were right."""
         self._hits = self._hits * _MEMORY + accepted
+        # A guess is tested up to its first wrong token; those after it were never tried.
         self._tries = self._tries * _MEMORY + accepted + (accepted < proposed)
 
     def rest(self) -> None:
@@ -244,6 +245,8 @@ def _compare_tokens(model: LoadedModel, draft: LoadedModel) -> None:
         if sizes[0] != sizes[1]:
             raise UsageError(f"{names} have {sizes[0]} and {sizes[1]} tokens", hint=hint)
         return
+    # Whole vocabularies: equal sizes with other tokens would give guesses that are never right, at
+    # full cost.
     own, other = draft.tokenizer.vocabulary(), model.tokenizer.vocabulary()
     if own != other:
         token = min((pair[0] for pair in own.items() ^ other.items()), key=_shortest)

@@ -164,6 +164,7 @@ class Guesser:
         guess; there is none if it does not pay, or if earlier guesses of the text cost too much.
         """
         found: list[Guess | None] = [None] * len(candidates)
+        # Without a measured step there is nothing to weigh a guess against.
         if not candidates or self._times.estimate(rows) is None:
             return found
         with span("guess tokens"):
@@ -196,6 +197,8 @@ class Guesser:
                 length = best_length(match.odds.each, most_here, rows, self._seconds(rows))
             if length:
                 return length, match
+            # Odds drift back while nothing is guessed; otherwise one bad stretch would end guessing
+            # for good.
             match.odds.rest()
         draft = guesses.draft
         if draft is None or draft.room < 1:
@@ -248,6 +251,7 @@ class Guesser:
         plain, whole = (self._times.estimate(count) for count in rows)
         if plain is None or whole is None:
             return
+        # Guesses of several texts made the step longer together; each pays for its tokens.
         share = proposed / (rows[1] - rows[0])
         spent = max(0.0, whole - plain) * share
         draft = guesses.draft
