@@ -55,6 +55,7 @@ COMMANDS = tuple(line.split()[0][1:] for line in _HELP.splitlines() if line.star
 def is_command(text: str) -> bool:
     """Return whether a line begins with `/` and a word, and not with a path."""
     word = text.partition(" ")[0]
+    # `/usr/bin` is a message, `/help` a command.
     return word.startswith("/") and word[1:].isalpha()
 
 
@@ -121,6 +122,8 @@ class Conversation:
 
         def asked() -> TextStream:
             answer = self.session.ask(text, self.images)
+            # Only after `ask` has accepted them: a message that is refused keeps its images for the
+            # next try.
             self.images = []
             return answer
 
@@ -216,6 +219,7 @@ class Conversation:
             return
         request = replace(self._request, model=Path(name), adapter=None)
         model, session = self._begun(request, None)
+        # Messages, not tokens: the other model renders them by its own template.
         session.messages = self.session.messages
         self.model, self.session, self._request = model, session, request
         note(f"{model.name} answers from here on")
@@ -231,8 +235,10 @@ class Conversation:
 
     def _save(self, name: str) -> None:
         path = _named(name)
+        # Never overwritten: a conversation cannot be made again.
         if path.exists():
             raise UsageError(f"{quoted(name, 200)} exists", hint="choose another name")
+        # The form of requests, so the file can also be sent to a server or trained on.
         text = json.dumps({"messages": self.session.messages}, ensure_ascii=False, indent=2)
         with atomic_file(path) as file:
             file.write(text.encode())

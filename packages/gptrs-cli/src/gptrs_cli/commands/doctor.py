@@ -113,6 +113,7 @@ def threads() -> Check:
         return Check("threads", "broken", error.message, error.hint)
     quota = cpu_quota()
     granted = granted_cpus()
+    # `granted` rounds a quota of 1.5 CPUs up.
     limited = quota is not None and granted <= quota + 1 and granted < (os.cpu_count() or 1)
     why = "the quota of its control group" if limited else "the CPUs that this process may use"
     detail = f"{granted}: {why}" if asked is None else f"{asked}: GPTRS_NUM_THREADS"
@@ -189,6 +190,7 @@ def processor() -> tuple[str, list[str]]:
     fields: dict[str, str] = {}
     for line in _lines(Path("/proc/cpuinfo")):
         key, _, value = line.partition(":")
+        # The first processor of the file: the others repeat its flags.
         fields.setdefault(key.strip().lower(), value.strip())
     name = fields.get("model name") or platform.processor() or platform.machine()
     flags = set((fields.get("flags") or fields.get("features") or "").split())
@@ -257,6 +259,7 @@ def measure_startup(plugins: list[PluginRecord], runs: int = 3) -> Startup:
     light |= {record.entry_point.partition(":")[0].partition(".")[0] for record in plugins}
     fastest = float("inf")
     imported: set[str] = set()
+    # The least of several: the first run reads modules from disk and may write .pyc files.
     for _ in range(runs):
         started = time.perf_counter()
         result = subprocess.run(
@@ -370,6 +373,8 @@ def _cache_directory() -> Check:
     data: dict[str, object] = {"path": str(folder), "writable": True}
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # Permission bits do not tell: the file system may be read-only, full, or map the user to
+        # another.
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
@@ -407,6 +412,7 @@ def _startup(records: list[PluginRecord]) -> Check:
     detail = f"`gptrs --help` takes {startup.seconds:.2f} s and imports"
     detail += f" {modules}" if modules else " no heavy module"
     data = {"seconds": startup.seconds, "heavy_modules": list(startup.heavy_modules)}
+    # A busy machine says nothing about the start, and a warning that comes and goes is ignored.
     busy = os.getloadavg()[0] > granted_cpus()
     slow = startup.seconds > _STARTUP_GOAL_S and not busy
     hint = f"the goal is {_STARTUP_GOAL_S} s, and the machine is not busy" if slow else None

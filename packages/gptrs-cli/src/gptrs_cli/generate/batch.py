@@ -80,6 +80,8 @@ class ResultLines:
     ) -> None:
         if self._file is not None:
             try:
+                # Once at the end: a sync after each line would cost more than a short text, and
+                # after a crash the next run repeats what is missing.
                 os.fsync(self._file.fileno())
             except OSError as problem:
                 raise self._unwritable(problem) from problem
@@ -102,6 +104,7 @@ class ResultLines:
         """Return the ids of the complete lines, and truncate the file after the last one."""
         ids: set[Id] = set()
         end, torn = 0, False
+        # A duplicate, so that closing the buffered reader leaves the locked file open.
         with os.fdopen(os.dup(file.fileno()), "rb") as reader:
             for number, line in enumerate(reader, start=1):
                 torn = not line.endswith(b"\n")
@@ -111,6 +114,7 @@ class ResultLines:
                     break
                 ids.add(self._checked_id(record, number))
                 end += len(line)
+        # A torn line cannot be completed: its text may depend on sampling.
         file.truncate(end)
         file.seek(end)
         if torn:
@@ -154,6 +158,7 @@ class ResultLines:
 
 def _opened(path: Path, shown: str) -> BinaryIO:
     """Open the regular file at `path`, made if missing, locked and unbuffered."""
+    # O_NONBLOCK: opening a FIFO by mistake would wait for a reader before it can be refused.
     flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK
     file = os.fdopen(os.open(path, flags, 0o666), "r+b", buffering=0)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -269,6 +274,8 @@ def _rendered(
             number = list(said)[error.conversation]
             where = lines[number].where
             bad.refuse(ModelError(f"{where}: {error.message}", hint=error.hint))
+            # The template renders all conversations in one call of its process, and stops at the
+            # first bad one: the others are tried again without it.
             del said[number]
         else:
             return dict(zip(said, tokens, strict=True))
@@ -341,6 +348,8 @@ class _Run:
         self._read += len(lines)
         self._known += len(lines) - len(todo)
         todo, tasks = runnable_tasks(self._request, self._model, self._options, todo, self._bad)
+        # Texts of a batch end in any order, but the file keeps that of the prompts. Few are held,
+        # as batches are filled in order.
         held: dict[int, Generation] = {}
         turn = 0
         try:
@@ -356,6 +365,8 @@ class _Run:
         except OutputFileError:  # the file may end within a line
             raise
         except BaseException:
+            # Finished texts are kept although earlier ones are missing: the next run goes by ids,
+            # not by order.
             for number in sorted(held):
                 self._write(todo[number], held[number])
             raise

@@ -113,6 +113,8 @@ def _run(request: GenerateRequest, settings: Settings, profile: Profile | None) 
         several = request.output.num_return > 1
         if request.output.stream or not (settings.json or several):
             options = options.for_stream()
+        # Special tokens are the marks of thoughts and calls, which the reader of answers needs to
+        # see.
         if request.prompt.chat and not options.special:
             options = replace(options, special=answer_form(model).shown)
         work = _Work(request, model, prompt, waiting, options)
@@ -226,6 +228,8 @@ class _Work:
             for piece in self._stream or ():
                 if self._request.output.stream:
                     found = [TextDelta(piece)] if reader is None else reader.push(piece)
+                    # An empty event where the text is withheld: a reader of the stream sees that
+                    # tokens come.
                     shown = self._print_events(found or [TextDelta("")], shown)
             if self._request.output.stream and reader is not None:
                 self._print_events(reader.finish(), shown)
@@ -256,6 +260,7 @@ class _Work:
         form = answer_form(self._model)
         if form.is_plain:
             return None
+        # With a form the answer begins at once: thoughts could not match it.
         opened = not request.form.given and opens_thoughts(self._model, form, tokens)
         return AnswerReader(form, opened=opened)
 

@@ -107,6 +107,8 @@ def remove(revisions: Iterable[CachedRevision]) -> None:
     whole, files = _removal(revisions)
     try:
         blobs = _unshared(files)
+        # Links before blobs: interrupted here, a blob without links wastes space, a link without a
+        # blob is a broken model.
         for path in (*files, *blobs):
             path.unlink()
         whole.execute()
@@ -140,6 +142,8 @@ def _unshared(links: list[Path]) -> list[Path]:
     others: set[Path] = set()
     for repository in {blob.parents[1] for blob in blobs}:
         every = (path for path in (repository / "snapshots").rglob("*") if path.is_symlink())
+        # The hub stores each blob once, and commits link to it: removing one that another commit
+        # uses would break that model silently.
         others |= {path.resolve() for path in every if path not in links}
     return sorted(blobs - others)
 

@@ -50,6 +50,7 @@ def child_process(reference: str, question: object) -> Generator[Child]:
     reader, writer = os.pipe()
     try:
         with tempfile.TemporaryFile() as asked:
+            # A file, not a pipe: a child that hangs before it reads would block a large question.
             asked.write(json.dumps(question).encode())
             asked.seek(0)
             process = subprocess.Popen(
@@ -59,12 +60,15 @@ def child_process(reference: str, question: object) -> Generator[Child]:
                 stderr=subprocess.DEVNULL,
                 pass_fds=[writer],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                # A group of its own, so that the kill at the end reaches children of the plugin,
+                # and Ctrl-C reaches only the parent.
                 start_new_session=True,
             )
     except BaseException:
         os.close(reader)
         raise
     finally:
+        # The parent's end must go: otherwise reading would never see the end of a dead child.
         os.close(writer)
     try:
         yield Child(process, reader)
@@ -79,6 +83,7 @@ def serve(reference: str, writer: str) -> None:
     """Run the child: answer the question on standard input, then exit at once."""
 
     def tell(answer: Mapping[str, object]) -> None:
+        # One unbuffered write: a plugin that crashes right after must not take the answer with it.
         os.write(int(writer), json.dumps(answer).encode() + b"\n")
 
     question = json.load(sys.stdin)
@@ -96,6 +101,7 @@ class Child(Struct):
     def answer(self, seconds: float) -> dict[str, Any] | None:
         """Return the next answer; None if the child ended, or none came within `seconds`."""
         deadline = time.monotonic() + seconds
+        # Bounded, as plugins inherit the pipe and may write to it forever.
         while b"\n" not in self._received and len(self._received) < _LONGEST_ANSWER:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([self.reader], [], [], left)[0]:
@@ -110,6 +116,7 @@ class Child(Struct):
     def ending(self, seconds: float) -> str:
         """Return how a child ended that gives no answer."""
         with contextlib.suppress(subprocess.TimeoutExpired):
+            # The pipe closes a moment before the exit code is there.
             code = self.process.wait(0.5)
             if code < 0:
                 return f"was ended by {signal.Signals(-code).name}"

@@ -139,6 +139,8 @@ def _usage_failure(error: typer.BadParameter) -> Failure:
     hint = f"see `{command} --help`"
     if "extra argument" in clause and _takes_texts(error.ctx):
         hint = f"a text stands after `--text`, {hint}"
+    # Some commands take the model as an argument, others by --model; the usual message would only
+    # say that there is no such option.
     if getattr(error, "option_name", None) == "--model" and _takes_arguments(error.ctx):
         clause = "no such option: --model"
         hint = f"the model stands there without it, as in `{command} MODEL`, {hint}"
@@ -180,6 +182,8 @@ def _written(text: str) -> bool:
 
 def _give_up_stdout() -> None:
     """Send standard output to the null device; else the interpreter's last flush fails again."""
+    # By descriptor: closing or replacing `sys.stdout` would leave the buffer, which the interpreter
+    # flushes at exit with an exit code of 120.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -204,6 +208,7 @@ class Waiting:
         self._stopped = False
         self._line: LiveLine | None = None
         self._timer = threading.Timer(_DELAY_S, self._appear)
+        # A process that ends by an exception must not wait for the line to appear.
         self._timer.daemon = True
 
     def __enter__(self) -> Waiting:
@@ -236,6 +241,8 @@ class Waiting:
     def _appear(self) -> None:
         output = rich_output()
         with self._lock:
+            # The timer may fire while `stop` runs: without the flag, the line would appear after
+            # the result and stay.
             if not self._stopped:
                 line: LiveLine = output.LiveLine(self._what + self._details, self._started)
                 line.start()

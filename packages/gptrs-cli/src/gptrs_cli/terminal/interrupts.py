@@ -90,12 +90,16 @@ class _Interrupts:
             if ours:
                 outer = _whose(handler)
                 if outer is not None:
+                    # Handed to the scope around: the echo of this interrupt may arrive while that
+                    # one closes.
                     outer.struck, outer._last = self.struck, self._last
                 signal.signal(signal.SIGINT, handler)
 
     def strike(self, number: int, frame: FrameType | None) -> None:
         """Raise KeyboardInterrupt, unless this is the echo of a recent one."""
         now = time.monotonic()
+        # Terminals, `timeout` and make all pass the signal on, so one press may arrive several
+        # times.
         if self.struck and now - self._last < _ECHO_S and not self._again:
             return
         self.struck, self._last, self._again = True, now, False

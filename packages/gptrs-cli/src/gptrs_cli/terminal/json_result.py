@@ -31,6 +31,8 @@ def as_line(result: Result) -> str:
     # null.
     record = msgspec.to_builtins(result, enc_hook=plain)
     try:
+        # Tried first: walking every number of a large result takes longer than writing it, and few
+        # have NaN.
         return json.dumps(record, allow_nan=False) + "\n"
     except ValueError:
         return json.dumps(_finite(record), allow_nan=False) + "\n"

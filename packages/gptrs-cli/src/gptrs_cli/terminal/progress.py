@@ -51,6 +51,8 @@ class _Lines:
         if now - self._told < LINE_SECONDS or done >= total:
             return
         self._told = now
+        # The first call comes after loading and compiling, which say nothing about the time that is
+        # left.
         started, before = self._first
         left = ""
         if done > before:

@@ -40,6 +40,8 @@ def is_terminal(stream: TextIO) -> bool:
 
 def printable(text: str) -> str:
     """Return `text` with control characters escaped, except newline and tab."""
+    # Names in files and texts of models may hold escape sequences, which would move the cursor,
+    # change the title or fill the clipboard of a terminal.
     return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
@@ -66,6 +68,7 @@ def complain(kind: str, text: str) -> None:
 def warnings_as_lines() -> Generator[None]:
     """Open a scope in which each warning and each record of the logger `gptrs` is one line."""
     logger, handler = logging.getLogger("gptrs"), _LineHandler(logging.INFO)
+    # Otherwise a root handler of a library prints each record once more.
     propagated, logger.propagate = logger.propagate, False
     level = logger.level
     logger.setLevel(logging.INFO)
@@ -133,6 +136,7 @@ def make_stdout_reliable() -> None:
     if isinstance(below, io.RawIOBase):
         raw = cast("BinaryIO", _WholeWrites(stream.fileno(), "w", closefd=False))
         sys.stdout = io.TextIOWrapper(raw, stream.encoding, "replace", write_through=True)
+    # Not isinstance: pytest and notebooks replace the stream, and theirs must stay.
     elif type(_raw(below)) is io.FileIO:
         stream.flush()
         buffered = io.BufferedWriter(_WholeWrites(stream.fileno(), "w", closefd=False))
@@ -164,6 +168,7 @@ class _WholeWrites(io.FileIO):
 
     @override
     def write(self, data: Buffer, /) -> int:
+        # Without copies: the rest of a short write is a view.
         left = memoryview(data).cast("B")
         size = left.nbytes
         while left.nbytes:

@@ -189,6 +189,8 @@ def _named(model: LoadedModel) -> str:
 def _tokens(model: LoadedModel, reference: LoadedModel, text: str) -> Sequence[int]:
     """Return the tokens of the text; UsageError if the two models tokenize it differently."""
     ours, theirs = model.prompt_tokens(text), reference.prompt_tokens(text)
+    # The divergence compares distributions position by position, so positions must mean the same
+    # tokens.
     if ours != theirs:
         raise UsageError(
             f"`{model.name}` and `{reference.name}` tokenize the text differently: their "

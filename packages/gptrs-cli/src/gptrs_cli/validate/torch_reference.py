@@ -56,6 +56,7 @@ class TorchReference:
             self._folder = self._path.parent
             where = {"gguf_file": self._path.name}
         self._embeds = capability == "text_embedder"
+        # transformers warns about every unused weight, and draws bars into the table.
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
         loaded, report = self._load(
@@ -128,6 +129,7 @@ class TorchReference:
 
     def _load(self, load: Callable[..., Result], **options: object) -> Result:
         try:
+            # Neither the network nor code of the folder: the comparison is with these files alone.
             return load(self._folder, local_files_only=True, trust_remote_code=False, **options)
         except Exception as problem:  # a library may raise anything on untrusted files
             reason = clipped(" ".join(str(problem).split()) or type(problem).__name__, 300)
@@ -151,6 +153,8 @@ def _reading(name: str, found: dict[str, np.ndarray]) -> Callable[..., None]:
         told: dict[str, Any] = {"input": given[0] if given else None, "output": first}
         for suffix, value in told.items():
             if isinstance(value, torch.Tensor) and value.is_floating_point():
+                # A copy: modules may change their results in place later. The first call counts, as
+                # layers may be shared.
                 found.setdefault(f"{name}.{suffix}", _array(value).copy())
 
     return read
