@@ -18,11 +18,11 @@ START, END = "<!-- written by tools/model_kinds.py -->", "<!-- end -->"
 HEAD: Final = """# Kinds of models
 
 The kinds of models that gptrs runs, by the `model_type` of config.json. `gptrs list models --all`
-also lists those that are known and refused, and kinds of other packages. How to add one is in
-[Add a kind of model](recipes/add_a_model_kind.md). Of models that also see or hear, those under the
-last heading, gptrs loads the language model: they read texts only, and a note says so. The last
-column has the `general.architecture` of GGUF files and the names of timm's architectures that are
-of the kind, most of those that fit the wildcards.
+also lists known but unsupported kinds, and those of other packages. [Add a kind of
+model](recipes/add_a_model_kind.md) shows how to add one. From the multimodal models under the last
+heading, gptrs loads only the language model; a note says that they read text only. The last column
+lists the `general.architecture` of GGUF files, and the architectures of timm that belong to the
+kind (most of those that match a wildcard).
 
 This page is written by tools/model_kinds.py.
 """

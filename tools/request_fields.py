@@ -21,9 +21,8 @@ HEAD = """\
 <!-- Written by tools/request_fields.py. -->
 
 `gptrs serve` reads these fields of each [protocol](clients.md), and refuses others by name, with
-status 400. A null is a field that is left out. A field that *asks for nothing* changes no answer
-here: the values that its type allows are taken, others are refused. Bounds and types are in
-`/openapi.json`.
+status 400. A null counts as a missing field. A field with *no effect* is accepted with the values
+that its type allows, and changes no answer. Bounds and types are in `/openapi.json`.
 """
 
 

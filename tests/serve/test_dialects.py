@@ -90,7 +90,7 @@ def test_what_asks_for_nothing_is_taken_and_what_would_ask_is_not(name):
     rows = {row.name: row for row in field_rows(BODIES[name])}
     fields: Any = known_type(BODIES[name])
     for field in fields.fields:
-        if rows[field.encode_name].state != "asks for nothing":
+        if rows[field.encode_name].state != "no effect":
             continue
         values = literals(field.type)
         for value in values:

@@ -176,7 +176,7 @@ def test_other_answers_have_the_same_bits(client):
         ),
         ({"max_tokens": 101}, "this server writes 100 tokens at most"),
         ({"prompt": None}, "give either `prompt` or `messages`"),
-        ({"stream": True}, "values come when the answer is complete"),
+        ({"stream": True}, "values are sent when the answer is complete"),
     ],
 )
 def test_what_cannot_be_is_refused_and_the_next_request_is_answered(client, fields, message):

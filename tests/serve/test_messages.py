@@ -154,7 +154,7 @@ def test_a_schema_is_kept(talking):
         ({"model": "x"}, 404, "not_found_error", "there is no model called 'x'"),
         ({"max_tokens": 0}, 400, "invalid_request_error", "`max_tokens`: Expected `int` >= 1"),
         ({"max_tokens": None}, 400, "invalid_request_error", "required field `max_tokens`"),
-        ({"mcp_servers": [1]}, 400, "invalid_request_error", "contacts no other one"),
+        ({"mcp_servers": [1]}, 400, "invalid_request_error", "contacts no other servers"),
         ({"thread": {"type": "create"}}, 400, "invalid_request_error", "send all messages"),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, 400, "invalid_request_error",
          "tools[0]"),

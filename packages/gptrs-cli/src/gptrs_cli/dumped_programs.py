@@ -36,7 +36,7 @@ class ProgramInputs(Struct, frozen=True):
         option(
             "--input",
             "Tensors by the names of the parameters: .safetensors, .npz, .gptrsten, or NAME.npy"
-            " with one of them; can be repeated.",
+            " with one of them; repeatable.",
             metavar="FILE",
         ),
     ] = field(default_factory=list[Path])

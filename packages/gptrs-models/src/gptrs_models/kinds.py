@@ -78,12 +78,12 @@ _NEAR_WAV2VEC2 = (
 )
 """Encoders of raw sound, or of its features, with a head of CTC."""
 TEXTS, WORDS, MIXTURES, IMAGES, SOURCES, PARTS = (
-    "Encoders of text",
+    "Text encoders",
     "Language models",
     "Mixtures of experts",
     "Images",
-    "Texts about texts, speech, pictures in texts",
-    "The texts of models that also see or hear",
+    "Text to text, speech, and images within texts",
+    "Language models of multimodal models",
 )
 """The headings."""
 
@@ -102,20 +102,20 @@ KINDS: tuple[Family, ...] = (
             "ernie": "ERNIE encoders: vectors, classes, tags, masked words",
             "roberta-prelayernorm": "RoBERTa encoders with norms first, with every head",
             "camembert": "CamemBERT encoders: vectors, classes, tags, masked words",
-            "data2vec-text": "data2vec of texts, with every head",
+            "data2vec-text": "data2vec text encoders, with every head",
         },
         {"bert": _NEAR_BERT},
     ),
     Family(
         TEXTS, "rotary_encoder", "as `bert_kinds`",
         {
-            "modernbert": "ModernBERT encoders, of long texts, with every head",
+            "modernbert": "ModernBERT encoders for long texts, with every head",
             "nomic_bert": "NomicBERT encoders, such as nomic-embed-text, with every head",
             "gte": "GTE encoders, such as gte-multilingual, with every head",
             "eurobert": "EuroBERT encoders, with every head",
             "jina_embeddings_v3": "Jina Embeddings 3, without its adapters",
-            "esm": "ESM-2, encoders of proteins, with every head",
-            "new": "GTE encoders in their older files",
+            "esm": "ESM-2 protein encoders, with every head",
+            "new": "GTE encoders in the older file format",
         },
     ),
     Family(
@@ -184,8 +184,8 @@ KINDS: tuple[Family, ...] = (
             "gpt_bigcode": "StarCoder and SantaCoder",
             "mpt": "MPT, with linear biases",
             "persimmon": "Persimmon",
-            "RefinedWeb": "Falcon 40B in its older files",
-            "RefinedWebModel": "Falcon 7B and Falcon RW in their older files",
+            "RefinedWeb": "Falcon 40B in the older file format",
+            "RefinedWebModel": "Falcon 7B and Falcon RW in the older file format",
             "qwen3_5_text": "the language model of Qwen3.5",
             "cwm": "Code World Model",
             "iquestcoder": "IQuest-Coder",
@@ -230,8 +230,8 @@ KINDS: tuple[Family, ...] = (
             "ernie4_5_moe": "ERNIE 4.5 with experts",
             "hunyuan_v1_moe": "Hunyuan with experts",
             "granitemoe": "Granite 3 with experts",
-            "granitemoeshared": "Granite with experts beside an MLP",
-            "granitemoehybrid": "Granite 4, with mixers of Mamba 2 or without",
+            "granitemoeshared": "Granite with experts and a shared MLP",
+            "granitemoehybrid": "Granite 4, with or without Mamba 2 layers",
             "phimoe": "Phi 3.5 with experts",
             "lfm2_moe": "LFM2 with experts",
             "minimax_m2": "MiniMax-M2, with experts",
@@ -312,7 +312,7 @@ KINDS: tuple[Family, ...] = (
         IMAGES, "vit", "`image_embedder`, and with a head `image_classifier`",
         {
             "vit": "ViT, image classifiers and embedders",
-            "deit": "DeiT image classifiers, with a teacher too",
+            "deit": "DeiT image classifiers, also distilled ones",
             "dinov2": "DINOv2, image classifiers and embedders",
             "dinov2_with_registers": "DINOv2 with registers, image classifiers and embedders",
         },
@@ -322,7 +322,7 @@ KINDS: tuple[Family, ...] = (
     Family(
         IMAGES, "dinov3", "`image_embedder`",
         {
-            "dinov3_vit": "DINOv3 encoders of images",
+            "dinov3_vit": "DINOv3 image encoders",
         },
     ),
     Family(
@@ -337,10 +337,10 @@ KINDS: tuple[Family, ...] = (
         {
             "clip": "CLIP, images and texts in one space",
             "siglip": "SigLIP, images and texts in one space",
-            "clip_vision_model": "the half of CLIP for images",
-            "siglip_vision_model": "the half of SigLIP for images",
+            "clip_vision_model": "the image encoder of CLIP",
+            "siglip_vision_model": "the image encoder of SigLIP",
             "siglip2": "SigLIP 2 for images of any aspect, and texts",
-            "siglip2_vision_model": "the half of SigLIP 2 for images",
+            "siglip2_vision_model": "the image encoder of SigLIP 2",
         },
     ),
     Family(
@@ -354,7 +354,7 @@ KINDS: tuple[Family, ...] = (
     Family(
         SOURCES, "bart", "`seq2seq`; by the head `text_classifier`",
         {
-            "bart": "BART, for summaries, and classes of texts",
+            "bart": "BART, for summaries and text classification",
             "marian": "Marian and OPUS-MT, for translation",
             "plbart": "PLBART, for programs",
             "mbart": "mBART, for translation",

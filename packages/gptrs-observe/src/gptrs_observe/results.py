@@ -51,7 +51,7 @@ class Trace(Inputs, Result, frozen=True, kw_only=True, tag="gptrs.trace/1"):
 
     states: list[StateSummary]
     logit_lens: dict[str, list[LensToken]] | UnsetType = UNSET
-    """With `--logit-lens`: the likeliest next tokens by each hidden state."""
+    """The likeliest next tokens at each hidden state, with `--logit-lens`."""
     comparison: ComparedTrace | UnsetType = UNSET
     timings: RunTimings
     profile: Profile = UNSET
@@ -70,7 +70,7 @@ class SteeredLayer(Struct, frozen=True, kw_only=True):
     width: int
     norm: Number
     separated: Number
-    """Share of the pairs, each left out in turn, that the vector tells apart."""
+    """Share of pairs that the vector separates, each pair left out in turn."""
 
 
 class Steer(OfModel, Result, frozen=True, kw_only=True, tag="gptrs.steer/1"):
@@ -147,7 +147,7 @@ class Validate(OfModel, Result, frozen=True, kw_only=True, tag="gptrs.validate/1
     """`gptrs validate`."""
 
     reference: dict[str, str]
-    """The versions of the libraries."""
+    """The versions of the reference's libraries."""
     inputs: list[str]
     """The origin of each row: a file, `tokens`, `prompt` or `random input SEED`."""
     tolerance: float
@@ -211,7 +211,7 @@ class Bench(Result, frozen=True, kw_only=True, tag="gptrs.bench/1"):
     backend: str
     precision: str
     adapter: str | UnsetType = UNSET
-    """With `--adapter`: its folder."""
+    """The folder of the adapter, with `--adapter`."""
     rows: list[Row]
 
 
@@ -260,6 +260,6 @@ class InspectPass(
 
     name: str
     instructions: dict[str, int]
-    """Those `before` and those `after` it."""
+    """The number of instructions `before` and `after` the pass."""
     fired: dict[str, int]
     declined: list[DeclinedRewrite]

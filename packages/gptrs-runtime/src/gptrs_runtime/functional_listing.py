@@ -116,9 +116,9 @@ class ListedVariant(Struct, frozen=True):
 
     operands: tuple[str, ...]
     fixed: dict[str, Any]
-    """Arguments that are equal in all such calls."""
+    """Arguments that are the same in all such calls."""
     read: dict[str, str]
-    """The other arguments, and the ops that they are read from."""
+    """The other arguments, and the ops they are read from."""
     ops: tuple[str, ...]
     """The ops of such a call."""
     example: str

@@ -108,7 +108,7 @@ class Window(Struct, frozen=True):
     compression_ratio: float
     """The compression ratio of the bytes of the text."""
     no_speech_prob: float | None
-    """The probability of silence; null for a model without a token of it."""
+    """The probability of silence; null if the model has no token for it."""
     is_silent: bool
     """Whether the window has no text for that reason."""
 
@@ -120,7 +120,7 @@ class Transcription(Struct, frozen=True):
     language: str | None
     """The code of the spoken language; null if the model does not detect it."""
     seconds: float
-    """Of the sound."""
+    """The length of the sound."""
     segments: tuple[Segment, ...]
     windows: tuple[Window, ...] = ()
     """How each window was decoded; empty for a model that decodes frame by frame."""
@@ -180,14 +180,14 @@ class Classify(TextsRun, Result, frozen=True, kw_only=True, tag="gptrs.classify/
     """`gptrs classify`."""
 
     adapter: str | UnsetType = UNSET
-    """With `--adapter`: its folder."""
+    """The folder of the adapter, with `--adapter`."""
     texts: list[str]
     pairs: list[str] | UnsetType = UNSET
-    """With `--pair`: the second text of each."""
+    """The second text of each pair, with `--pair`."""
     truncated: list[int] | UnsetType = UNSET
-    """The numbers, from 0, of texts that were cut to what the model reads, if there are some."""
+    """Indices of the texts that were cut to the model's context, if any."""
     classes: list[tuple[LabelScore, ...]]
-    """The classes of each text, the best first."""
+    """The classes of each text, best first."""
     profile: Profile = UNSET
 
 
@@ -195,12 +195,12 @@ class Rank(TextsRun, Result, frozen=True, kw_only=True, tag="gptrs.rank/1"):
     """`gptrs rank`."""
 
     adapter: str | UnsetType = UNSET
-    """With `--adapter`: its folder."""
+    """The folder of the adapter, with `--adapter`."""
     query: str
     ranking: list[Ranked]
-    """The best first."""
+    """Best first."""
     truncated: list[int] | UnsetType = UNSET
-    """The numbers of documents that were cut to what the model reads, if there are some."""
+    """Indices of the documents that were cut to the model's context, if any."""
     profile: Profile = UNSET
 
 
@@ -210,9 +210,9 @@ class Match(TextsRun, Result, frozen=True, kw_only=True, tag="gptrs.match/1"):
     images: list[str]
     texts: list[str]
     truncated: list[int] | UnsetType = UNSET
-    """The numbers, from 0, of texts that were cut to what the model reads, if there are some."""
+    """Indices of the texts that were cut to the model's context, if any."""
     logits: Vectors
-    """For each image one for each text."""
+    """A row per image, a column per text."""
     probabilities: Vectors
     profile: Profile = UNSET
 
@@ -221,7 +221,7 @@ class Tag(TextsRun, Result, frozen=True, kw_only=True, tag="gptrs.tag/1"):
     """`gptrs tag`."""
 
     adapter: str | UnsetType = UNSET
-    """With `--adapter`: its folder."""
+    """The folder of the adapter, with `--adapter`."""
     texts: list[str]
     entities: list[list[Entity]]
     """The named parts of each text, in the order of the text."""
@@ -232,10 +232,10 @@ class Fill(TextsRun, Result, frozen=True, kw_only=True, tag="gptrs.fill/1"):
     """`gptrs fill`."""
 
     adapter: str | UnsetType = UNSET
-    """With `--adapter`: its folder."""
+    """The folder of the adapter, with `--adapter`."""
     texts: list[str]
     fillings: list[list[tuple[Filling, ...]]]
-    """For each masked position of each text the likeliest tokens, the best first."""
+    """The likeliest tokens for each masked position of each text, best first."""
     profile: Profile = UNSET
 
 
@@ -248,7 +248,7 @@ class Transcribe(OfModel, Result, frozen=True, kw_only=True, tag="gptrs.transcri
     language: str | None
     """The code of the spoken language; null if the model does not detect it."""
     seconds: float
-    """Of the sound."""
+    """The length of the sound."""
     segments: tuple[Segment, ...]
     windows: tuple[Window, ...]
     """How each window was decoded; empty for a model that decodes frame by frame."""
@@ -267,14 +267,14 @@ class Embed(OfModel, Result, frozen=True, kw_only=True, tag="gptrs.embed/1"):
     """`gptrs embed`."""
 
     adapter: str | UnsetType = UNSET
-    """With `--adapter`: its folder."""
+    """The folder of the adapter, with `--adapter`."""
     texts: list[str]
     truncated: list[int] | UnsetType = UNSET
-    """The numbers, from 0, of texts that were cut to what the model reads, if there are some."""
+    """Indices of the texts that were cut to the model's context, if any."""
     shape: list[int]
     dtype: Literal["f32"] = "f32"
     embeddings: Vectors | UnsetType = UNSET
-    """A vector for each text or image; not with `--out`."""
+    """One vector per text or image; absent with `--out`."""
     similarity: Vectors | UnsetType = UNSET
     timings: RunTimings
     images: list[str] | UnsetType = UNSET
@@ -286,9 +286,9 @@ class Perplexity(Result, frozen=True, kw_only=True, tag="gptrs.perplexity/1"):
     """`gptrs perplexity`."""
 
     perplexity: float | None
-    """exp(nll); null where that is too large."""
+    """exp(nll); null if it overflows."""
     standard_error: float | None
-    """Of the perplexity, to first order."""
+    """The standard error of the perplexity, to first order."""
     nll: float
     """The mean of -log p of the scored tokens, in nats."""
     bits_per_byte: float
@@ -300,7 +300,7 @@ class Perplexity(Result, frozen=True, kw_only=True, tag="gptrs.perplexity/1"):
     model: str
     backend: str
     adapter: str | UnsetType = UNSET
-    """With `--adapter`: its folder."""
+    """The folder of the adapter, with `--adapter`."""
     timings: RunTimings
     profile: Profile = UNSET
 
@@ -316,12 +316,12 @@ class Forward(Inputs, Result, frozen=True, kw_only=True, tag="gptrs.forward/1"):
     """`gptrs forward`; `kind` of an imported model is the importer."""
 
     output: str | UnsetType = UNSET
-    """Of an imported model: the output that has the scores."""
+    """For an imported model, the output that has the scores."""
     shape: list[int]
     """The shape of the logits: [B, T, V] or [B, classes]."""
     dtype: Literal["f32"] = "f32"
     top: list[tuple[Score, ...]]
-    """For each row the best `--top` N, of tokens those after the last position."""
+    """The best `--top` N of each row; for language models, of the next token."""
     timings: RunTimings
     profile: Profile = UNSET
 
@@ -337,15 +337,15 @@ class GeneratedText(Struct, frozen=True, kw_only=True):
     """A text that was generated."""
 
     text: str
-    """Of a conversation the answer without its thoughts."""
+    """The text; in a conversation, the answer without thoughts."""
     token_ids: tuple[int, ...]
     finish_reason: Reason
     reasoning_content: str | UnsetType = UNSET
-    """Of a conversation: the thoughts of the model, where there are some."""
+    """The thoughts of the model in a conversation, if any."""
     error: str | UnsetType = UNSET
-    """Where that is the `finish_reason`: why the text cannot go on."""
+    """Why the text cannot continue, if `finish_reason` is `error`."""
     logprobs: list[TokenLogprob] | UnsetType = UNSET
-    """With `--logprobs`: one of each token."""
+    """One per token, with `--logprobs`."""
     guesses: Guesses | UnsetType = UNSET
     """With `--prompt-lookup` or `--draft`."""
 
@@ -369,11 +369,11 @@ class Generate(GeneratedText, Result, frozen=True, kw_only=True, tag="gptrs.gene
     model: str
     backend: str
     precision: str
-    """Of products: `f32`, `bf16`, or `int8` where quantized weights meet activations of 8 bits."""
+    """The precision of products; `int8` if quantized weights meet 8-bit activations."""
     adapter: str | UnsetType = UNSET
-    """With `--adapter`: its folder."""
+    """The folder of the adapter, with `--adapter`."""
     generations: list[GeneratedText] | UnsetType = UNSET
-    """With `--num-return`: all texts; the other keys describe the first."""
+    """All texts, with `--num-return`; the other keys describe the first."""
     profile: Profile = UNSET
     """With `--profile`: see `docs/profiles.md`."""
 
@@ -382,11 +382,11 @@ class GenerateEvent(Result, frozen=True, kw_only=True, tag="gptrs.generate.event
     """`gptrs generate --stream`: each line but the last one."""
 
     event: Literal["text", "reasoning"]
-    """Whether it is text, or thoughts of an answer in a conversation."""
+    """The kind of text; `reasoning` for thoughts in a conversation."""
     text: str
-    """Continues the texts of earlier lines of this `event`: whole characters, possibly none."""
+    """Continues the text of earlier lines of this `event`: whole characters, possibly none."""
     token_ids: tuple[int, ...]
-    """The tokens since the line before."""
+    """The tokens since the previous line."""
 
 
 class GenerateLine(Result, frozen=True, kw_only=True, tag="gptrs.generate.line/1"):
@@ -394,15 +394,15 @@ class GenerateLine(Result, frozen=True, kw_only=True, tag="gptrs.generate.line/1
 
     id: str | int
     text: str
-    """Of a conversation the answer without its thoughts."""
+    """The text; in a conversation, the answer without thoughts."""
     token_ids: tuple[int, ...]
     finish_reason: Reason
     reasoning_content: str | UnsetType = UNSET
-    """Of a conversation: the thoughts of the model, where there are some."""
+    """The thoughts of the model in a conversation, if any."""
     error: str | UnsetType = UNSET
-    """Where that is the `finish_reason`: why the text cannot go on."""
+    """Why the text cannot continue, if `finish_reason` is `error`."""
     logprobs: list[TokenLogprob] | UnsetType = UNSET
-    """With `--logprobs`: one of each token."""
+    """One per token, with `--logprobs`."""
     guesses: Guesses | UnsetType = UNSET
     """With `--prompt-lookup` or `--draft`."""
     prompt_token_ids: tuple[int, ...]
@@ -440,7 +440,7 @@ class TensorError(Struct, frozen=True):
     type: str
     shape: tuple[int, ...]
     bits: float
-    """Of an element, with its share of scales and zero points."""
+    """Bits per element, including its share of scales and zero points."""
     relative_rms: float
     product_rms: float
     max_error: float
@@ -471,5 +471,5 @@ class Quantize(
     """Tensors that were not quantized."""
     left_out: tuple[str, ...]
     notes: tuple[str, ...]
-    """Of what other readers of the copy will do otherwise."""
+    """What other programs do differently with the copy."""
     seconds: float

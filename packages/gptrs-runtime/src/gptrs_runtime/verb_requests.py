@@ -62,13 +62,13 @@ BatchSize = Annotated[
 Truncate = Annotated[
     bool,
     Meta(
-        description="Cut texts that are longer than the model reads, or refuse them; without it"
-        " they are cut, which a note says."
+        description="Cut texts that exceed the model's context, or refuse them; default: cut"
+        " them, with a note."
     ),
     Option(
         flag="--truncate/--no-truncate",
         request=Meta(
-            description="Cut texts that are longer than the model reads, which is else an error."
+            description="Cut texts that exceed the model's context instead of refusing them."
         ),
     ),
 ]
@@ -91,14 +91,14 @@ class EmbedRequest(Options, frozen=True, kw_only=True):
     ) = None
     similarity: Annotated[
         bool,
-        Meta(description="Show how alike each two are instead of vectors."),
+        Meta(description="Show pairwise similarities instead of vectors."),
         Option(request=Missing("the answer has the vectors")),
     ] = False
     normalize: (
         Annotated[
             bool,
             Meta(
-                description="Make all vectors of length 1, or do not; without it as the model says."
+                description="Scale all vectors to length 1, or do not; default: as the model says."
             ),
             _AsFiles(flag="--normalize/--no-normalize"),
         ]
@@ -107,7 +107,7 @@ class EmbedRequest(Options, frozen=True, kw_only=True):
     prompt_name: (
         Annotated[
             str,
-            Meta(description="Put this prompt of the model before each text."),
+            Meta(description="Prepend this prompt of the model to each text."),
             _AsFiles(metavar="NAME"),
         ]
         | None
@@ -115,7 +115,7 @@ class EmbedRequest(Options, frozen=True, kw_only=True):
     prompt: (
         Annotated[
             str,
-            Meta(description="Put this prompt before each text."),
+            Meta(description="Prepend this prompt to each text."),
             Option(
                 flag=Missing("it can stand in the texts"),
                 request=Missing("it can stand in the texts"),
@@ -135,7 +135,7 @@ class EmbedRequest(Options, frozen=True, kw_only=True):
     batch_size: BatchSize = 32
     images: Annotated[
         Sequence[Path],
-        Meta(description="An image instead of texts; can be repeated."),
+        Meta(description="An image instead of texts; repeatable."),
         Option(
             kind=PATHS,
             flag="--image",
@@ -168,7 +168,7 @@ class ClassifyRequest(Options, frozen=True, kw_only=True):
     texts: Texts
     pairs: Annotated[
         Sequence[str],
-        Meta(description="Read with the text before it, as one: once for each."),
+        Meta(description="A second text, read together with the text; give one per text."),
         _Listed(
             flag="--pair",
             metavar="TEXT",
@@ -178,7 +178,7 @@ class ClassifyRequest(Options, frozen=True, kw_only=True):
     labels: Annotated[
         Sequence[str],
         Meta(
-            description="A label of your own, for a model of inference (NLI); can be repeated.",
+            description="A label of your own, for an NLI model; repeatable.",
         ),
         _Listed(
             flag="--label",
@@ -190,7 +190,7 @@ class ClassifyRequest(Options, frozen=True, kw_only=True):
         Annotated[
             str,
             Meta(
-                description=f"What follows from a text with a label: `{TEMPLATE}` without it.",
+                description=f"The hypothesis for a label; default: `{TEMPLATE}`.",
             ),
             Option(metavar="TEXT", request=Missing("it is for labels")),
         ]
@@ -198,7 +198,7 @@ class ClassifyRequest(Options, frozen=True, kw_only=True):
     ) = None
     multi_label: Annotated[
         bool,
-        Meta(description="Score each of your labels by itself."),
+        Meta(description="Score each of your labels independently."),
         Option(request=Missing("it is for labels")),
     ] = False
     truncate: Truncate | None = None
@@ -219,7 +219,7 @@ class RankRequest(Options, frozen=True, kw_only=True):
 
     query: Annotated[
         str,
-        Meta(description="What the documents should answer."),
+        Meta(description="The query that the documents should answer."),
         Option(metavar="TEXT", request=Meta()),
     ]
     documents: Annotated[
@@ -230,7 +230,7 @@ class RankRequest(Options, frozen=True, kw_only=True):
     top_k: (
         Annotated[
             int,
-            Meta(ge=1, description="Print the N best only."),
+            Meta(ge=1, description="Print only the N best."),
             Option(flag="--top", metavar="N", request="top_n"),
         ]
         | None
@@ -238,7 +238,7 @@ class RankRequest(Options, frozen=True, kw_only=True):
     prompt_name: (
         Annotated[
             str,
-            Meta(description="Take this prompt of the model."),
+            Meta(description="Use this prompt of the model."),
             _AsFiles(metavar="NAME"),
         ]
         | None
@@ -246,7 +246,7 @@ class RankRequest(Options, frozen=True, kw_only=True):
     prompt: (
         Annotated[
             str,
-            Meta(description="Take this prompt; an empty one is none."),
+            Meta(description="Use this prompt; empty: none."),
             _AsFiles(metavar="TEXT"),
         ]
         | None
@@ -260,7 +260,7 @@ class MatchRequest(Options, frozen=True, kw_only=True):
 
     images: Annotated[
         Sequence[Path],
-        Meta(description="An image; can be repeated."),
+        Meta(description="An image; repeatable."),
         _Unserved(kind=PATHS, flag="--image", metavar="FILE", parsed=list[Path]),
     ]
     texts: Texts
@@ -273,13 +273,13 @@ class TagRequest(Options, frozen=True, kw_only=True):
     texts: Texts
     aggregation: Annotated[
         Aggregation,
-        Meta(description=f"How tokens become names: {', '.join(get_args(Aggregation))}."),
+        Meta(description=f"How to merge tokens into names: {', '.join(get_args(Aggregation))}."),
         Option(kind=TEXT, metavar="HOW", parsed=str, request=Meta()),
     ] = "simple"
     ignored: Annotated[
         Sequence[str],
         Meta(
-            description=f"Leave out this class, `{OUTSIDE}` unless any is given; can be repeated.",
+            description=f"Leave out this class (default: `{OUTSIDE}`); repeatable.",
         ),
         _Listed(
             flag="--ignore",
@@ -296,7 +296,7 @@ class FillRequest(Options, frozen=True, kw_only=True):
     texts: Texts
     top_k: Annotated[
         int,
-        Meta(ge=1, description="Words for each mask."),
+        Meta(ge=1, description="Number of words per mask."),
         _Unserved(flag="--top", metavar="N"),
     ] = 5
     batch_size: BatchSize = 32
@@ -313,7 +313,7 @@ class TranscribeRequest(Options, frozen=True, kw_only=True):
     language: (
         Annotated[
             str,
-            Meta(description="Spoken, such as `en`; else the model tells."),
+            Meta(description="The spoken language, such as `en`; default: detected."),
             Option(metavar="CODE", request="language"),
         ]
         | None
@@ -321,7 +321,7 @@ class TranscribeRequest(Options, frozen=True, kw_only=True):
     task: (
         Annotated[
             str,
-            Meta(description="Write English, whatever is spoken."),
+            Meta(description="Translate the speech into English."),
             Option(
                 flag="--translate",
                 parsed=bool,
@@ -333,18 +333,18 @@ class TranscribeRequest(Options, frozen=True, kw_only=True):
     ) = None
     format: Annotated[
         SubtitleFormat,
-        Meta(description="Text, or subtitles as SubRip or WebVTT."),
+        Meta(description="Write text, or subtitles as SubRip or WebVTT."),
         Option(kind=TEXT, request="response_format"),
     ] = SubtitleFormat.TEXT
     timestamps: Annotated[
         bool,
-        Meta(description="Write each window without times in it."),
+        Meta(description="Write each window without timestamps."),
         Option(flag="--no-timestamps", request=Missing("formats without times have none")),
     ] = True
     fallback: (
         Annotated[
             Fallback,
-            Meta(description="What becomes of doubtful windows."),
+            Meta(description="How to decode doubtful windows again."),
             Option(
                 kind=_FALLBACK,
                 flag=Missing("its fields are options of their own"),
@@ -364,7 +364,7 @@ class TokenizeRequest(Options, frozen=True, kw_only=True):
     tokens: (
         Annotated[
             Sequence[int],
-            Meta(description="The other way: print the text of these tokens."),
+            Meta(description="Print the text of these tokens instead."),
             Option(
                 kind=TOKENS,
                 metavar="1,2,3",
@@ -376,7 +376,7 @@ class TokenizeRequest(Options, frozen=True, kw_only=True):
     ) = None
     special: Annotated[
         bool,
-        Meta(description="Add no special tokens around the text, and leave those out of it."),
+        Meta(description="Neither add special tokens nor show them."),
         Option(flag="--no-special", request="add_special_tokens"),
     ] = True
 
@@ -388,7 +388,7 @@ class PerplexityRequest(Options, frozen=True, kw_only=True):
     window: (
         Annotated[
             int,
-            Meta(description="Show the model N tokens at a time."),
+            Meta(description="Tokens per window."),
             _Unserved(metavar="N", unset="the context, at most 1024"),
         ]
         | None
@@ -397,7 +397,7 @@ class PerplexityRequest(Options, frozen=True, kw_only=True):
         Annotated[
             int,
             Meta(
-                description="Move on by N tokens; the others of a window are what comes before.",
+                description="Move the window by N tokens; the rest of it is context.",
             ),
             _Unserved(metavar="N", unset="half a window"),
         ]

@@ -79,18 +79,18 @@ def _with_fields_of(options: Mapping[str, OptionField], base: type[Base]) -> typ
     return cast("type[Base]", made)
 
 
-Model = Annotated[str, Meta(description="The model by its name; the first one without it.")]
-Advice = Annotated[Any, Meta(description="Who asks, or what for: changes nothing.", extra=NOTHING)]
-Tier = Annotated[str, Meta(description="There is one tier.", extra=NOTHING)]
+Model = Annotated[str, Meta(description="The name of the model; default: the first.")]
+Advice = Annotated[Any, Meta(description="Metadata of the client.", extra=NOTHING)]
+Tier = Annotated[str, Meta(description="There is a single tier.", extra=NOTHING)]
 Effort = Annotated[
     str,
     Meta(
-        description="Passed to the chat template. If that does not read it, `none` and `medium`,"
-        " the default of the API, ask for nothing, and other values are refused."
+        description="Passed to the chat template. If the template ignores it, `none` and `medium`,"
+        " the default of the API, have no effect, and other values are refused."
     ),
 ]
 _Shown = Annotated[
-    Literal[True], Meta(description="Texts are shown without special tokens.", extra=NOTHING)
+    Literal[True], Meta(description="Special tokens are never shown.", extra=NOTHING)
 ]
 
 
@@ -108,7 +108,7 @@ class LoadBody(RequestFields, kw_only=True):
     """`/models/load`."""
 
     model: Annotated[
-        str, Meta(min_length=1, description="[NAME=]MODEL, or the name of an unloaded one.")
+        str, Meta(min_length=1, description="[NAME=]MODEL, or the name of an unloaded model.")
     ]
 
 
@@ -124,10 +124,13 @@ class LoadAdapterBody(RequestFields, kw_only=True):
     lora_name: Annotated[str, Meta(min_length=1, description="The name that requests use.")]
     lora_path: Annotated[str, Meta(min_length=1, description="The folder of the adapter.")]
     base_model_name: (
-        Annotated[str, Meta(description="The model; the first one without it.")] | None
+        Annotated[str, Meta(description="The base model; default: the first.")] | None
     ) = None
     load_inplace: (
-        Annotated[Literal[False], Meta(description="A name is given once.", extra=NOTHING)] | None
+        Annotated[
+            Literal[False], Meta(description="Adapters are never replaced in place.", extra=NOTHING)
+        ]
+        | None
     ) = None
 
 
@@ -135,7 +138,9 @@ class UnloadAdapterBody(RequestFields, kw_only=True):
     """`/v1/unload_lora_adapter`."""
 
     lora_name: Annotated[str, Meta(description="The name of the adapter.")]
-    lora_int_id: Annotated[Any, Meta(description="Names suffice.", extra=NOTHING)] | None = None
+    lora_int_id: Annotated[Any, Meta(description="The name is enough.", extra=NOTHING)] | None = (
+        None
+    )
 
 
 class Generating(
@@ -149,51 +154,54 @@ class Generating(
     refused: ClassVar[Mapping[str, str]] = {
         "bad_words": "`logit_bias` bans tokens",
         "prompt_logprobs": "`echo` with `logprobs` of a completion scores a prompt",
-        "logits_processors": "they are functions; `logit_bias` makes one",
+        "logits_processors": "functions cannot be sent; use `logit_bias`",
         "truncate_prompt_tokens": "a prompt that does not fit is refused rather than cut",
         "cache_salt": "all prompts share one cache",
         "allowed_token_ids": "`logit_bias` and `regex` restrict tokens",
         "kv_transfer_params": "caches are not moved between servers",
-        "length_penalty": "it is for beams, and texts of a server share steps",
+        "length_penalty": "beam search is not available over HTTP",
         "mirostat": "`top_p` and `min_p` cut the distribution",
     }
     model: Model | None = None
-    n: Annotated[int, Meta(ge=1, le=128, description="How many answers.")] = 1
-    stream: Annotated[bool, Meta(description="Send the answer as it grows.")] = False
+    n: Annotated[int, Meta(ge=1, le=128, description="Number of answers.")] = 1
+    stream: Annotated[bool, Meta(description="Stream the answer.")] = False
     stream_options: (
-        Annotated[StreamOptions, Meta(description="`include_usage`: tokens in the last event.")]
+        Annotated[
+            StreamOptions, Meta(description="`include_usage`: count tokens in the last event.")
+        ]
         | None
     ) = None
     stop: (
         Annotated[
             str | Annotated[list[str], Meta(max_length=16)],
-            Meta(description="Texts before which the answer ends; an empty one does nothing."),
+            Meta(description="End the answer before these texts; empty ones are ignored."),
         ]
         | None
     ) = None
     stop_token_ids: (
         Annotated[
             Annotated[Tokens, Meta(max_length=64)],
-            Meta(description="Tokens that end the answer, too."),
+            Meta(description="More tokens that end the answer."),
         ]
         | None
     ) = None
     min_tokens: (
-        Annotated[int, Meta(ge=0, description="Tokens before which no token ends the answer.")]
+        Annotated[int, Meta(ge=0, description="Fewest tokens before a token may end the answer.")]
         | None
     ) = None
     logit_bias: (
-        Annotated[dict[str, Bias], Meta(description="Added to the logits of tokens; -100 bans.")]
+        Annotated[
+            dict[str, Bias], Meta(description="Add to the logits of tokens; -100 bans a token.")
+        ]
         | None
     ) = None
-    ignore_eos: Annotated[bool, Meta(description="Go on after tokens that end a text.")] = False
+    ignore_eos: Annotated[bool, Meta(description="Continue past end-of-text tokens.")] = False
     priority: Annotated[
-        int, Meta(ge=-100, le=100, description="Requests of a higher one begin first.")
+        int, Meta(ge=-100, le=100, description="Start requests of higher priority first.")
     ] = 0
-    max_time: (
-        Annotated[float, Meta(gt=0, description="Seconds after which the answer is an error.")]
-        | None
-    ) = None
+    max_time: Annotated[float, Meta(gt=0, description="Fail after this many seconds.")] | None = (
+        None
+    )
     response_format: (
         Annotated[
             TextFormat | JsonObject | JsonSchema,
@@ -202,10 +210,19 @@ class Generating(
         | None
     ) = None
     regex: (
-        Annotated[str, Meta(max_length=_MOST_REGEX, description="The answer matches it.")] | None
+        Annotated[
+            str,
+            Meta(
+                max_length=_MOST_REGEX, description="A regular expression that the answer matches."
+            ),
+        ]
+        | None
     ) = None
     grammar: (
-        Annotated[str, Meta(max_length=_MOST_GRAMMAR, description="Of the answer: Lark, or GBNF.")]
+        Annotated[
+            str,
+            Meta(max_length=_MOST_GRAMMAR, description="The grammar of the answer: Lark or GBNF."),
+        ]
         | None
     ) = None
     structured_outputs: (
@@ -216,10 +233,7 @@ class Generating(
         | None
     ) = None
     guided_json: (
-        Annotated[
-            dict[str, Any] | str, Meta(description="Like `response_format`, in older clients.")
-        ]
-        | None
+        Annotated[dict[str, Any] | str, Meta(description="Older form of `response_format`.")] | None
     ) = None
     guided_regex: (
         Annotated[str, Meta(max_length=_MOST_REGEX, description="Like `regex`.")] | None
@@ -227,7 +241,7 @@ class Generating(
     guided_choice: (
         Annotated[
             Annotated[list[str], Meta(min_length=1)],
-            Meta(description="The answer is one of these texts."),
+            Meta(description="Answer with one of these texts."),
         ]
         | None
     ) = None
@@ -235,28 +249,36 @@ class Generating(
         Annotated[str, Meta(max_length=_MOST_GRAMMAR, description="Like `grammar`.")] | None
     ) = None
     guided_decoding_backend: (
-        Annotated[str, Meta(description="There is one: llguidance.", extra=NOTHING)] | None
+        Annotated[str, Meta(description="The backend is always llguidance.", extra=NOTHING)] | None
     ) = None
     user: Advice = None
     request_id: Advice = None
     service_tier: Tier | None = None
     cache_prompt: (
-        Annotated[bool, Meta(description="All prompts are cached.", extra=NOTHING)] | None
+        Annotated[bool, Meta(description="All prompts are cached anyway.", extra=NOTHING)] | None
     ) = None
     skip_special_tokens: _Shown | None = None
     spaces_between_special_tokens: _Shown | Literal[False] | None = None
     include_stop_str_in_output: (
-        Annotated[Literal[False], Meta(description="It is left out.", extra=NOTHING)] | None
+        Annotated[
+            Literal[False], Meta(description="The stop string is never included.", extra=NOTHING)
+        ]
+        | None
     ) = None
     use_beam_search: (
-        Annotated[Literal[False], Meta(description="Texts of a server share steps.", extra=NOTHING)]
+        Annotated[
+            Literal[False],
+            Meta(description="Beam search is not available over HTTP.", extra=NOTHING),
+        ]
         | None
     ) = None
     return_token_ids: (
-        Annotated[Literal[False], Meta(description="`/tokenize` has them.", extra=NOTHING)] | None
+        Annotated[Literal[False], Meta(description="`/tokenize` returns token ids.", extra=NOTHING)]
+        | None
     ) = None
     return_tokens_as_token_ids: (
-        Annotated[Literal[False], Meta(description="`/tokenize` has them.", extra=NOTHING)] | None
+        Annotated[Literal[False], Meta(description="`/tokenize` returns token ids.", extra=NOTHING)]
+        | None
     ) = None
 
     def sampling(self) -> SamplingFields:
@@ -280,18 +302,24 @@ class CompletionBody(Generating, kw_only=True):
         Annotated[
             str,
             Meta(
-                description="What follows the answer, for models that fill gaps; with one prompt."
+                description="The text after the answer, for fill-in-the-middle models; with one"
+                " prompt."
             ),
         ]
         | None
     ) = None
-    max_tokens: Annotated[int, Meta(ge=0, description="Most tokens; 0 with `echo` only.")] = 16
+    max_tokens: Annotated[int, Meta(ge=0, description="Most tokens; 0 only with `echo`.")] = 16
     logprobs: (
-        Annotated[int, Meta(ge=0, le=20, description="Scores, and those of the N likeliest.")]
+        Annotated[
+            int,
+            Meta(
+                ge=0, le=20, description="Return log-probabilities, also of the N likeliest tokens."
+            ),
+        ]
         | None
     ) = None
-    echo: Annotated[bool, Meta(description="Begin with the prompt.")] = False
-    best_of: Annotated[int, Meta(description="As large as `n`.", extra=NOTHING)] | None = None
+    echo: Annotated[bool, Meta(description="Repeat the prompt before the answer.")] = False
+    best_of: Annotated[int, Meta(description="Must equal `n`.", extra=NOTHING)] | None = None
 
 
 ToolName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
@@ -311,7 +339,7 @@ class Tool(Struct, tag="function", forbid_unknown_fields=True):
 
     function: Function
     cache_control: (
-        Annotated[Any, Meta(description="All prompts are cached.", extra=NOTHING)] | None
+        Annotated[Any, Meta(description="All prompts are cached anyway.", extra=NOTHING)] | None
     ) = None
 
 
@@ -355,10 +383,12 @@ Tools = Annotated[
 Choice = Annotated[
     ToolChoice, Meta(description="`auto`, `none`, `required`, a function, or `allowed_tools`.")
 ]
-Variables = Annotated[dict[str, Any], Meta(description="Variables of the chat template.")]
-Thinking = Annotated[bool, Meta(description="The variable of that name.")]
-Beginning = Annotated[bool, Meta(description="False: the template begins no answer.")]
-GoingOn = Annotated[bool, Meta(description="The answer goes on with the last message.")]
+Variables = Annotated[dict[str, Any], Meta(description="Variables for the chat template.")]
+Thinking = Annotated[bool, Meta(description="Sets the template variable of this name.")]
+Beginning = Annotated[
+    bool, Meta(description="False: do not open an answer after the last message.")
+]
+GoingOn = Annotated[bool, Meta(description="Continue the last message.")]
 
 
 class ChatBody(Generating, kw_only=True):
@@ -366,13 +396,14 @@ class ChatBody(Generating, kw_only=True):
 
     refused: ClassVar[Mapping[str, str]] = {
         **Generating.refused,
-        "audio": "answers are texts",
-        "web_search_options": "the server contacts no other one",
-        "moderation": "the server contacts no other one",
-        "chat_template": "a request brings no program; the template is that of the model",
+        "audio": "answers are always text",
+        "web_search_options": "the server contacts no other servers",
+        "moderation": "the server contacts no other servers",
+        "chat_template": "a template is a program; requests cannot bring one",
     }
     messages: Annotated[
-        Annotated[list[Message], Meta(min_length=1)], Meta(description="The conversation.")
+        Annotated[list[Message], Meta(min_length=1)],
+        Meta(description="The messages of the conversation."),
     ]
     tools: Tools | None = None
     tool_choice: Choice | None = None
@@ -381,54 +412,63 @@ class ChatBody(Generating, kw_only=True):
     reasoning_effort: Effort | None = None
     add_generation_prompt: Beginning | None = None
     continue_final_message: GoingOn | None = None
-    max_tokens: Annotated[int, Meta(ge=1, description="Most tokens of an answer.")] | None = None
+    max_tokens: Annotated[int, Meta(ge=1, description="Most tokens per answer.")] | None = None
     max_completion_tokens: Annotated[int, Meta(ge=1, description="The same.")] | None = None
-    logprobs: Annotated[bool, Meta(description="Scores of each token.")] | None = None
+    logprobs: (
+        Annotated[bool, Meta(description="Return the log-probability of each token.")] | None
+    ) = None
     top_logprobs: (
-        Annotated[int, Meta(ge=0, le=20, description="And those of the N likeliest.")] | None
+        Annotated[
+            int, Meta(ge=0, le=20, description="Also return those of the N likeliest tokens.")
+        ]
+        | None
     ) = None
-    parallel_tool_calls: Annotated[bool, Meta(description="False: at most one call.")] | None = None
+    parallel_tool_calls: (
+        Annotated[bool, Meta(description="False: call at most one tool.")] | None
+    ) = None
     include_reasoning: (
-        Annotated[bool, Meta(description="False: thoughts are left out of the answer.")] | None
+        Annotated[bool, Meta(description="False: leave thoughts out of the answer.")] | None
     ) = None
-    store: Annotated[bool, Meta(description="No chat is stored.", extra=NOTHING)] | None = None
+    store: Annotated[bool, Meta(description="Chats are never stored.", extra=NOTHING)] | None = None
     metadata: Advice = None
     safety_identifier: Advice = None
     prompt_cache_key: Advice = None
     prompt_cache_retention: Advice = None
     prompt_cache_options: Advice = None
-    prediction: (
-        Annotated[Any, Meta(description="It would change times alone.", extra=NOTHING)] | None
-    ) = None
+    prediction: Annotated[Any, Meta(description="A performance hint.", extra=NOTHING)] | None = None
     modalities: (
-        Annotated[list[Literal["text"]], Meta(description="Answers are texts.", extra=NOTHING)]
+        Annotated[
+            list[Literal["text"]], Meta(description="Answers are always text.", extra=NOTHING)
+        ]
         | None
     ) = None
     verbosity: (
         Annotated[
-            Literal["medium"], Meta(description="Ask for short texts in words.", extra=NOTHING)
+            Literal["medium"],
+            Meta(description="Ask for short answers in the prompt.", extra=NOTHING),
         ]
         | None
     ) = None
     functions: (
         Annotated[
             Annotated[list[Any], Meta(max_length=0)],
-            Meta(description="`tools` has them.", extra=NOTHING),
+            Meta(description="Use `tools`.", extra=NOTHING),
         ]
         | None
     ) = None
     function_call: (
-        Annotated[
-            Literal["none", "auto"], Meta(description="`tool_choice` says it.", extra=NOTHING)
-        ]
+        Annotated[Literal["none", "auto"], Meta(description="Use `tool_choice`.", extra=NOTHING)]
         | None
     ) = None
     echo: (
-        Annotated[Literal[False], Meta(description="An answer has no prompt.", extra=NOTHING)]
+        Annotated[
+            Literal[False], Meta(description="An answer never repeats the prompt.", extra=NOTHING)
+        ]
         | None
     ) = None
     add_special_tokens: (
-        Annotated[Literal[False], Meta(description="The template has them.", extra=NOTHING)] | None
+        Annotated[Literal[False], Meta(description="The chat template adds them.", extra=NOTHING)]
+        | None
     ) = None
 
 
@@ -460,9 +500,9 @@ class Reading(TaskFields, kw_only=True):
     """
 
     truncate_prompt_tokens: (
-        Annotated[Literal[-1], Meta(description="Like `truncate`, as vLLM writes it.")] | None
+        Annotated[Literal[-1], Meta(description="vLLM's name for `truncate`.")] | None
     ) = None
-    priority: Annotated[int, Meta(description="They run in turn.", extra=NOTHING)] | None = None
+    priority: Annotated[int, Meta(description="Requests run in turn.", extra=NOTHING)] | None = None
 
     def asked(self, request: type[Options]) -> dict[str, Any]:
         """Return the same; `truncate` says whether texts may be cut."""
@@ -500,7 +540,8 @@ class EmbeddingBody(_with_fields_of(option_fields(EmbedRequest), Reading), kw_on
         ),
     ]
     encoding_format: Annotated[
-        Literal["float", "base64"], Meta(description="Numbers, or their bytes as f32.")
+        Literal["float", "base64"],
+        Meta(description="`float` for numbers, `base64` for their f32 bytes."),
     ] = "float"
     user: Advice = None
 
@@ -528,20 +569,20 @@ class RerankBody(_with_fields_of(option_fields(RankRequest), Reading), kw_only=T
 
     refused: ClassVar[Mapping[str, str]] = {
         "max_tokens_per_doc": "`truncate` cuts at what the model reads",
-        "rank_fields": "documents are texts",
+        "rank_fields": "documents are plain texts",
     }
     documents: Annotated[
         Annotated[list[str | TextInput], _MOST_TEXTS], Meta(description="The documents.")
     ]
-    top_n: Annotated[int, Meta(ge=1, description="Only the N best.")] | None = None
-    return_documents: Annotated[bool, Meta(description="With their texts.")] = False
+    top_n: Annotated[int, Meta(ge=1, description="Return only the N best.")] | None = None
+    return_documents: Annotated[bool, Meta(description="Return the texts, too.")] = False
 
 
 class ScoreBody(_with_fields_of({"truncate": option_fields(RankRequest)["truncate"]}, Reading)):
     """`/v1/score`: how well texts go together, as vLLM has it."""
 
-    text_1: Annotated[Texts, Meta(description="A text, or as many as the others.")]
-    text_2: Annotated[Texts, Meta(description="The texts that are compared with it.")]
+    text_1: Annotated[Texts, Meta(description="One text, or as many as `text_2`.")]
+    text_2: Annotated[Texts, Meta(description="The texts to compare with `text_1`.")]
     user: Advice = None
 
 
@@ -581,9 +622,9 @@ class TokenizeBody(RequestFields, kw_only=True):
     reasoning_effort: Effort | None = None
     add_generation_prompt: Beginning | None = None
     continue_final_message: GoingOn | None = None
-    add_special_tokens: Annotated[bool, Meta(description="False: none around the text.")] | None = (
-        None
-    )
+    add_special_tokens: (
+        Annotated[bool, Meta(description="False: add no special tokens to the text.")] | None
+    ) = None
 
 
 class DetokenizeBody(RequestFields, kw_only=True):

@@ -1,4 +1,4 @@
-"""The fields of requests: supported, asking for nothing, or refused with a reason.
+"""The fields of requests: supported, without effect, or refused with a reason.
 
 A body is a Struct whose fields say in `Meta` what they do, with `NOTHING` where every value that
 the type allows changes no answer. Its `refused` names what the protocol has beyond them, and why
@@ -20,7 +20,7 @@ from gptrs_serve.problems import RequestError
 
 NOTHING: Final = {"asks": "nothing"}
 """`extra` of the `Meta` of a field that changes no answer."""
-State = Literal["supported", "asks for nothing", "refused"]
+State = Literal["supported", "no effect", "refused"]
 Read = TypeVar("Read")
 
 
@@ -46,14 +46,14 @@ def field_rows(kind: type[Struct]) -> list[FieldRow]:
     rows: list[FieldRow] = []
     for field in info.fields:
         about, is_nothing = _told(field.type)
-        state: State = "asks for nothing" if is_nothing else "supported"
+        state: State = "no effect" if is_nothing else "supported"
         rows.append(FieldRow(field.encode_name, state, about))
     refused: Mapping[str, str] = getattr(kind, "refused", {})
     return rows + [FieldRow(name, "refused", why) for name, why in refused.items()]
 
 
 def _told(kind: msgspec.inspect.Type) -> tuple[str, bool]:
-    """Return the description of a field, and whether it asks for nothing."""
+    """Return the description of a field, and whether it has no effect."""
     if isinstance(kind, msgspec.inspect.Metadata):
         told = cast("Mapping[str, Any]", kind.extra_json_schema or {})
         extra = cast("Mapping[str, Any]", kind.extra or {})
@@ -106,7 +106,7 @@ def _problem(message: str, kind: type) -> RequestError:
         return RequestError(told, param=name, code="unsupported_parameter")
     rows = field_rows(kind) if param and issubclass(kind, Struct) else []
     why = next((f"; {row.about}" for row in rows
-                if row.name == param and row.state == "asks for nothing"), "")  # fmt: skip
+                if row.name == param and row.state == "no effect"), "")  # fmt: skip
     where = f"`{param}`: " if param else ""
     return RequestError(f"{where}{message}{why}", param=param, code="invalid_value")
 

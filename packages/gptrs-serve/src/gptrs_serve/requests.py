@@ -78,7 +78,7 @@ def options_of(
         del asked["seed"]
     sampling = configured_sampling(settings, **asked)
     stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
-    stop = [text for text in stop if text]  # an empty one asks for nothing
+    stop = [text for text in stop if text]  # an empty one has no effect
     vocab_size = model.token_reader().vocab_size
     bias = [LogitBias(body.logit_bias, vocab_size)] if body.logit_bias else []
     return GenerationOptions(

@@ -55,7 +55,7 @@ class InterventionBody(TokenizeBody, kw_only=True):
     """`/v1/interventions`: a prompt or messages, what is read, and what is changed."""
 
     refused: ClassVar[Mapping[str, str]] = {
-        "stream": "values come when the answer is complete",
+        "stream": "values are sent when the answer is complete",
         "n": "a request has one answer",
     }
     prompt: (  # pyright: ignore[reportIncompatibleVariableOverride]  # read once, by its own route
@@ -65,10 +65,12 @@ class InterventionBody(TokenizeBody, kw_only=True):
         | None
     ) = None
     max_tokens: Annotated[
-        int, Meta(ge=0, description="Most tokens of an answer; 0 reads the prompt only.")
+        int, Meta(ge=0, description="Most tokens per answer; 0: only read the prompt.")
     ] = 0
-    temperature: Annotated[float, Meta(ge=0, le=2, description="0: the likeliest tokens.")] = 0.0
-    seed: Annotated[int, Meta(description="Of what is drawn.")] = 0
+    temperature: Annotated[float, Meta(ge=0, le=2, description="0: take the likeliest tokens.")] = (
+        0.0
+    )
+    seed: Annotated[int, Meta(description="The seed of sampling.")] = 0
     read: Annotated[
         Annotated[list[str], Meta(max_length=MOST_VALUES)],
         Meta(description="Values by name or pattern, such as `h.3`, `blocks.*.hook_resid_post`."),
@@ -87,7 +89,11 @@ class InterventionBody(TokenizeBody, kw_only=True):
     logit_lens: (
         Annotated[
             int,
-            Meta(ge=1, le=100, description="The N likeliest next tokens by each row that is read."),
+            Meta(
+                ge=1,
+                le=100,
+                description="Return the N likeliest next tokens for each row that is read.",
+            ),
         ]
         | None
     ) = None

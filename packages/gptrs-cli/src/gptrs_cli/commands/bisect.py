@@ -35,7 +35,7 @@ class BisectedProgram(Struct, frozen=True, kw_only=True):
 
     path: str
     instructions: list[str]
-    """As the text of the program has them."""
+    """The instructions in the text form of programs."""
     number: int
     """The number of the first of them in `@main`, from 0."""
     of: int
@@ -44,10 +44,10 @@ class BisectedProgram(Struct, frozen=True, kw_only=True):
     problem: str | UnsetType = UNSET
     """The error of the suspect, if it could not run this part."""
     passes: list[str]
-    """Passes of the optimizer to blame: without one of them the suspect is right."""
+    """Passes of the optimizer to blame: without any one of them, the suspect is right."""
     tried: int
     written: str | UnsetType = UNSET
-    """With `--out`: the folder with this part, its inputs and what is expected."""
+    """The folder with this part, its inputs and the expected values, with `--out`."""
 
 
 class Bisect(Result, frozen=True, kw_only=True, tag="gptrs.bisect/1"):

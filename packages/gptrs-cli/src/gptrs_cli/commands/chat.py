@@ -45,9 +45,7 @@ class ConversationOptions(Struct, frozen=True):
     ] = None
     image: Annotated[
         list[Path],
-        option(
-            "--image", "Attach this image to the first message; can be repeated.", metavar="FILE"
-        ),
+        option("--image", "Attach this image to the first message; repeatable.", metavar="FILE"),
     ] = field(default_factory=list[Path])
     template_var: TemplateVariables = field(default_factory=list[str])
     stats: Annotated[

@@ -61,7 +61,7 @@ class KitOptions(Struct):
     ] = LevelChoice.core
     op: Annotated[
         list[str] | None,
-        option("--op", "Run only this op; can be repeated.", metavar="NAME"),
+        option("--op", "Run only this op; repeatable.", metavar="NAME"),
     ] = None
     model: Annotated[
         str | None,

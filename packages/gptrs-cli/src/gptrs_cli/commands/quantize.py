@@ -84,7 +84,7 @@ class QuantizeOptions(Struct, frozen=True):
     keep: Annotated[
         list[str] | None,
         typer.Option(
-            "--keep", metavar="PATTERN", help="Leave these tensors as they are; can be repeated."
+            "--keep", metavar="PATTERN", help="Leave these tensors as they are; repeatable."
         ),
     ] = None
     rounding: Annotated[

@@ -64,13 +64,13 @@ def replay(
     inputs: ProgramInputs,
     show: Annotated[
         list[str] | None,
-        option("--show", "Print this value (%12, x); can be repeated.", metavar="NAME"),
+        option("--show", "Print this value (%12, x); repeatable.", metavar="NAME"),
     ] = None,
     replaced: Annotated[
         list[str] | None,
         option(
             "--set",
-            "Let a value be a number everywhere, or the array in a .npy file; can be repeated.",
+            "Let a value be a number everywhere, or the array in a .npy file; repeatable.",
             metavar="NAME=VALUE",
         ),
     ] = None,

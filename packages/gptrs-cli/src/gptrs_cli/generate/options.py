@@ -96,7 +96,7 @@ class PromptOptions(Struct, frozen=True):
     template_var: TemplateVariables = field(default_factory=list[str])
     image: Annotated[
         list[Path],
-        option("--image", "With --chat: an image; can be repeated.", metavar="FILE"),
+        option("--image", "With --chat: an image; repeatable.", metavar="FILE"),
     ] = field(default_factory=list[Path])
 
     @property

@@ -35,7 +35,7 @@ from gptrs_runtime.results import Result
 
 _SYMBOL = option(
     "--symbol",
-    "For imported models: set a free size; can be repeated.",
+    "For imported models: set a free size; repeatable.",
     metavar="NAME=SIZE",
 )
 

@@ -99,7 +99,7 @@ class ProgramOptions(Struct, frozen=True):
         list[str],
         option(
             "--symbol",
-            "Set the size of the symbolic dim `?N`; can be repeated.",
+            "Set the size of the symbolic dim `?N`; repeatable.",
             metavar="N=SIZE",
         ),
     ] = field(default_factory=list[str])

@@ -115,7 +115,7 @@ class Settings(Struct):
         list[str],
         option(
             "--backend-option",
-            "An option of the backend; can be repeated.",
+            "An option of the backend; repeatable.",
             metavar="NAME=VALUE",
             panel=_RUN,
         ),

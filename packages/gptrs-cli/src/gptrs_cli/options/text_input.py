@@ -128,7 +128,7 @@ class TextOptions(Struct, frozen=True):
 
     text: Annotated[
         list[str],
-        typer.Option("--text", metavar="TEXT", help="A text; can be repeated."),
+        typer.Option("--text", metavar="TEXT", help="A text; repeatable."),
     ] = field(default_factory=list[str])
     file: Annotated[
         Path | None,

@@ -175,7 +175,7 @@ class Row(Struct, frozen=True):
     ratio: float | None = None
     share_of_limit: float | None = None
     gb_per_s: float | None = None
-    """Weights read a second."""
+    """Weights read per second."""
     gflop_per_s: float | None = None
 
 

@@ -111,7 +111,7 @@ class GenerationOptions(Options, frozen=True):
             int,
             Meta(
                 ge=1,
-                description="Stop after N new tokens; by default the model's own limit, else 128.",
+                description="Stop after N new tokens; default: the model's own limit, else 128.",
             ),
             Option(
                 metavar="N",
@@ -139,7 +139,7 @@ class GenerationOptions(Options, frozen=True):
     ) = None
     stop: Annotated[
         Sequence[str],
-        Meta(description="End before this text appears; can be repeated."),
+        Meta(description="End before this text appears; repeatable."),
         Option(
             kind=TEXTS,
             metavar="TEXT",
@@ -151,12 +151,12 @@ class GenerationOptions(Options, frozen=True):
     ] = ()
     ignore_eos: Annotated[
         bool,
-        Meta(description="Go on after a token that ends the text."),
+        Meta(description="Continue past tokens that end the text."),
         Option(panel=_END, request="ignore_eos"),
     ] = False
     stop_tokens: Annotated[
         Sequence[int],
-        Meta(description="End the text after one of these tokens, too."),
+        Meta(description="More tokens that end the text."),
         Option(
             kind=TOKENS,
             flag=Missing("`--stop` takes the text of a token"),
@@ -167,7 +167,7 @@ class GenerationOptions(Options, frozen=True):
     min_tokens: (
         Annotated[
             int,
-            Meta(ge=0, description="Let no token end the text before N new ones."),
+            Meta(ge=0, description="Generate at least N tokens before one may end the text."),
             Option(
                 metavar="N",
                 panel=_END,
@@ -187,7 +187,7 @@ class GenerationOptions(Options, frozen=True):
     ] = True
     prefill_chunk: Annotated[
         int,
-        Meta(ge=1, description="Read prompts in steps of N tokens: fewer need less memory."),
+        Meta(ge=1, description="Read prompts N tokens at a time; fewer take less memory."),
         _Memory(
             called="the prefill chunk",
             metavar="N",
@@ -199,7 +199,7 @@ class GenerationOptions(Options, frozen=True):
             int,
             Meta(
                 ge=0,
-                description="With --json: log-probabilities, also of the N likeliest.",
+                description="With --json: log-probabilities, also of the N likeliest tokens.",
             ),
             Option(metavar="N", panel=_SHOWN, request="logprobs"),
         ]
@@ -220,7 +220,7 @@ class GenerationOptions(Options, frozen=True):
             int,
             Meta(
                 ge=1,
-                description="Let the model see N tokens at most, prompt and text together.",
+                description="Limit the context to N tokens, prompt and text together.",
             ),
             _Memory(
                 called="the context",
@@ -232,8 +232,8 @@ class GenerationOptions(Options, frozen=True):
     context_shift: Annotated[
         bool,
         Meta(
-            description="When the context is full, drop the first half of it and read the rest"
-            " again; without it, texts that do not fit are refused.",
+            description="When the context is full, drop its first half and read the rest"
+            " again; by default, texts that do not fit are refused.",
         ),
         _Memory(request=Missing("what does not fit is refused")),
     ] = False
@@ -246,7 +246,7 @@ class GenerationOptions(Options, frozen=True):
         Annotated[
             int | str,
             Meta(
-                description="Give the key/value cache at most this much memory: 2GB, 512MiB, 25%;"
+                description="Limit the memory of the key/value cache: 2GB, 512MiB, 25%;"
                 " prompts that do not fit wait.",
             ),
             _Memory(
@@ -294,14 +294,14 @@ class GenerationOptions(Options, frozen=True):
         Option(
             kind=FUNCTIONS,
             flag=Missing("they are functions"),
-            request=Missing("they are functions; `logit_bias` makes one"),
+            request=Missing("functions cannot be sent; use `logit_bias`"),
             setting=Missing("they are functions"),
         ),
     ] = ()
     form: (
         Annotated[
             ProcessorMaker,
-            Meta(description="Let only texts of a form come."),
+            Meta(description="Restrict the text to a form."),
             Option(
                 kind=having("new_processor", "a form such as `gptrs.Grammar`"),
                 flag=Missing("`--json-schema`, `--grammar` and `--regex` make one"),
@@ -313,7 +313,8 @@ class GenerationOptions(Options, frozen=True):
     prompt_lookup: Annotated[
         bool,
         Meta(
-            description="Guess that the text continues as after an earlier occurrence of its last"
+            description="Guess that the text continues as it did after an earlier occurrence of"
+            " its last"
             " tokens.",
         ),
         _Guesses(also=("prompt_lookup_num_tokens",)),
@@ -321,7 +322,7 @@ class GenerationOptions(Options, frozen=True):
     draft: (
         Annotated[
             LoadedModel,
-            Meta(description="Have a smaller model with the same tokenizer guess."),
+            Meta(description="Let a smaller model with the same tokenizer guess ahead."),
             _Guesses(
                 kind=having("causal_lm", "a model"),
                 metavar="MODEL",
@@ -336,7 +337,7 @@ class GenerationOptions(Options, frozen=True):
             int,
             Meta(
                 ge=1,
-                description="Grow N texts side by side, and take the likeliest whole one.",
+                description="Search with N beams, and take the likeliest whole text.",
             ),
             _Beams(
                 called="the number of beams",
@@ -350,8 +351,8 @@ class GenerationOptions(Options, frozen=True):
         Annotated[
             float,
             Meta(
-                description="Divide the score of a text by its tokens to the power of X: above 0"
-                " long texts gain.",
+                description="Divide the score of a text by its length to the power of X: above 0,"
+                " longer texts win.",
             ),
             _Beams(
                 kind=from_to(-MOST_PENALTY, MOST_PENALTY),
@@ -364,7 +365,7 @@ class GenerationOptions(Options, frozen=True):
     early_stopping: (
         Annotated[
             EarlyStopping,
-            Meta(description="End beam search once that many texts have ended."),
+            Meta(description="End beam search once enough texts have ended."),
             Option(
                 kind=_STOPPING,
                 flag=Missing("files of models have it"),
@@ -377,7 +378,7 @@ class GenerationOptions(Options, frozen=True):
     steps_at_once: (
         Annotated[
             int,
-            Meta(ge=1, description="Choose up to N tokens before anybody sees one."),
+            Meta(ge=1, description="Choose up to N tokens before returning one."),
             Option(
                 called="the number of steps at once",
                 flag=Missing("a text that is shown comes token by token"),

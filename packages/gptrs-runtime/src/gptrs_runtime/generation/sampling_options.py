@@ -40,7 +40,7 @@ class Sampling(Options, frozen=True):
 
     temperature: Annotated[
         float,
-        Meta(ge=0, description="Sample; below 1 surer, 0: greedy."),
+        Meta(ge=0, description="Sample; below 1: more certain, 0: greedy."),
         _Choice(
             metavar="X",
             variable="GPTRS_TEMPERATURE",
@@ -53,7 +53,7 @@ class Sampling(Options, frozen=True):
     top_k: (
         Annotated[
             int,
-            Meta(ge=1, description="Sample among the K likeliest; 0: all."),
+            Meta(ge=1, description="Sample among the K likeliest tokens; 0: all."),
             _Choice(
                 metavar="K",
                 variable="GPTRS_TOP_K",
@@ -68,7 +68,9 @@ class Sampling(Options, frozen=True):
     top_p: (
         Annotated[
             float,
-            Meta(ge=0, le=1, description="Sample among the likeliest, P together."),
+            Meta(
+                ge=0, le=1, description="Sample among the likeliest tokens of total probability P."
+            ),
             _Choice(
                 metavar="P",
                 variable="GPTRS_TOP_P",
@@ -91,7 +93,11 @@ class Sampling(Options, frozen=True):
     min_p: (
         Annotated[
             float,
-            Meta(ge=0, le=1, description="Cut tokens below P times the likeliest."),
+            Meta(
+                ge=0,
+                le=1,
+                description="Drop tokens below P times the probability of the likeliest.",
+            ),
             _Choice(
                 metavar="P",
                 variable="GPTRS_MIN_P",
@@ -107,7 +113,8 @@ class Sampling(Options, frozen=True):
         float,
         Meta(
             gt=0,
-            description="Above 1, tokens that occurred, in the prompt too, become less likely.",
+            description="Above 1: make tokens less likely that occurred before, also in the"
+            " prompt.",
         ),
         _Penalty(
             called="the repetition penalty",
@@ -127,7 +134,7 @@ class Sampling(Options, frozen=True):
     ] = 0.0
     frequency_penalty: Annotated[
         float,
-        Meta(description="Subtract X from the logit of a token each time that it was generated."),
+        Meta(description="Subtract X from the logit of a token for each time it was generated."),
         _Penalty(
             called="the frequency penalty",
             variable="GPTRS_FREQUENCY_PENALTY",
@@ -140,7 +147,8 @@ class Sampling(Options, frozen=True):
             Meta(
                 gt=0,
                 le=1,
-                description="Sample among tokens of nearly average surprise, P together; 1: all.",
+                description="Sample among tokens of typical surprise, of total probability P;"
+                " 1: all.",
             ),
             _Cut(
                 request=Meta(gt=0, le=1),
@@ -153,7 +161,7 @@ class Sampling(Options, frozen=True):
     epsilon_cutoff: (
         Annotated[
             float,
-            Meta(gt=0, le=1, description="Keep tokens with at least the probability P; 0: all."),
+            Meta(gt=0, le=1, description="Keep tokens with a probability of at least P; 0: all."),
             _Cut(
                 request=Meta(ge=0, le=1),
                 setting="epsilon_cutoff",
@@ -168,7 +176,8 @@ class Sampling(Options, frozen=True):
             Meta(
                 gt=0,
                 le=1,
-                description="The same, with a lower P where the model is unsure; 0: all.",
+                description="Like the epsilon cutoff, with a lower P where the model is unsure;"
+                " 0: all.",
             ),
             _Cut(
                 request=Meta(ge=0, le=1),

@@ -13,7 +13,7 @@ from gptrs_serve.dialects.turns import Turns, chat_of
 from gptrs_serve.fields import NOTHING, RequestFields
 from gptrs_serve.problems import RequestError
 
-_Cached = Annotated[Any, Meta(description="All prompts are cached.", extra=NOTHING)]
+_Cached = Annotated[Any, Meta(description="All prompts are cached anyway.", extra=NOTHING)]
 
 
 class Block(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -213,10 +213,10 @@ class MessagesFields(RequestFields, kw_only=True):
     """The fields that `/v1/messages` and `/v1/messages/count_tokens` share."""
 
     refused: ClassVar[Mapping[str, str]] = {
-        "container": "the server runs no programs of clients",
-        "mcp_servers": "the server contacts no other one",
-        "fallbacks": "name one model",
-        "compaction": "what does not fit into the context is refused",
+        "container": "the server runs no client programs",
+        "mcp_servers": "the server contacts no other servers",
+        "fallbacks": "name a single model",
+        "compaction": "input that exceeds the context is refused",
     }
     messages: Annotated[
         Annotated[list[UserMessage | AssistantMessage | SystemMessage], Meta(min_length=1)],
@@ -227,20 +227,20 @@ class MessagesFields(RequestFields, kw_only=True):
     ]
     model: Model | None = None
     system: (
-        Annotated[str | list[TextBlock], Meta(description="An instruction before all messages.")]
+        Annotated[str | list[TextBlock], Meta(description="A system message before all others.")]
         | None
     ) = None
     tools: (
         Annotated[
             Annotated[list[ClientTool], Meta(max_length=128)],
-            Meta(description="Functions that the model may call, and the client runs."),
+            Meta(description="Functions that the model may call; the client runs them."),
         ]
         | None
     ) = None
     tool_choice: (
         Annotated[
             AutoChoice | AnyChoice | ToolChoice | NoChoice,
-            Meta(description="`auto`, `any`, `tool` or `none`; perhaps one call at most."),
+            Meta(description="`auto`, `any`, `tool` or `none`; optionally one call at most."),
         ]
         | None
     ) = None
@@ -262,12 +262,12 @@ class MessagesFields(RequestFields, kw_only=True):
         | None
     ) = None
     output_format: (
-        Annotated[OutputFormat, Meta(description="The same `format`, in older clients.")] | None
+        Annotated[OutputFormat, Meta(description="Older name of `output_config.format`.")] | None
     ) = None
     context_management: (
         Annotated[
             ContextManagement,
-            Meta(description="Nothing is left out of a conversation.", extra=NOTHING),
+            Meta(description="Conversations are always read whole.", extra=NOTHING),
         ]
         | None
     ) = None
@@ -347,23 +347,30 @@ class CountBody(MessagesFields, kw_only=True):
 class MessagesBody(MessagesFields, kw_only=True):
     """`/v1/messages`."""
 
-    max_tokens: Annotated[int, Meta(ge=1, description="Most tokens, thoughts included.")]
-    stream: Annotated[bool, Meta(description="Send the answer as it grows.")] = False
+    max_tokens: Annotated[int, Meta(ge=1, description="Most tokens, including thoughts.")]
+    stream: Annotated[bool, Meta(description="Stream the answer.")] = False
     stop_sequences: (
         Annotated[
             Annotated[list[str], Meta(max_length=16)],
-            Meta(description="Texts before which the answer ends."),
+            Meta(description="End the answer before these texts."),
         ]
         | None
     ) = None
     temperature: (
-        Annotated[float, Meta(ge=0, le=2, description="Below 1 surer, 0: greedy.")] | None
+        Annotated[float, Meta(ge=0, le=2, description="Below 1: more certain; 0: greedy.")] | None
     ) = None
     top_p: (
-        Annotated[float, Meta(ge=0, le=1, description="Sample among the likeliest, P together.")]
+        Annotated[
+            float,
+            Meta(
+                ge=0, le=1, description="Sample among the likeliest tokens of total probability P."
+            ),
+        ]
         | None
     ) = None
-    top_k: Annotated[int, Meta(ge=-1, description="Sample among the K likeliest.")] | None = None
+    top_k: (
+        Annotated[int, Meta(ge=-1, description="Sample among the K likeliest tokens.")] | None
+    ) = None
     metadata: Advice = None
     service_tier: Tier | None = None
     inference_geo: Advice = None

@@ -39,7 +39,7 @@ class TranslationBody(RequestFields, kw_only=True):
     """`/v1/audio/translations`: English text of any speech."""
 
     refused: ClassVar[Mapping[str, str]] = {
-        "prompt": "a sound is transcribed by itself",
+        "prompt": "the transcription uses the sound alone",
     }
     file: Annotated[Any, Meta(description="A WAV file.")]
     model: Model | None = None
@@ -48,7 +48,9 @@ class TranslationBody(RequestFields, kw_only=True):
         Meta(description="`json`, `text`, `srt`, `vtt`, or `verbose_json` with segments."),
     ] = "json"
     temperature: (
-        Annotated[float, Meta(ge=0, le=1, description="0: the likeliest; above, tokens are drawn.")]
+        Annotated[
+            float, Meta(ge=0, le=1, description="0: take the likeliest tokens; above 0: sample.")
+        ]
         | None
     ) = None
 
@@ -58,29 +60,32 @@ class TranscriptionBody(TranslationBody, kw_only=True):
 
     refused: ClassVar[Mapping[str, str]] = {
         **TranslationBody.refused,
-        "known_speaker_names": "speakers are not told from each other",
-        "known_speaker_references": "speakers are not told from each other",
-        "languages": "`language` has one",
-        "keywords": "a sound is transcribed by itself",
+        "known_speaker_names": "speakers are not distinguished",
+        "known_speaker_references": "speakers are not distinguished",
+        "languages": "use `language`, for a single one",
+        "keywords": "the transcription uses the sound alone",
     }
     language: (
-        Annotated[str, Meta(description="Spoken, such as `en`; else the model tells.")] | None
+        Annotated[str, Meta(description="The spoken language, such as `en`; default: detected.")]
+        | None
     ) = None
-    stream: Annotated[bool, Meta(description="Send the text as events, once it is known.")] = False
+    stream: Annotated[bool, Meta(description="Send the text as events, after transcribing.")] = (
+        False
+    )
     timestamp_granularities: (
         Annotated[list[Literal["segment"]], Meta(description="`segment` with `verbose_json`.")]
         | None
     ) = None
     chunking_strategy: (
         Annotated[
-            Literal["auto"], Meta(description="Windows are those of the model.", extra=NOTHING)
+            Literal["auto"], Meta(description="The model determines the windows.", extra=NOTHING)
         ]
         | None
     ) = None
     include: (
         Annotated[
             Annotated[list[str], Meta(max_length=0)],
-            Meta(description="`verbose_json` has figures.", extra=NOTHING),
+            Meta(description="Use `verbose_json`.", extra=NOTHING),
         ]
         | None
     ) = None

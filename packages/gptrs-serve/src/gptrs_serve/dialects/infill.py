@@ -23,7 +23,7 @@ from gptrs_serve.served import Served
 from gptrs_serve.writing import AnswerWriter
 
 _SAME: Final = ("model", "stream", "stop", "temperature", "top_k", "top_p", "min_p", "seed")
-_Ignored = Annotated[Any, Meta(description="It would change times alone.", extra=NOTHING)]
+_Ignored = Annotated[Any, Meta(description="A performance hint.", extra=NOTHING)]
 
 
 class InfillBody(RequestFields, kw_only=True):
@@ -31,30 +31,42 @@ class InfillBody(RequestFields, kw_only=True):
 
     refused: ClassVar[Mapping[str, str]] = {
         "input_extra": "put other files before the prefix",
-        "samplers": "their order is that of transformers",
-        "grammar": "`/v1/completions` with `suffix` has forms",
+        "samplers": "samplers run in the order of transformers",
+        "grammar": "use `/v1/completions` with `suffix`",
     }
     input_prefix: Annotated[str, Meta(description="The text before the gap.")]
-    input_suffix: Annotated[str, Meta(min_length=1, description="The text behind it.")]
-    prompt: Annotated[str, Meta(description="More text before the gap.")] = ""
+    input_suffix: Annotated[str, Meta(min_length=1, description="The text after the gap.")]
+    prompt: Annotated[str, Meta(description="More text before the gap, after `input_prefix`.")] = ""
     model: Model | None = None
     n_predict: Annotated[int, Meta(ge=-1, description="Most tokens; -1: the context.")] | None = (
         None
     )
-    stream: Annotated[bool, Meta(description="Send the answer as it grows.")] = False
-    stop: Annotated[list[str], Meta(description="Texts before which the answer ends.")] | None = (
-        None
-    )
+    stream: Annotated[bool, Meta(description="Stream the answer.")] = False
+    stop: Annotated[list[str], Meta(description="End the answer before these texts.")] | None = None
     temperature: (
-        Annotated[float, Meta(ge=0, le=2, description="Below 1 surer, 0: greedy.")] | None
+        Annotated[float, Meta(ge=0, le=2, description="Below 1: more certain; 0: greedy.")] | None
     ) = None
-    top_k: Annotated[int, Meta(ge=-1, description="Sample among the K likeliest.")] | None = None
+    top_k: (
+        Annotated[int, Meta(ge=-1, description="Sample among the K likeliest tokens.")] | None
+    ) = None
     top_p: (
-        Annotated[float, Meta(ge=0, le=1, description="Sample among the likeliest, P together.")]
+        Annotated[
+            float,
+            Meta(
+                ge=0, le=1, description="Sample among the likeliest tokens of total probability P."
+            ),
+        ]
         | None
     ) = None
     min_p: (
-        Annotated[float, Meta(ge=0, le=1, description="Cut tokens below P times the likeliest.")]
+        Annotated[
+            float,
+            Meta(
+                ge=0,
+                le=1,
+                description="Drop tokens below P times the probability of the likeliest.",
+            ),
+        ]
         | None
     ) = None
     seed: Annotated[int, Meta(description="Make sampling repeatable; -1: any.")] | None = None

@@ -14,7 +14,9 @@ from gptrs_serve.bodies import ChatBody, CompletionBody, EmbeddingBody, Tool, To
 from gptrs_serve.dialects.turns import Turns, chat_of
 from gptrs_serve.fields import NOTHING, RequestFields, converted
 
-_Name = Annotated[str, Meta(min_length=1, description="The model; `:latest` may follow.")]
+_Name = Annotated[
+    str, Meta(min_length=1, description="The name of the model, optionally with `:latest`.")
+]
 _Kept = Annotated[
     Any,
     Meta(
@@ -32,7 +34,7 @@ def is_dropped(keep_alive: object) -> bool:
 
 
 _Loading = Annotated[
-    Any, Meta(description="The command line says how models are loaded.", extra=NOTHING)
+    Any, Meta(description="The command line sets how models are loaded.", extra=NOTHING)
 ]
 Format = Annotated[
     Literal["", "json"] | dict[str, Any], Meta(description="`json`, or a JSON schema.")
@@ -54,21 +56,34 @@ class RuntimeOptions(RequestFields, kw_only=True):
         "mirostat_eta": "`top_p` and `min_p` cut the distribution",
     }
     temperature: (
-        Annotated[float, Meta(ge=0, le=2, description="Below 1 surer, 0: greedy.")] | None
+        Annotated[float, Meta(ge=0, le=2, description="Below 1: more certain; 0: greedy.")] | None
     ) = None
     top_k: (
-        Annotated[int, Meta(ge=-1, description="Sample among the K likeliest; 0: all.")] | None
+        Annotated[int, Meta(ge=-1, description="Sample among the K likeliest tokens; 0: all.")]
+        | None
     ) = None
     top_p: (
-        Annotated[float, Meta(ge=0, le=1, description="Sample among the likeliest, P together.")]
+        Annotated[
+            float,
+            Meta(
+                ge=0, le=1, description="Sample among the likeliest tokens of total probability P."
+            ),
+        ]
         | None
     ) = None
     min_p: (
-        Annotated[float, Meta(ge=0, le=1, description="Cut tokens below P times the likeliest.")]
+        Annotated[
+            float,
+            Meta(
+                ge=0,
+                le=1,
+                description="Drop tokens below P times the probability of the likeliest.",
+            ),
+        ]
         | None
     ) = None
     typical_p: (
-        Annotated[float, Meta(gt=0, le=1, description="Sample among those of usual surprise.")]
+        Annotated[float, Meta(gt=0, le=1, description="Sample among tokens of typical surprise.")]
         | None
     ) = None
     seed: Annotated[int, Meta(description="Make sampling repeatable; -1: any.")] | None = None
@@ -78,30 +93,38 @@ class RuntimeOptions(RequestFields, kw_only=True):
     stop: (
         Annotated[
             str | Annotated[list[str], Meta(max_length=16)],
-            Meta(description="Texts before which the answer ends."),
+            Meta(description="End the answer before these texts."),
         ]
         | None
     ) = None
     repeat_penalty: (
         Annotated[
             float,
-            Meta(gt=0, description="Above 1, tokens that occurred become less likely."),
+            Meta(gt=0, description="Above 1: make tokens less likely that occurred before."),
         ]
         | None
     ) = None
     presence_penalty: (
-        Annotated[float, Meta(ge=-2, le=2, description="As in OpenAI's API.")] | None
+        Annotated[float, Meta(ge=-2, le=2, description="The same as in OpenAI's API.")] | None
     ) = None
     frequency_penalty: (
-        Annotated[float, Meta(ge=-2, le=2, description="As in OpenAI's API.")] | None
+        Annotated[float, Meta(ge=-2, le=2, description="The same as in OpenAI's API.")] | None
     ) = None
     repeat_last_n: (
-        Annotated[int, Meta(description="`repeat_penalty` is for all tokens.", extra=NOTHING)]
+        Annotated[
+            int, Meta(description="`repeat_penalty` always covers all tokens.", extra=NOTHING)
+        ]
         | None
     ) = None
-    mirostat: Annotated[Literal[0], Meta(description="It is off.", extra=NOTHING)] | None = None
+    mirostat: (
+        Annotated[Literal[0], Meta(description="Mirostat is always off.", extra=NOTHING)] | None
+    ) = None
     penalize_newline: (
-        Annotated[Literal[True], Meta(description="Like other tokens.", extra=NOTHING)] | None
+        Annotated[
+            Literal[True],
+            Meta(description="Newlines are penalized like other tokens.", extra=NOTHING),
+        ]
+        | None
     ) = None
     num_ctx: _Loading = None
     num_keep: _Loading = None
@@ -164,16 +187,20 @@ class Answering(RequestFields, kw_only=True):
     """The fields that `/api/chat` and `/api/generate` share."""
 
     model: _Name
-    stream: Annotated[bool, Meta(description="False: the answer in one object.")] = True
+    stream: Annotated[bool, Meta(description="False: return the answer as one object.")] = True
     format: Format | None = None
     think: Think | None = None
     options: Annotated[RuntimeOptions, Meta(description="See below.")] | None = None
     keep_alive: _Kept = None
     logprobs: (
-        Annotated[Literal[False], Meta(description="`/v1` has them.", extra=NOTHING)] | None
+        Annotated[
+            Literal[False], Meta(description="`/v1` returns log-probabilities.", extra=NOTHING)
+        ]
+        | None
     ) = None
     top_logprobs: (
-        Annotated[Literal[0], Meta(description="`/v1` has them.", extra=NOTHING)] | None
+        Annotated[Literal[0], Meta(description="`/v1` returns log-probabilities.", extra=NOTHING)]
+        | None
     ) = None
 
     def fields(self, name: str) -> dict[str, object]:
@@ -206,7 +233,7 @@ class OllamaChatBody(Answering, kw_only=True):
     """`/api/chat`."""
 
     messages: Annotated[
-        list[OllamaMessage], Meta(description="The conversation; none: nothing is written.")
+        list[OllamaMessage], Meta(description="The conversation; empty: generate nothing.")
     ] = msgspec.field(default_factory=list[OllamaMessage])
     tools: (
         Annotated[
@@ -236,28 +263,32 @@ class GenerateBody(Answering, kw_only=True):
     """`/api/generate`."""
 
     refused: ClassVar[Mapping[str, str]] = {
-        "width": "the server makes no images",
-        "height": "the server makes no images",
-        "steps": "the server makes no images",
+        "width": "the server generates no images",
+        "height": "the server generates no images",
+        "steps": "the server generates no images",
     }
-    prompt: Annotated[str, Meta(description="What to answer; none: nothing is written.")] = ""
+    prompt: Annotated[str, Meta(description="The prompt; empty: generate nothing.")] = ""
     suffix: (
-        Annotated[str, Meta(description="What follows the answer, for models that fill gaps.")]
+        Annotated[
+            str, Meta(description="The text after the answer, for fill-in-the-middle models.")
+        ]
         | None
     ) = None
-    system: Annotated[str, Meta(description="An instruction before it.")] | None = None
+    system: Annotated[str, Meta(description="A system message before the prompt.")] | None = None
     images: Annotated[list[str], Meta(description="Images in base64.")] | None = None
-    raw: Annotated[bool, Meta(description="Continue the text itself, without template.")] = False
+    raw: Annotated[
+        bool, Meta(description="Continue the prompt itself, without a chat template.")
+    ] = False
     template: (
         Annotated[
-            Literal[""], Meta(description="The template is that of the model.", extra=NOTHING)
+            Literal[""], Meta(description="The model's template is always used.", extra=NOTHING)
         ]
         | None
     ) = None
     context: (
         Annotated[
             Annotated[list[int], Meta(max_length=0)],
-            Meta(description="`/api/chat` has conversations.", extra=NOTHING),
+            Meta(description="Use `/api/chat` for conversations.", extra=NOTHING),
         ]
         | None
     ) = None
@@ -281,11 +312,16 @@ class EmbedBody(RequestFields, kw_only=True):
 
     model: _Name
     input: Annotated[str | list[str], Meta(description="A text, or several.")]
-    truncate: Annotated[bool, Meta(description="False: longer texts are refused.")] = True
+    truncate: Annotated[bool, Meta(description="False: refuse texts that exceed the context.")] = (
+        True
+    )
     dimensions: (
-        Annotated[int, Meta(ge=1, description="The first N elements of each vector.")] | None
+        Annotated[int, Meta(ge=1, description="Keep the first N elements of each vector.")] | None
     ) = None
-    options: Annotated[Any, Meta(description="No token is chosen.", extra=NOTHING)] | None = None
+    options: (
+        Annotated[Any, Meta(description="Embeddings need no sampling options.", extra=NOTHING)]
+        | None
+    ) = None
     keep_alive: _Kept = None
 
     def asked(self, name: str) -> EmbeddingBody:
@@ -299,7 +335,10 @@ class OneEmbeddingBody(RequestFields, kw_only=True):
 
     model: _Name
     prompt: Annotated[str, Meta(description="A text.")]
-    options: Annotated[Any, Meta(description="No token is chosen.", extra=NOTHING)] | None = None
+    options: (
+        Annotated[Any, Meta(description="Embeddings need no sampling options.", extra=NOTHING)]
+        | None
+    ) = None
     keep_alive: _Kept = None
 
     def asked(self, name: str) -> EmbeddingBody:
@@ -311,9 +350,13 @@ class OneEmbeddingBody(RequestFields, kw_only=True):
 class ShowBody(RequestFields, kw_only=True):
     """`/api/show`."""
 
-    model: Annotated[str, Meta(description="The model; `:latest` may follow.")] | None = None
-    name: Annotated[str, Meta(description="The same, in older clients.")] | None = None
-    verbose: Annotated[bool, Meta(description="Nothing is left out.", extra=NOTHING)] | None = None
+    model: (
+        Annotated[str, Meta(description="The name of the model, optionally with `:latest`.")] | None
+    ) = None
+    name: Annotated[str, Meta(description="Older name of `model`.")] | None = None
+    verbose: (
+        Annotated[bool, Meta(description="The answer is always complete.", extra=NOTHING)] | None
+    ) = None
 
 
 class _Numbers:

@@ -229,11 +229,11 @@ class ResponsesFields(RequestFields, kw_only=True):
     """The fields that `/v1/responses` and `/v1/responses/input_tokens` share."""
 
     refused: ClassVar[Mapping[str, str]] = {
-        "conversation": "conversations are kept by `previous_response_id`",
+        "conversation": "use `previous_response_id`",
         "prompt": "no prompts are stored; send `instructions` and `input`",
-        "context_management": "what does not fit into the context is refused",
-        "moderation": "the server contacts no other one",
-        "top_logprobs": "`/v1/chat/completions` has log-probabilities",
+        "context_management": "input that exceeds the context is refused",
+        "moderation": "the server contacts no other servers",
+        "top_logprobs": "`/v1/chat/completions` returns log-probabilities",
     }
     input: Annotated[
         str | Annotated[list[dict[str, Any]], Meta(min_length=1)],
@@ -243,14 +243,16 @@ class ResponsesFields(RequestFields, kw_only=True):
         ),
     ]
     model: Model | None = None
-    instructions: Annotated[str, Meta(description="Stand before all messages.")] | None = None
-    previous_response_id: (
-        Annotated[str, Meta(description="Go on after a stored response.")] | None
-    ) = None
+    instructions: Annotated[str, Meta(description="A system message before all others.")] | None = (
+        None
+    )
+    previous_response_id: Annotated[str, Meta(description="Continue a stored response.")] | None = (
+        None
+    )
     tools: (
         Annotated[
             Annotated[list[dict[str, Any]], Meta(max_length=128)],
-            Meta(description="Functions, and custom tools of text, that the client runs."),
+            Meta(description="Functions and custom text tools, which the client runs."),
         ]
         | None
     ) = None
@@ -261,7 +263,9 @@ class ResponsesFields(RequestFields, kw_only=True):
         ]
         | None
     ) = None
-    parallel_tool_calls: Annotated[bool, Meta(description="False: at most one call.")] | None = None
+    parallel_tool_calls: (
+        Annotated[bool, Meta(description="False: call at most one tool.")] | None
+    ) = None
     text: (
         Annotated[TextConfig, Meta(description="`format`: `text`, `json_object`, `json_schema`.")]
         | None
@@ -269,14 +273,14 @@ class ResponsesFields(RequestFields, kw_only=True):
     reasoning: (
         Annotated[
             Reasoning,
-            Meta(description="`effort`, as `reasoning_effort`; thoughts are not summarized."),
+            Meta(description="`effort`, like `reasoning_effort`; thoughts are never summarized."),
         ]
         | None
     ) = None
     truncation: (
         Annotated[
             Literal["disabled"],
-            Meta(description="What does not fit into the context is refused.", extra=NOTHING),
+            Meta(description="Input that exceeds the context is refused.", extra=NOTHING),
         ]
         | None
     ) = None
@@ -353,27 +357,35 @@ class InputTokensBody(ResponsesFields, kw_only=True):
 class ResponsesBody(ResponsesFields, kw_only=True):
     """`/v1/responses`."""
 
-    stream: Annotated[bool, Meta(description="Send events as the answer grows.")] = False
+    stream: Annotated[bool, Meta(description="Stream the answer as events.")] = False
     max_output_tokens: (
-        Annotated[int, Meta(ge=1, description="Most tokens, thoughts included.")] | None
+        Annotated[int, Meta(ge=1, description="Most tokens, including thoughts.")] | None
     ) = None
     temperature: (
-        Annotated[float, Meta(ge=0, le=2, description="Below 1 surer, 0: greedy.")] | None
+        Annotated[float, Meta(ge=0, le=2, description="Below 1: more certain; 0: greedy.")] | None
     ) = None
     top_p: (
-        Annotated[float, Meta(ge=0, le=1, description="Sample among the likeliest, P together.")]
+        Annotated[
+            float,
+            Meta(
+                ge=0, le=1, description="Sample among the likeliest tokens of total probability P."
+            ),
+        ]
         | None
     ) = None
     store: (
         Annotated[
             bool,
-            Meta(description="False: not to be gone on with. Others are kept for a while."),
+            Meta(
+                description="False: do not store the response. Stored responses can be"
+                " continued for a while."
+            ),
         ]
         | None
     ) = None
-    metadata: Annotated[dict[str, str], Meta(description="Returned with the response.")] | None = (
-        None
-    )
+    metadata: (
+        Annotated[dict[str, str], Meta(description="Returned unchanged with the response.")] | None
+    ) = None
     include: (
         Annotated[
             list[Literal[
@@ -382,20 +394,23 @@ class ResponsesBody(ResponsesFields, kw_only=True):
                 "code_interpreter_call.outputs", "web_search_call.action.sources",
                 "web_search_call.results",
             ]],
-            Meta(description="Thoughts are sent as they are; there is nothing else of these.",
+            Meta(description="Thoughts are always sent; the rest does not exist here.",
                  extra=NOTHING),
         ]
         | None
     ) = None  # fmt: skip
     background: (
-        Annotated[Literal[False], Meta(description="A response is awaited.", extra=NOTHING)] | None
+        Annotated[
+            Literal[False],
+            Meta(description="Responses are never computed in the background.", extra=NOTHING),
+        ]
+        | None
     ) = None
     stream_options: (
-        Annotated[StreamOptions, Meta(description="Events are not padded.", extra=NOTHING)] | None
+        Annotated[StreamOptions, Meta(description="Events are never padded.", extra=NOTHING)] | None
     ) = None
     max_tool_calls: (
-        Annotated[int, Meta(description="It is of tools that the server runs.", extra=NOTHING)]
-        | None
+        Annotated[int, Meta(description="The server runs no tools.", extra=NOTHING)] | None
     ) = None
     service_tier: Tier | None = None
     user: Advice = None
