@@ -63,6 +63,7 @@ from gptrs_backend_numba.kernels.matmul.gemm import (
     span_of_tile,
 )
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, tile_memory
+from gptrs_backend_numba.kernels.matmul.integer_finish_ir import MAGIC, finish_rows
 from gptrs_backend_numba.kernels.matmul.integer_ir import (
     FOUR,
     INTEGER_ROWS,
@@ -98,8 +99,6 @@ RUNS = (0, 16, 32, CHUNK)
 ROWS_OF_SUMS = 8
 """Positions of a depthwise convolution whose sums are finished together, in the L1 cache."""
 _USUAL_COLUMNS = 3
-_MAGIC = 3 << 22
-"""Added to f32 of less than 2^22 it rounds them: the lowest bits are those of the integer."""
 
 
 def integer_numbers(fields: Mapping[int, int]) -> list[int]:
@@ -500,7 +499,7 @@ def finish_row(
 @kernel
 def finish_integers(
     sums, row_step, out, row, column, rows, width, geometry, unused,
-    *, SCALES, BIASED, DIVIDES, OUT_MEMORY, OUT_BYTES, finish_row,
+    *, SCALES, BIASED, DIVIDES, OUT_MEMORY, OUT_BYTES, finish_rows, finish_row,
 ):  # fmt: skip
     """Store `rows` x `width` results of sums, si32, `row_step` elements from one row to the next.
 
@@ -508,8 +507,6 @@ def finish_integers(
     """
     use_wide_vectors()
     G = pointer(geometry, np.int64)
-    S = pointer(G[SCALE] + 4 * column, np.float32)
-    B = pointer(G[BIAS] + 4 * column, np.float32)
     number, step, middle = np.float32(1.0), np.float32(1.0), np.float32(0.0)
     if SCALES == 1:
         number = pointer(G[SCALE], np.float32)[0]
@@ -519,13 +516,18 @@ def finish_integers(
     if G[HAS_MIDDLE]:
         middle = pointer(G[MIDDLE], np.float32)[0]
     least, most = np.float32(G[LEAST]), np.float32(G[MOST])
-    for i in range(rows):
-        C = pointer(sums + 4 * i * row_step, np.int32)
-        O = pointer(out + OUT_BYTES * ((row + i) * G[OUT_STEP] + column), OUT_MEMORY)
-        if width == PANEL:  # a number that LLVM knows: there is no rest
-            finish_row(C, O, S, B, PANEL, number, step, inverse, middle, least, most)
-        else:
-            finish_row(C, O, S, B, width, number, step, inverse, middle, least, most)
+    first = out + OUT_BYTES * (row * G[OUT_STEP] + column)
+    done = finish_rows(
+        sums, row_step, first, OUT_BYTES * G[OUT_STEP], rows, width, G[SCALE] + 4 * column,
+        G[BIAS] + 4 * column, number, step, inverse, middle, least, most,
+    )  # fmt: skip
+    if done < width:
+        S = pointer(G[SCALE] + 4 * (column + done), np.float32)
+        B = pointer(G[BIAS] + 4 * (column + done), np.float32)
+        for i in range(rows):
+            C = pointer(sums + 4 * (i * row_step + done), np.int32)
+            O = pointer(first + OUT_BYTES * (i * G[OUT_STEP] + done), OUT_MEMORY)
+            finish_row(C, O, S, B, width - done, number, step, inverse, middle, least, most)
     return 0
 
 
@@ -559,7 +561,7 @@ def integer_finish(
         DIVIDES=divides,
         HAS_FMA=FUSED,
         CODES=is_code,
-        MAGIC=np.float32(_MAGIC),
+        MAGIC=np.float32(MAGIC),
     )
     return finish_integers.specialize(
         SCALES=scales,
@@ -567,6 +569,7 @@ def integer_finish(
         DIVIDES=divides,
         OUT_MEMORY=np.dtype(out.numpy).type,
         OUT_BYTES=out.itemsize,
+        finish_rows=finish_rows(scales, biased, activation, divides, is_code),
         finish_row=row,
     )
 

@@ -1,0 +1,210 @@
+"""The epilogue of integer products in LLVM vector code: sums become scaled floats, or codes again.
+
+LLVM unrolls such loops into single numbers where it cannot tell the result from scales and biases,
+and tests for it in each row where it can.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from llvmlite import ir
+
+from gptrs_backend_numba.codegen.inlining import named_intrinsic, types
+from gptrs_backend_numba.codegen.machine import call_llvm
+from gptrs_backend_numba.codegen.vector_ir import (
+    FUSED,
+    I8,
+    I32,
+    VECTOR,
+    WIDTH,
+    ZERO,
+    VectorEmitter,
+    number,
+    splat,
+    words,
+)
+
+_WORDS = ir.VectorType(I32, WIDTH)
+_NARROW = ir.VectorType(I8, WIDTH)
+_TRUTHS = ir.VectorType(ir.IntType(1), WIDTH)
+MAGIC = 3 << 22
+"""Added to f32 of less than 2^22 it rounds them: the lowest bits are those of the integer."""
+_SIDE_BY_SIDE = 2
+"""Vectors of a row that are finished together."""
+_HAS_MASKS = WIDTH == 16
+"""Whether parts of vectors are loaded and stored in one instruction, bytes among them."""
+
+
+@cache
+def finish_rows(scales: int, biased: bool, activation: str, divides: bool, is_code: bool):
+    """Intrinsic: write results of rows of sums; return how many columns are done.
+
+    Those are all with AVX-512, else whole vectors of columns. `scales` is 0 without a scale, 1 for
+    one of all columns, 2 for one of each; `activation` is "none", "relu" or "relu6".
+
+    Arguments: the address of the sums, si32, whole vectors that may be read, and the elements from
+    one row to the next; of the result, and the bytes from one row to the next; the rows; the
+    columns; the addresses of the scale and the bias of the first column; as f32 the one scale of
+    all, the step of codes and its reciprocal, the zero point, the least and the largest code.
+    """
+    name = f"finish_rows_{scales}_{biased:d}_{activation}_{divides:d}_{is_code:d}"
+
+    @named_intrinsic(name)
+    def finished(
+        typing_context, sums, step, out, out_step, rows, width, scale, bias, factor, unit, inverse,
+        middle, least, most,
+    ):  # fmt: skip
+        def generate(context, builder, signature, arguments):
+            emitter = _Finish(scales, biased, activation, divides, is_code)
+            return emitter.emit(builder, arguments)
+
+        return types.int64(*[types.int64] * 8, *[types.float32] * 6), generate
+
+    return finished
+
+
+class _Finish:
+    """Emits the code of one kind of results."""
+
+    def __init__(self, scales, biased, activation, divides, is_code):
+        self._scales, self._biased = scales, biased
+        self._activation, self._divides, self._is_code = activation, divides, is_code
+
+    def emit(self, builder, arguments):
+        """Emit groups of vectors of columns, then single ones, then the mask of the rest."""
+        sums, step, out, out_step, rows, width, scale, bias, *numbers = arguments
+        emit = VectorEmitter(builder)
+        sums, out, scale, bias = (emit.pointer(each) for each in (sums, out, scale, bias))
+        numbers = [emit.splat(each) for each in numbers]
+        memory = (sums, step, out, out_step, rows, scale, bias, numbers)
+
+        def columns(first, vectors, mask=None):
+            self._columns(emit, memory, first, vectors, mask)
+            return []
+
+        group = _SIDE_BY_SIDE * WIDTH
+        done = number(0)
+        for vectors, size in ((_SIDE_BY_SIDE, group), (1, WIDTH)):
+            left = builder.sub(width, done)
+            whole = builder.mul(builder.sdiv(left, number(size)), number(size))
+            before = done
+
+            def body(k, _, vectors=vectors, before=before):
+                return columns(builder.add(before, k), vectors)
+
+            emit.loop(whole, size, [], body)
+            done = builder.add(done, whole)
+        if not _HAS_MASKS:
+            return done
+        rest = builder.trunc(builder.sub(width, done), I32)
+        undefined = ir.Constant(_WORDS, ir.Undefined)
+        single = builder.insert_element(undefined, rest, ir.Constant(I32, 0))
+        wanted = builder.shuffle_vector(single, undefined, words(0))
+        lanes = ir.Constant(_WORDS, list(range(WIDTH)))
+        mask = builder.icmp_signed("<", lanes, wanted)
+        with builder.if_then(builder.icmp_signed(">", rest, ir.Constant(I32, 0))):
+            columns(done, 1, mask)
+        return width
+
+    def _columns(self, emit, memory, first, vectors, mask):
+        """Emit all rows of some vectors of columns."""
+        sums, step, out, out_step, rows, scale, bias, numbers = memory
+        b = emit.builder
+        size = 1 if self._is_code else 4
+        operands = []
+        for v in range(vectors):
+            column = [
+                self._loaded(emit, emit.moved(each, (first, 4), 4 * WIDTH * v), mask)
+                if wanted
+                else None
+                for each, wanted in ((scale, self._scales == 2), (bias, self._biased))
+            ]
+            if self._scales == 1:
+                column[0] = numbers[0]
+            operands.append(column)
+
+        def all_rows(finite):
+            def row(_, state):
+                source, target = state
+                for v, (factor, shift) in enumerate(operands):
+                    value = emit.load(emit.moved(source, 4 * WIDTH * v), _WORDS, 4)
+                    value = self._value(emit, value, factor, shift, numbers, finite)
+                    self._store(emit, value, emit.moved(target, size * WIDTH * v), mask)
+                return [emit.moved(source, (step, 4)), emit.moved(target, (out_step, 1))]
+
+            emit.loop(rows, 1, [emit.moved(sums, (first, 4)), emit.moved(out, (first, size))], row)
+
+        probes = [b.fmul(each, ZERO) for column in operands for each in column if each]
+        if not self._is_code or not probes:
+            all_rows(True)
+            return
+        # Of finite scales and biases no result is NaN: codes of it, 0, need two instructions more.
+        total = probes[0]
+        for each in probes[1:]:
+            total = b.fadd(total, each)
+        finite = b.fcmp_ordered("ord", total, total)
+        finite = call_llvm(b, f"llvm.vector.reduce.and.v{WIDTH}i1", ir.IntType(1), [finite])
+        with b.if_else(finite) as (usual, other):
+            with usual:
+                all_rows(True)
+            with other:
+                all_rows(False)
+
+    def _loaded(self, emit, pointer, mask):
+        if mask is None:
+            return emit.load(pointer, VECTOR, 4)
+        name = f"llvm.masked.load.v{WIDTH}f32.p0"
+        return call_llvm(emit.builder, name, VECTOR, [pointer, ir.Constant(I32, 4), mask, ZERO])
+
+    def _store(self, emit, value, pointer, mask):
+        b = emit.builder
+        if mask is None:
+            b.store(value, b.bitcast(pointer, ir.PointerType(value.type)), 1)
+            return
+        name = f"llvm.masked.store.v{WIDTH}{'i8' if self._is_code else 'f32'}.p0"
+        call_llvm(b, name, ir.VoidType(), [value, pointer, ir.Constant(I32, 1), mask])
+
+    def _value(self, emit, sums, factor, shift, numbers, finite):
+        """Return a vector of results; each step is rounded as in `finish_row`."""
+        b = emit.builder
+        x = b.sitofp(sums, VECTOR)
+        if factor is not None:
+            x = b.fmul(x, factor)
+        if shift is not None:
+            x = b.fadd(x, shift)
+        for name, limit in {"none": (), "relu": _RELU, "relu6": _RELU6}[self._activation]:
+            x = call_llvm(b, f"llvm.{name}.v{WIDTH}f32", VECTOR, [x, splat(limit)])
+        return self._code(emit, x, numbers, finite) if self._is_code else x
+
+    def _code(self, emit, x, numbers, finite):
+        b = emit.builder
+        _, step, inverse, middle, least, most = numbers
+        quotient = x
+        if self._divides and FUSED:
+            # A division takes as long as all the rest. The quotient is that of the reciprocal,
+            # mended by what is left over (Markstein 1990).
+            quotient = _clamped(b, b.fmul(x, inverse), splat(-1024.0), splat(1024.0))
+            rest = emit.multiply_add(b.fneg(quotient), step, x)
+            quotient = emit.multiply_add(rest, inverse, quotient)
+        elif self._divides:
+            quotient = b.fdiv(x, step)
+        # The limits are integers: clamping first changes nothing, and lets the code be read off the
+        # bits of a sum.
+        near = _clamped(b, quotient, b.fsub(least, middle), b.fsub(most, middle))
+        bits = b.bitcast(b.fadd(near, splat(float(MAGIC))), _WORDS)
+        code = b.trunc(b.add(bits, b.fptosi(middle, _WORDS)), _NARROW)
+        if finite:
+            return code
+        is_number = b.fcmp_ordered("ord", x, x)
+        return b.select(is_number, code, ir.Constant(_NARROW, [0] * WIDTH))
+
+
+_RELU = (("maximum", 0.0),)
+_RELU6 = (*_RELU, ("minimum", 6.0))
+
+
+def _clamped(b, x, least, most):
+    """Return vectors within limits, `least` for NaN: an instruction for each limit."""
+    x = b.select(b.fcmp_ordered(">", x, least), x, least)
+    return b.select(b.fcmp_ordered("<", x, most), x, most)
