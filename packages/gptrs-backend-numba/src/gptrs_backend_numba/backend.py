@@ -48,6 +48,9 @@ from gptrs_backend_numba.parts import parts_report
 from gptrs_backend_numba.run.executable import RUN_LOCK, NumbaExecutable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gptrs.backend.library import OutgoingLibrary, WrittenLibrary
     from gptrs.ir.ops.custom_call import Claimed, Composite
     from gptrs.optimizer.pass_base import Pass
 
@@ -169,6 +172,7 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads, Backend):
     keeps_weights = True
     keeps_code = True
     tells_kernels = True
+    writes_libraries = True
     precisions: Sequence[Precision] = PRECISIONS
 
     def __init__(self, threads: int, precision: Precision = "f32") -> None:
@@ -263,6 +267,13 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads, Backend):
             return 0, made
 
         return SpecializedPrograms(program, lowered, _MOST_SIZES, check=False)
+
+    def write_library(self, outgoing: OutgoingLibrary, folder: Path) -> WrittenLibrary:
+        """Write a program as a shared library for this processor, by the C compiler."""
+        RUN_LOCK.claim()
+        # Late: only this needs a C compiler and its templates.
+        library = import_module("gptrs_backend_numba.native.library")
+        return cast("WrittenLibrary", library.write_library(outgoing, folder, self))
 
     def to_device(self, array: np.ndarray) -> np.ndarray:
         """A read-only view of `array` if kernels can work on its memory, else a copy of it."""

@@ -7,7 +7,7 @@ import importlib.metadata
 import logging
 import platform
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -95,6 +95,8 @@ class WantedKernel(Struct, frozen=True):
 
 
 _KERNELS: dict[str, Kernel] = {}
+_WANTED: dict[int, WantedKernel] = {}
+"""The kernels of this process by the addresses of their machine code."""
 _LINKER = Linker()
 COMPILING = threading.Lock()
 """Held while kernels are compiled, found and linked."""
@@ -135,7 +137,13 @@ def stored(wanted: WantedKernel) -> Kernel | None:
         found = _KERNELS.get(key) or _kept(key, wanted.function_name)
         if found is not None:
             _KERNELS[key] = found
+            _WANTED[found.address] = wanted
         return found
+
+
+def kernels_by_address() -> Mapping[int, WantedKernel]:
+    """Return the kernels that programs of this process call, by address."""
+    return _WANTED
 
 
 def _found(wanted: WantedKernel) -> Kernel:
@@ -151,6 +159,7 @@ def _found(wanted: WantedKernel) -> Kernel:
                 with kernel_store().alone(entry_of(key)):
                     found = _made(wanted)
             _KERNELS[key] = found
+            _WANTED[found.address] = wanted
         return found
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import cache
 from types import FunctionType
 
 import llvmlite.binding as llvm
 from numba import types
+from numba.core import config
 from numba.core.compiler import Flags, compile_extra
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.target_extension import target_override
@@ -53,6 +56,42 @@ functions live in an extension module that would have to be imported to run stor
 
 def machine_code(function: FunctionType, fastmath: tuple[str, ...]) -> MachineCode:
     """Compile a function that takes and returns int64s."""
+    count = function.__code__.co_argcount
+    with _whole_kernel(function, fastmath) as (library, name):
+        return MachineCode.of_object(name, count, library.object_file())
+
+
+def shared_object(function: FunctionType, fastmath: tuple[str, ...]) -> tuple[str, bytes]:
+    """Return the name of a function and its object file, as shared libraries take it.
+
+    The code model and relocations differ from `machine_code`, the instructions that compute do not.
+    """
+    with _whole_kernel(function, fastmath) as (library, name):
+        module = library._final_module
+        for each in (*module.functions, *module.global_variables):
+            # Several kernels define the same helpers; a library has each kernel once.
+            if not each.is_declaration and each.name != name:
+                each.linkage = "internal"
+        return name, _sharing().emit_object(module)
+
+
+@cache
+def _sharing() -> llvm.TargetMachine:
+    codegen = TARGET.target_context.codegen()
+    return llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
+        cpu=codegen._get_host_cpu_name(),
+        features=codegen._tm_features,
+        opt=config.OPT,
+        reloc="pic",
+        codemodel="default",
+    )
+
+
+@contextmanager
+def _whole_kernel(
+    function: FunctionType, fastmath: tuple[str, ...]
+) -> Generator[tuple[KernelLibrary, str]]:
+    """Scope with the library of a compiled function, whose module has all of its LLVM code."""
     register_waiting()
     TARGET.refresh()
     flags = Flags()
@@ -78,8 +117,7 @@ def machine_code(function: FunctionType, fastmath: tuple[str, ...]) -> MachineCo
         library.add_linking_library(_arrays())  # the last one: it is asked for what still lacks
         library.finalize()
         _require_known(library)
-        content = library.object_file()
-    return MachineCode.of_object(result.fndesc.llvm_func_name, count, content)
+        yield library, result.fndesc.llvm_func_name
 
 
 @cache

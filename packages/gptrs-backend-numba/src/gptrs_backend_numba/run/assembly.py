@@ -267,7 +267,7 @@ class Sizes:
     def __init__(self, types: Sequence[TensorType], derived: Iterable[DerivedSize]) -> None:
         self._types = types
         self._derived = tuple(derived)
-        self._sources = _sources(types)
+        self._sources = sources_of(types)
         self._code = SizeCode(self._sources, {size.number: size for size in self._derived})
         self._zero = self._code.slot(0)
         self._uses: list[int] = []
@@ -351,7 +351,7 @@ class Sizes:
         return ", ".join(f"?{number} = {size}" for number, size in pairs)
 
 
-def _sources(types: Sequence[TensorType]) -> dict[int, tuple[int, int]]:
+def sources_of(types: Sequence[TensorType]) -> dict[int, tuple[int, int]]:
     """Return the input and the axis that each symbol is read from."""
     sources: dict[int, tuple[int, int]] = {}
     symbolic = [(index, type_) for index, type_ in enumerate(types) if not type_.is_static]

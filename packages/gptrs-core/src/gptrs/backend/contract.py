@@ -18,6 +18,9 @@ from gptrs.disk_cache import Entries
 from gptrs.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gptrs.backend.library import OutgoingLibrary, WrittenLibrary
     from gptrs.backend.settings import DeviceInfo, Mesh
     from gptrs.backend.sharding import Sharding, ShardSource
     from gptrs.backend.weight_identity import WeightIdentity, WeightOrigin
@@ -276,6 +279,17 @@ class Backend(ABC):
         """
         return None
 
+    writes_libraries: bool = False
+    """Whether it writes programs as shared libraries with a C interface, by `write_library`."""
+
+    def write_library(self, outgoing: OutgoingLibrary, folder: Path) -> WrittenLibrary:
+        """Write a program as a shared library, its header and its weights into an empty `folder`.
+
+        Its results are those of `compile`, bit for bit. UnsupportedError for a program that a
+        library cannot serve, ExecutionError if a tool such as the C compiler is missing or fails.
+        """
+        raise NotImplementedError
+
     # -- Sizes --------------------------------------------------------------------------------
 
     symbolic: bool = False
@@ -498,6 +512,7 @@ class Backend(ABC):
 
     _OFFERS: ClassVar[Mapping[str, str]] = {
         "compile_symbolic": "symbolic",
+        "write_library": "writes_libraries",
         "weight_to_device": "keeps_weights",
         "cache_report": "keeps_code",
         "compiling": "tells_kernels",

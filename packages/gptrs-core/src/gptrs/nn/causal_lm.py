@@ -13,7 +13,7 @@ import numpy as np
 from gptrs import functionals as F
 from gptrs.backend.contract import Backend
 from gptrs.capture.execute import eager, use_backend
-from gptrs.capture.jitting.jit import Jitted
+from gptrs.capture.jitting.jit import Jitted, Lowered
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import ContextLengthError
 from gptrs.ir import dtypes
@@ -122,6 +122,19 @@ class CausalLMModule(Module):
         with self._on_backend():
             logits, buffers.pools = self._step(as_tensors(step), buffers.pools)
         return logits.numpy()
+
+    def captured_step(self, texts: int, length: int, dtype: DType = dtypes.f32) -> Lowered:
+        """Return the program of `step` on pools of `dtype`, with the weights.
+
+        Its parameters are the tensors of the step in order, and the pools. Sizes are free as far as
+        the model's computation allows; the example has `texts` texts of `length` new tokens.
+        """
+        table = own_pages(texts, length)
+        groups = len(cache_groups(self.cache_specs()))
+        step = ragged_step(np.zeros((texts, length), np.int64), [0] * texts, [table] * groups)
+        buffers = self.new_buffers([table.size] * groups, dtype)
+        with self._on_backend():
+            return self._step.captured(as_tensors(step), buffers.pools)
 
     def greedy_steps(self, steps: GreedySteps, buffers: PageBuffers) -> Chosen:
         """Append the tokens of several steps to `buffers`; return the greedy choice after each.

@@ -96,6 +96,8 @@ class Lowered(Struct, frozen=True):
     """The values of the program's trailing parameters in order: tensors, then weights."""
     conditions: tuple[str, ...]
     """Conditions on sizes, `N >= 3`, under which the program is the same; empty for all sizes."""
+    guards: SizeGuards | None = None
+    """The same as dims of the program, with the sizes of the call; None without symbols."""
 
 
 class Jitted(Generic[Parameters, Result]):
@@ -166,7 +168,7 @@ class Jitted(Generic[Parameters, Result]):
             capture = self._function.capture(call, sources, symbolic)
             program = capture.program()
         conditions = map(symbolic.plan.named, guards.words()) if symbolic and guards else ()
-        return Lowered(program, tuple(capture.bound), tuple(conditions))
+        return Lowered(program, tuple(capture.bound), tuple(conditions), guards)
 
     def __get__(self, instance: object, owner: type | None = None) -> object:
         """Bind a method: `self` is its first argument."""

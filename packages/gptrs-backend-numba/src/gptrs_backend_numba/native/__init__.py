@@ -1,0 +1,1 @@
+"""Programs as shared libraries: kernels as objects, the schedule as data, a small runtime in C."""

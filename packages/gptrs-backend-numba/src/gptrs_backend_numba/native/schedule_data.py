@@ -1,0 +1,143 @@
+"""A schedule as data that does not depend on addresses of this process.
+
+The words are those that a run interprets. What a run fills in is listed beside them: the words that
+hold addresses of tensors, of kernels and of the shared state of threads, and those whose numbers
+follow from the sizes of a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from gptrs.errors import UnsupportedError
+from gptrs.ir.program import Value
+from gptrs.ir.size_guards import SizeGuards
+from gptrs.ir.symbolic_dim import SymbolicDim
+from gptrs.ir.tensor_type import TensorType
+from gptrs_backend_numba.codegen.compiled import WantedKernel, kernels_by_address
+from gptrs_backend_numba.memory import POOL
+from gptrs_backend_numba.run.assembly import Code, Key, SizeCode, assemble, sources_of
+from gptrs_backend_numba.schedule import Schedule
+
+_ADDRESSES = range(1 << 32, 1 << 47)
+"""Code and memory of a process. Sizes are smaller, and the bits of numbers of f64 larger."""
+
+
+class Use(Struct, frozen=True):
+    """A word that holds an address in a storage, moved by bytes: a number or a slot of a size."""
+
+    word: int
+    offset: int
+    slot: int | None
+
+
+class ScheduleData(Struct, frozen=True):
+    """All that a run needs except the tensors."""
+
+    words: tuple[int, ...]
+    begin: int
+    geometries: tuple[tuple[int, int], ...]
+    """Words that hold the address of another word."""
+    kernels: tuple[tuple[int, WantedKernel], ...]
+    """Words that hold the address of a kernel."""
+    states: tuple[int, ...]
+    """Words that hold the address of the shared state of threads."""
+    uses: Mapping[Key, tuple[Use, ...]]
+    sized: tuple[tuple[int, int], ...]
+    """Words that hold a size, with its slot."""
+    slots: tuple[int, ...]
+    """The first contents of the slots of sizes; those of the symbols come first."""
+    size_code: tuple[int, ...]
+    sources: tuple[tuple[int, int], ...]
+    """The input and the axis that each symbol is read from."""
+    inputs: tuple[tuple[int, ...], ...]
+    """For each input before the weights, the slots of its dims."""
+    results: tuple[tuple[int, ...], ...]
+    """For each result, the slots of its dims."""
+    guards: tuple[int, ...]
+    """Slots that must not be negative."""
+    scratch: int
+    """The slot of the bytes of scratch memory."""
+    calls: Mapping[int, tuple[str, bool]]
+    """For each call its ops, and whether it fails for certain values."""
+
+
+def schedule_data(
+    schedule: Schedule, params: Sequence[Value], given: int, guards: SizeGuards | None
+) -> ScheduleData:
+    """Return the data of a schedule whose first `given` parameters are passed by callers."""
+    code = assemble(schedule.steps)
+    if code.takeovers:
+        raise UnsupportedError("a kernel of the program is still compiled", hint="try again")
+    types = [param.type for param in params]
+    sources = sources_of(types)
+    sizes = SizeCode(sources, {size.number: size for size in schedule.sizes})
+    uses = {
+        key: tuple(
+            Use(word, 0, sizes.slot(offset))
+            if isinstance(offset, SymbolicDim)
+            else Use(word, offset, None)
+            for word, offset in found
+        )
+        for key, found in code.slots.items()
+    }
+    sized = tuple(
+        (at, sizes.slot(word))
+        for at, word in enumerate(code.words)
+        if isinstance(word, SymbolicDim)
+    )
+    inputs = tuple(_slots(sizes, type_) for type_ in types[:given])
+    results = tuple(
+        _slots(sizes, TensorType(result.view.dtype, result.view.shape))
+        for result in schedule.results
+    )
+    required = tuple(sizes.slot(guard) for guard in (guards.guards if guards else ()))
+    scratch = sizes.slot(schedule.scratch)
+    kernels, states = _addresses(code)
+    return ScheduleData(
+        words=tuple(0 if isinstance(word, SymbolicDim) else int(word) for word in code.words),
+        begin=code.begin,
+        geometries=tuple(code.geometries),
+        kernels=kernels,
+        states=states,
+        uses=uses,
+        sized=sized,
+        slots=tuple(sizes.slots),
+        size_code=tuple(sizes.words),
+        sources=tuple(sources.values()),
+        inputs=inputs,
+        results=results,
+        guards=required,
+        scratch=scratch,
+        calls={
+            at: (call.origin or "a copy", call.explain is not None)
+            for at, call in code.calls.items()
+        },
+    )
+
+
+def _slots(sizes: SizeCode, type_: TensorType) -> tuple[int, ...]:
+    return tuple(map(sizes.slot, type_.shape))
+
+
+def _addresses(code: Code) -> tuple[tuple[tuple[int, WantedKernel], ...], tuple[int, ...]]:
+    """Return the words that hold addresses of kernels, and those with that of the shared state.
+
+    AssertionError for any other number as large as an address: it would be of this process alone.
+    """
+    known = kernels_by_address()
+    kernels: list[tuple[int, WantedKernel]] = []
+    states: list[int] = []
+    for at, word in enumerate(code.words):
+        if isinstance(word, SymbolicDim) or word not in _ADDRESSES:
+            continue
+        if word == POOL.address:
+            states.append(at)
+        else:
+            assert word in known, (
+                f"word {at} of the schedule, {word:#x}, is the address of something unknown"
+            )
+            kernels.append((at, known[word]))
+    return tuple(kernels), tuple(states)

@@ -1,0 +1,115 @@
+"""Models and programs as shared libraries with a C interface, which need no Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Final, cast
+
+import numpy as np
+
+from gptrs.backend.contract import Backend, InputRole
+from gptrs.backend.library import OutgoingLibrary, OutgoingProgram, TextCache
+from gptrs.capture import ports
+from gptrs.capture.backend_calls import to_device, to_host
+from gptrs.capture.compilation import compile_program
+from gptrs.capture.execute import host_value
+from gptrs.capture.graph import Leaf
+from gptrs.capture.jitting.jit import Lowered
+from gptrs.capture.parameter import Parameter
+from gptrs.errors import UnsupportedError
+from gptrs.ir.size_guards import SizeGuards, deciding
+from gptrs.nn.cache_spec import cache_groups
+from gptrs.nn.ragged_step import PAGE_SIZE
+from gptrs.optimizer.split import Recipe
+from gptrs_runtime.loaded_model import LoadedModel
+
+_STEP: Final = ("tokens", "positions", "row_starts", "lengths")
+_EXAMPLES: Final = ((2, 40), (1, 40), (1, 1), (2, 1))
+"""Texts and new tokens of each: more rows than texts and more than a page, one text, a decode
+step."""
+
+
+def library_of_step(model: LoadedModel, name: str) -> OutgoingLibrary:
+    """Return the step of a language model, prompts and single tokens alike, with a cache.
+
+    UnsupportedError for a model without the base class of language models.
+    """
+    lm = model.causal_lm()
+    captured_step = cast("_CapturedStep | None", getattr(lm, "captured_step", None))
+    if captured_step is None:
+        raise UnsupportedError(f"`{model.name}` has no step that can be captured")
+    specs = lm.cache_specs()
+    groups = cache_groups(specs)
+    tables = [f"{part}.{n}" for part in ("page_table", "slots") for n in range(len(groups))]
+    pools = [f"{part}.{layer}" for layer in range(len(specs)) for part in ("keys", "values")]
+    short = cast("int | None", getattr(lm, "short_context", None))
+    inputs = (*_STEP, *tables, *pools)
+
+    def programs() -> Iterator[OutgoingProgram]:
+        made: list[OutgoingProgram] = []
+        for texts, length in _EXAMPLES:
+            lowered = captured_step(texts, length)
+            if not _is_served(lowered.guards, made):
+                made.append(_optimized(lowered, model.backend, len(inputs), len(pools)))
+                yield made[-1]
+
+    return OutgoingLibrary(
+        name=name,
+        inputs=inputs,
+        outputs=("logits", *pools),
+        programs=programs(),
+        texts=TextCache(
+            vocab_size=lm.vocab_size,
+            context_length=lm.context_length if short is None else short,
+            page_size=PAGE_SIZE,
+            groups=len(groups),
+            pools=len(pools),
+            rewinds=not any(group.whole for group in groups),
+        ),
+    )
+
+
+_CapturedStep = Callable[[int, int], Lowered]
+
+
+def _is_served(guards: SizeGuards | None, made: Sequence[OutgoingProgram]) -> bool:
+    """Return whether a program that was made serves the sizes of an example."""
+    sizes = guards.example if guards else {}
+    return any(each.guards is None or each.guards.accept(sizes) for each in made)
+
+
+def _optimized(lowered: Lowered, backend: Backend, given: int, donated: int = 0) -> OutgoingProgram:
+    """Return a program whose first `given` parameters callers pass, the last of them donated."""
+    roles = [InputRole.ARGUMENT] * (given - donated) + [InputRole.DONATED] * donated
+    bound = [
+        InputRole.PARAMETER if isinstance(leaf, Parameter) else InputRole.CONSTANT
+        for leaf in lowered.bound
+    ]
+    flags = [role is InputRole.PARAMETER for role in (*roles, *bound)]
+    guards = lowered.guards
+    with deciding(guards) if guards else nullcontext():
+        split = ports.optimize(lowered.program, backend, flags, True, None)
+    weights: list[Callable[[], np.ndarray]] = []
+    for source in split.inputs[given:]:
+        if isinstance(source, Recipe):
+            leaves = [lowered.bound[number - given] for number in source.inputs]
+            weights.append(partial(_derived, source, leaves, backend))
+            roles.append(InputRole.PARAMETER)
+        else:
+            weights.append(partial(_elements, lowered.bound[source - given]))
+            roles.append(bound[source - given])
+    return OutgoingProgram(split.program, tuple(roles), tuple(weights), guards)
+
+
+def _elements(leaf: Leaf) -> np.ndarray:
+    if isinstance(leaf, Parameter):
+        return to_host(leaf.backend, leaf.buffer(keep=False))
+    return host_value(leaf)
+
+
+def _derived(recipe: Recipe, sources: Sequence[Leaf], backend: Backend) -> np.ndarray:
+    buffers = [to_device(backend, _elements(leaf)) for leaf in sources]
+    (result,) = compile_program(recipe.program, backend, origin="parameter").run(buffers)
+    return to_host(backend, result)
