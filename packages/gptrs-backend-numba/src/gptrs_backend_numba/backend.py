@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from gptrs.backend.library import OutgoingLibrary, WrittenLibrary
     from gptrs.ir.ops.custom_call import Claimed, Composite
     from gptrs.optimizer.pass_base import Pass
+    from gptrs.progress import StepProgress
 
 
 # The precision of models with quantized weights, where no option says it.
@@ -268,12 +269,14 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads, Backend):
 
         return SpecializedPrograms(program, lowered, _MOST_SIZES, check=False)
 
-    def write_library(self, outgoing: OutgoingLibrary, folder: Path) -> WrittenLibrary:
+    def write_library(
+        self, outgoing: OutgoingLibrary, folder: Path, progress: StepProgress | None = None
+    ) -> WrittenLibrary:
         """Write a program as a shared library for this processor, by the C compiler."""
         RUN_LOCK.claim()
         # Late: only this needs a C compiler and its templates.
         library = import_module("gptrs_backend_numba.native.library")
-        return cast("WrittenLibrary", library.write_library(outgoing, folder, self))
+        return cast("WrittenLibrary", library.write_library(outgoing, folder, self, progress))
 
     def to_device(self, array: np.ndarray) -> np.ndarray:
         """A read-only view of `array` if kernels can work on its memory, else a copy of it."""

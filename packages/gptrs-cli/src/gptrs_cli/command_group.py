@@ -30,7 +30,9 @@ HELP_GROUPS = {
         *("generate", "chat", "forward", "trace", "steer"),
         *("embed", "classify", "rank", "match", "tag", "fill", "transcribe", "tokenize"),
     ),
-    "Models and programs": ("models", "list", "inspect", "convert", "quantize", "run"),
+    "Models and programs": (
+        *("models", "list", "inspect", "convert", "quantize", "compile", "run"),
+    ),
     "Measure and check": ("bench", "perplexity", "validate", "cache", "doctor", "docs"),
     "Look for faults": ("bisect", "replay"),
     "Write plugins": ("conformance", "plugins"),

@@ -29,6 +29,9 @@ LIST = _command("list", "List backends, models, functionals, ops, patterns or pl
 MODELS = _command("models", "List, fetch and remove the models on this disk.", "app")
 INSPECT = _command("inspect", "Show the contents of a checkpoint, or verify a program.", "inspect")
 CONVERT = _command("convert", "Write a model in another format or element type.", "convert")
+COMPILE = _command(
+    "compile", "Write a model as a shared library that runs without Python.", "command"
+)
 QUANTIZE = _command("quantize", "Write a model with quantized weights.", "quantize")
 VALIDATE = _command(
     "validate", "Compare a model with transformers, or with another model.", "validate"

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gptrs.capture.backend_calls import to_host
 from gptrs.capture.execute import host_value
 from gptrs.capture.graph import Leaf, Stored
-from gptrs.capture.jitting.jit import jit
+from gptrs.capture.jitting.jit import Lowered, jit
 from gptrs.capture.parameter import Parameter
 from gptrs.capture.tensor import Tensor, tensor
 from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
@@ -30,7 +31,7 @@ from gptrs.plugins.imported_graph import ConvertedGraph
 from gptrs.progress import StepProgress
 from gptrs.quoting import quoted
 from gptrs_runtime.converting.convert import Converted, require_free, watched
-from gptrs_runtime.imported.batch import example_sizes, free_sizes, random_batch
+from gptrs_runtime.imported.batch import example_sizes, free_sizes, random_batch, type_with
 from gptrs_runtime.imported.scores import LoadedImport, load_import
 from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel
@@ -56,12 +57,48 @@ def outgoing_program(program: Program, name: str) -> OutgoingModel:
     return OutgoingModel(name, canonical, tuple(inputs), tuple(outputs))
 
 
-def outgoing_model(model: LoadedModel, sizes: Mapping[str, int]) -> OutgoingModel:
-    """Return the computation of a model in the form of exporters.
+class ModelCapture(Struct, frozen=True):
+    """The computation of a model, to be captured for example sizes."""
 
-    `sizes` are the sizes to fix, such as the height of images. ModelError for a model that does not
-    define a single function; UnsupportedError if it depends on the sizes of the input in ways that
-    a program cannot express.
+    name: str
+    inputs: tuple[ModelInput, ...]
+    examples: Mapping[str, int]
+    """Sizes that suit the model, for all names in the shapes of its inputs."""
+    capture: Callable[[Mapping[str, int]], tuple[Lowered, tuple[str, ...]]]
+    """Returns the program for free sizes with these examples, and the names of the outputs."""
+
+    stem: str
+    """A short name: that of a file has no suffix."""
+
+    def outgoing(self) -> OutgoingModel:
+        """Return it in the form of exporters.
+
+        UnsupportedError if it depends on free sizes in ways that a program cannot express.
+        """
+        lowered, outputs = self.capture(self.examples)
+        special = [each for each in lowered.conditions if _LIMIT.fullmatch(each) is None]
+        if special:
+            raise UnsupportedError(
+                f"{quoted(self.name)} cannot be written for all sizes: {', '.join(special)}",
+                hint=_fix(list(self.examples)),
+            )
+        weights = tuple(_weight(leaf, self.name) for leaf in lowered.bound)
+        program = _canonical(lowered.program)
+        return OutgoingModel(self.stem, program, self.inputs, outputs, weights, lowered.conditions)
+
+
+def outgoing_model(model: LoadedModel, sizes: Mapping[str, int]) -> OutgoingModel:
+    """Return the computation of a model in the form of exporters; errors of `model_capture` and
+    `ModelCapture.outgoing`.
+    """
+    return model_capture(model, sizes).outgoing()
+
+
+def model_capture(model: LoadedModel, sizes: Mapping[str, int]) -> ModelCapture:
+    """Return the computation of a model, with `sizes` fixed, such as the height of images.
+
+    ModelError for a model that does not define a single function; UsageError for a size that it
+    does not leave open.
     """
     computation = model.computation()
     edge = model.config.get("image_size")
@@ -81,28 +118,41 @@ def outgoing_model(model: LoadedModel, sizes: Mapping[str, int]) -> OutgoingMode
         name: tuple(size if isinstance(size, str) else None for size in each.shape or ())
         for name, each in inputs.items()
     }
-    examples = [tensor(_example(each)) for each in inputs.values()]
-    outputs: list[str] = []
 
-    def results(arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        found = computation.function(*arguments)
-        outputs[:] = found
-        return tuple(found.values())
+    def capture(examples: Mapping[str, int]) -> tuple[Lowered, tuple[str, ...]]:
+        outputs: list[str] = []
 
-    lowered = jit(results, dynamic={"arguments": tuple(axes.values())}).captured(tuple(examples))
-    special = [each for each in lowered.conditions if _LIMIT.fullmatch(each) is None]
-    if special:
-        needs = ", ".join(special)
-        raise UnsupportedError(f"{quoted(model.name)} cannot be written for all sizes: {needs}")
-    weights = tuple(_weight(leaf, model.name) for leaf in lowered.bound)
-    program = _canonical(lowered.program)
-    return OutgoingModel(
-        model.name, program, tuple(inputs.values()), tuple(outputs), weights, lowered.conditions
+        def results(arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            found = computation.function(*arguments)
+            outputs[:] = found
+            return tuple(found.values())
+
+        given = [
+            tensor(np.ones(type_with(each, examples).shape, each.dtype.numpy))
+            for each in inputs.values()
+        ]
+        step = jit(results, dynamic={"arguments": tuple(axes.values())})
+        return step.captured(tuple(given)), tuple(outputs)
+
+    names = free_sizes(inputs)
+    return ModelCapture(
+        model.name,
+        tuple(inputs.values()),
+        dict.fromkeys(names, _EXAMPLE),
+        capture,
+        model.name,
     )
 
 
 def outgoing_import(loaded: LoadedImport, sizes: Mapping[str, int]) -> OutgoingModel:
-    """Return the graph of another format as exporters take it, with `sizes` in place of free ones.
+    """Return the graph of another format as exporters take it, with `sizes` in place of free ones;
+    errors of `import_capture`.
+    """
+    return import_capture(loaded, sizes).outgoing()
+
+
+def import_capture(loaded: LoadedImport, sizes: Mapping[str, int]) -> ModelCapture:
+    """Return the computation of a graph of another format, with `sizes` in place of free ones.
 
     UsageError for a size that it does not leave free; UnsupportedError for a format whose models
     show no weights, and for a graph that needs numbers for sizes that are not given.
@@ -119,32 +169,26 @@ def outgoing_import(loaded: LoadedImport, sizes: Mapping[str, int]) -> OutgoingM
         for name, each in model.inputs.items()
     }
     made_up = {name: size for name, size in examples.items() if name not in sizes}
-    arrays = random_batch(model, 0, made_up)
-    try:
-        lowered = model.captured(**arrays)
-    except GptrsError as error:
-        if not made_up:
-            raise
-        listed = ", ".join(f"{name}={size}" for name, size in made_up.items())
-        raise UnsupportedError(
-            f"{quoted(loaded.name)} cannot be written for all sizes, nor with {listed}:"
-            f" {error.message}",
-            hint=_fix(list(made_up)),
-        ) from error
-    inputs = tuple(replace(model.inputs[name], optional=False) for name in arrays)
-    params = lowered.program.main.body.params[: len(inputs)]
-    _require_symbols(loaded, inputs, params)
-    special = [each for each in lowered.conditions if _LIMIT.fullmatch(each) is None]
-    if special:
-        raise UnsupportedError(
-            f"{quoted(loaded.name)} cannot be written for all sizes: {', '.join(special)}",
-            hint=_fix(free_sizes(model.inputs)),
-        )
-    weights = tuple(_weight(leaf, loaded.name) for leaf in lowered.bound)
-    program = _canonical(lowered.program)
-    return OutgoingModel(
-        Path(loaded.name).stem, program, inputs, model.outputs, weights, lowered.conditions
-    )
+    needed = [name for name, each in model.inputs.items() if not each.optional]
+    inputs = tuple(replace(model.inputs[name], optional=False) for name in needed)
+
+    def capture(examples: Mapping[str, int]) -> tuple[Lowered, tuple[str, ...]]:
+        arrays = random_batch(model, 0, examples)
+        try:
+            lowered = model.captured(**arrays)
+        except GptrsError as error:
+            if not examples:
+                raise
+            listed = ", ".join(f"{name}={size}" for name, size in examples.items())
+            raise UnsupportedError(
+                f"{quoted(loaded.name)} cannot be written for all sizes, nor with {listed}:"
+                f" {error.message}",
+                hint=_fix(list(examples)),
+            ) from error
+        _require_symbols(loaded, inputs, lowered.program.main.body.params[: len(inputs)])
+        return lowered, model.outputs
+
+    return ModelCapture(loaded.name, inputs, made_up, capture, Path(loaded.name).stem)
 
 
 def _require_symbols(
@@ -239,8 +283,3 @@ def _canonical(program: Program) -> Program:
 
 def _size_name(size: int) -> int | str:
     return f"d{str(size).replace('?', '')}" if isinstance(size, SymbolicDim) else size
-
-
-def _example(each: ModelInput) -> np.ndarray:
-    shape = [_EXAMPLE if isinstance(size, str) else size for size in each.shape or ()]
-    return np.ones(shape, each.dtype.numpy)

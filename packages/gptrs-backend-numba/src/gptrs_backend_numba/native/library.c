@@ -253,14 +253,6 @@ static void take_shapes(const struct program *p, const int64_t *slot, @NAME@_ten
   }
 }
 
-int @NAME@_shapes(const @NAME@_tensor *inputs, @NAME@_tensor *outputs) {
-  int64_t slot[MOST_SLOTS];
-  int number = choose(inputs, slot);
-  if (number < 0) return @PREFIX@_ARGUMENT;
-  take_shapes(&programs[number], slot, outputs);
-  return 0;
-}
-
 static int check_data(const struct program *p, const @NAME@_tensor *inputs,
                       const @NAME@_tensor *outputs) {
   for (int i = 0; i < INPUTS; i++)
@@ -321,13 +313,6 @@ static int run(@NAME@ *model, const @NAME@_tensor *inputs, @NAME@_tensor *output
       return failed(@PREFIX@_VALUE, "`%s` got a value that is out of its range",
                     p->calls[i].origin);
   return failed(@PREFIX@_MEMORY, "a kernel found no memory for its work");
-}
-
-int @NAME@_run(@NAME@ *model, const @NAME@_tensor *inputs, @NAME@_tensor *outputs) {
-  pthread_mutex_lock(&model->lock);
-  int code = run(model, inputs, outputs);
-  pthread_mutex_unlock(&model->lock);
-  return code;
 }
 
 void @NAME@_close(@NAME@ *model) {

@@ -24,6 +24,7 @@ from gptrs.backend.op_table import require_supported
 from gptrs.errors import ExecutionError, UnsupportedError
 from gptrs.ir.size_guards import deciding
 from gptrs.ir.tensor_type import TensorType
+from gptrs.progress import StepProgress
 from gptrs.spans import span
 from gptrs_backend_numba.codegen import interpreter
 from gptrs_backend_numba.codegen.compiled import WantedKernel
@@ -71,7 +72,9 @@ _CPUID: Final[Mapping[str, tuple[int, int, int, int, int]]] = MappingProxyType({
 state that the system must save for it. From the manuals of Intel and AMD."""
 
 
-def write_library(outgoing: OutgoingLibrary, folder: Path, backend: Backend) -> WrittenLibrary:
+def write_library(
+    outgoing: OutgoingLibrary, folder: Path, backend: Backend, progress: StepProgress | None
+) -> WrittenLibrary:
     """Write the library, its header and its weights; see `Backend.write_library`."""
     compiler, threads, name = _compiler(), backend.threads, outgoing.name
     programs = [_lowered(each, len(outgoing.inputs), backend) for each in outgoing.programs]
@@ -81,12 +84,13 @@ def write_library(outgoing: OutgoingLibrary, folder: Path, backend: Backend) -> 
         work = Path(scratch)
         with span("compile objects"):
             kernels = _Objects(work)
+            kernels.add_all(programs, progress)
             data = _data_text(outgoing, programs, kernels, weights, threads)
         header = _template("library.h", _header_words(outgoing, programs[0], threads))
         (folder / f"{name}.h").write_text(header, encoding="utf-8")
         (work / f"{name}.h").write_text(header, encoding="utf-8")
         (work / f"{name}_data.h").write_text(data, encoding="utf-8")
-        parts = ["library.c", *(["texts.c"] if outgoing.texts else [])]
+        parts = ["library.c", "texts.c" if outgoing.texts else "calls.c"]
         source = "".join(_template(part, _names(name)) for part in parts)
         (work / f"{name}.c").write_text(source, encoding="utf-8")
         # One kind of processor a library: the objects have its instructions, C is for any.
@@ -161,26 +165,30 @@ class _Objects:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._symbols: dict[str, str] = {}
+        self._numbers: dict[str, int] = {}
+        self.symbols: list[str] = []
+        """The names of the functions, by number."""
         self.files: list[str] = []
 
-    @property
-    def symbols(self) -> Sequence[str]:
-        """The names of the functions, in the order of `add`."""
-        return tuple(self._symbols.values())
-
-    def add(self, wanted: WantedKernel) -> int:
-        """Compile a kernel unless it is there; return its number."""
-        key = wanted.key
-        if key not in self._symbols:
-            compiler = import_module("gptrs_backend_numba.codegen.numba_compiler")
+    def add_all(self, programs: Sequence[_Lowered], progress: StepProgress | None) -> None:
+        """Compile what a library itself calls, and the kernels of programs."""
+        needed = [*map(_whole, _RUNTIME)]
+        needed += [wanted for each in programs for _, wanted in each.data.kernels]
+        by_key = {wanted.key: wanted for wanted in needed}
+        compiler = import_module("gptrs_backend_numba.codegen.numba_compiler")
+        for number, (key, wanted) in enumerate(by_key.items()):
+            if progress is not None:
+                progress(number, len(by_key), wanted.name)
             made = compiler.shared_object(wanted.function(), wanted.fastmath)
             symbol, content = cast("tuple[str, bytes]", made)
-            file = f"kernel{len(self.files)}.o"
-            (self._folder / file).write_bytes(content)
-            self.files.append(file)
-            self._symbols[key] = symbol
-        return list(self._symbols).index(key)
+            self.files.append(f"kernel{number}.o")
+            (self._folder / self.files[-1]).write_bytes(content)
+            self.symbols.append(symbol)
+            self._numbers[key] = number
+
+    def number(self, wanted: WantedKernel) -> int:
+        """Return the number of a kernel that was added."""
+        return self._numbers[wanted.key]
 
 
 # The file of weights: what kernels read of them, and constants.
@@ -356,13 +364,15 @@ class _Arrays:
 def _program(
     lowered: _Lowered, number: int, kernels: _Objects, offsets: Mapping[_Place, int]
 ) -> _Arrays:
-    """Return a program; kernels that it calls are added to the objects."""
+    """Return a program, which calls kernels of the objects."""
     data, made = lowered.data, _Arrays(number)
     made.numbers("first_words", data.words, count="words")
     made.number("begin", data.begin)
     made.pairs("geometries", data.geometries, "geometry_count")
     made.pairs(
-        "kernel_words", [(at, kernels.add(wanted)) for at, wanted in data.kernels], "kernel_count"
+        "kernel_words",
+        [(at, kernels.number(wanted)) for at, wanted in data.kernels],
+        "kernel_count",
     )
     made.numbers("states", data.states, "int32_t", "state_count")
     made.array("calls", "struct call", [
@@ -429,14 +439,13 @@ def _data_text(
     weights: _Weights,
     threads: int,
 ) -> str:
-    """Return the data of a library as a file of C; its kernels are added to the objects."""
-    runtime = [kernels.add(_whole(each)) for each in _RUNTIME]
+    """Return the data of a library as a file of C."""
     made = [
         _program(each, number, kernels, offsets)
         for number, (each, offsets) in enumerate(zip(programs, weights.offsets, strict=True))
     ]
     symbols = kernels.symbols
-    run, worker, stop = (symbols[number] for number in runtime)
+    run, worker, stop = (symbols[kernels.number(_whole(each))] for each in _RUNTIME)
     digest = "".join(f"\\x{byte:02x}" for byte in weights.digest)
     numbers = {
         "PROGRAMS": len(made), "THREADS": threads, "STATE_WORDS": STATE_WORDS,
@@ -456,11 +465,17 @@ def _data_text(
         _array("void *const", "kernels", [f"(void *){symbol}" for symbol in symbols], const=False),
         _array("char *const", "input_names", [f'"{_text(name)}"' for name in outgoing.inputs]),
         _array("char *const", "output_names", [f'"{_text(name)}"' for name in outgoing.outputs]),
+        _array("char *const", "input_dtypes", _dtype_names(programs[0].types)),
+        _array("char *const", "output_dtypes", _dtype_names(programs[0].results)),
         *_processor(),
         *(line for each in made for line in each.lines),
         _array("struct program", "programs", [each.initializer for each in made]),
     ]
     return "\n".join((*lines, ""))
+
+
+def _dtype_names(types: Iterable[TensorType]) -> list[str]:
+    return [f'"{each.dtype.numpy.name}"' for each in types]
 
 
 def _text_numbers(texts: TextCache | None) -> dict[str, int]:

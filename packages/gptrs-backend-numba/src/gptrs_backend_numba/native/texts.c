@@ -1,6 +1,10 @@
 
 /* The cache of a language model: each text owns its pages of every pool, in order. */
 
+int @NAME@_vocabulary(void) { return VOCABULARY; }
+
+int @NAME@_context(void) { return CONTEXT; }
+
 struct @NAME@_cache {
   @NAME@ *model;
   int64_t texts, width;         /* pages of a text */

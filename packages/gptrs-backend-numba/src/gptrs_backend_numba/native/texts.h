@@ -1,6 +1,12 @@
 
 enum { @PREFIX@_VOCABULARY = @VOCABULARY@, @PREFIX@_CONTEXT = @CONTEXT@ };
 
+/* The two, for callers that do not read this file. */
+__attribute__((visibility("default")))
+int @NAME@_vocabulary(void);
+__attribute__((visibility("default")))
+int @NAME@_context(void);
+
 /* The keys and values of texts. */
 typedef struct @NAME@_cache @NAME@_cache;
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gptrs.ir.size_guards import SizeGuards
     from gptrs.ir.tensor_type import TensorType
     from gptrs.optimizer.pass_base import Pass
+    from gptrs.progress import StepProgress
 
 Precision = Literal["f32", "bf16", "int8"]
 """The precision of a model's products: `f32` widens weights and keeps activations; `bf16` rounds
@@ -282,7 +283,9 @@ class Backend(ABC):
     writes_libraries: bool = False
     """Whether it writes programs as shared libraries with a C interface, by `write_library`."""
 
-    def write_library(self, outgoing: OutgoingLibrary, folder: Path) -> WrittenLibrary:
+    def write_library(
+        self, outgoing: OutgoingLibrary, folder: Path, progress: StepProgress | None = None
+    ) -> WrittenLibrary:
         """Write a program as a shared library, its header and its weights into an empty `folder`.
 
         Its results are those of `compile`, bit for bit. UnsupportedError for a program that a

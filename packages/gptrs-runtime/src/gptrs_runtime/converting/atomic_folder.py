@@ -44,7 +44,7 @@ def atomic_folder(
         with contextlib.ExitStack() as stack:
             stack.callback(os.close, parent)
             remove_abandoned(parent)
-            staged = stack.enter_context(StagedFolder(parent, target.name))
+            staged = stack.enter_context(StagedFolder(parent, target))
             yield staged
             staged.publish(replace=replace)
     except ValueError as problem:
@@ -56,10 +56,12 @@ def atomic_folder(
 class StagedFolder:
     """The new folder while it is filled, in the open folder `parent`."""
 
-    def __init__(self, parent: int, name: str) -> None:
+    def __init__(self, parent: int, target: Path) -> None:
         self._parent = parent
-        self._name = name
+        self._name = target.name
         self._temporary, self._folder = new_temporary(parent, is_folder=True)
+        self.path = target.parent / self._temporary
+        """For writers that take the name of a folder, until `publish`."""
 
     def __enter__(self) -> StagedFolder:
         return self
@@ -86,7 +88,7 @@ class StagedFolder:
     def publish(self, *, replace: bool) -> None:
         """Move the folder to its name; OSError if a folder exists there that must not be
         replaced."""
-        self._sync_folders()
+        self._sync_entries()
         if replace and _has_entries(self._parent, self._name):
             exchange(self._parent, self._temporary, self._name)
         else:
@@ -94,12 +96,11 @@ class StagedFolder:
             os.rename(self._temporary, self._name, **directories)
         os.fsync(self._parent)
 
-    def _sync_folders(self) -> None:
+    def _sync_entries(self) -> None:
         for entry in os.listdir(self._folder):
-            with contextlib.suppress(NotADirectoryError):
-                descriptor = os.open(entry, OPEN_FOLDER, dir_fd=self._folder)
-                os.fsync(descriptor)
-                os.close(descriptor)
+            descriptor = os.open(entry, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=self._folder)
+            os.fsync(descriptor)
+            os.close(descriptor)
         os.fsync(self._folder)
 
 

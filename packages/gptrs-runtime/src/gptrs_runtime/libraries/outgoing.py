@@ -1,10 +1,11 @@
-"""Models and programs as shared libraries with a C interface, which need no Python."""
+"""Models and programs on their way to shared libraries: programs optimized, and their weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from functools import partial
+from itertools import combinations
 from typing import Final, cast
 
 import numpy as np
@@ -19,16 +20,22 @@ from gptrs.capture.graph import Leaf
 from gptrs.capture.jitting.jit import Lowered
 from gptrs.capture.parameter import Parameter
 from gptrs.errors import UnsupportedError
+from gptrs.ir.program import Program
 from gptrs.ir.size_guards import SizeGuards, deciding
+from gptrs.ir.specialize import symbols
 from gptrs.nn.cache_spec import cache_groups
 from gptrs.nn.ragged_step import PAGE_SIZE
 from gptrs.optimizer.split import Recipe
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.outgoing_model import ModelCapture
 
 _STEP: Final = ("tokens", "positions", "row_starts", "lengths")
 _EXAMPLES: Final = ((2, 40), (1, 40), (1, 1), (2, 1))
 """Texts and new tokens of each: more rows than texts and more than a page, one text, a decode
 step."""
+_EXAMPLE: Final = 3
+_MOST_ONES: Final = 3
+"""Of so many free sizes at most is 1 tried in all combinations."""
 
 
 def library_of_step(model: LoadedModel, name: str) -> OutgoingLibrary:
@@ -72,6 +79,54 @@ def library_of_step(model: LoadedModel, name: str) -> OutgoingLibrary:
 
 
 _CapturedStep = Callable[[int, int], Lowered]
+
+
+def library_of_computation(captured: ModelCapture, backend: Backend, name: str) -> OutgoingLibrary:
+    """Return the computation of a model or of an imported graph, for all sizes that it leaves free.
+
+    Several programs serve them if a size of 1 needs its own.
+    """
+    inputs = tuple(each.name for each in captured.inputs)
+    first, outputs = captured.capture(captured.examples)
+
+    def programs() -> Iterator[OutgoingProgram]:
+        made = [_optimized(first, backend, len(inputs))]
+        yield made[-1]
+        for examples in _with_ones(captured.examples):
+            with suppress(UnsupportedError):  # such sizes are refused then, by name
+                lowered, _ = captured.capture(examples)
+                if not _is_served(lowered.guards, made):
+                    made.append(_optimized(lowered, backend, len(inputs)))
+                    yield made[-1]
+
+    return OutgoingLibrary(name=name, inputs=inputs, outputs=outputs, programs=programs())
+
+
+def library_of_program(program: Program, backend: Backend, name: str) -> OutgoingLibrary:
+    """Return a program of PTIR for all sizes of its symbols; callers pass all of its inputs."""
+    numbers = symbols(program)
+    inputs = tuple(program.inputs)
+
+    def programs() -> Iterator[OutgoingProgram]:
+        made: list[OutgoingProgram] = []
+        examples = dict.fromkeys(map(str, numbers), _EXAMPLE)
+        for sizes in (examples, *_with_ones(examples)):
+            guards = SizeGuards({int(number): size for number, size in sizes.items()})
+            if not _is_served(guards, made):
+                lowered = Lowered(program, (), (), guards if numbers else None)
+                made.append(_optimized(lowered, backend, len(inputs)))
+                yield made[-1]
+
+    outputs = tuple(f"result{n}" for n in range(len(program.main.body.results)))
+    return OutgoingLibrary(name=name, inputs=inputs, outputs=outputs, programs=programs())
+
+
+def _with_ones(examples: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Yield the examples with 1 for some of the sizes: kernels treat axes of one element apart."""
+    names = list(examples)[:_MOST_ONES]
+    for count in range(1, len(names) + 1):
+        for chosen in combinations(names, count):
+            yield {**examples, **dict.fromkeys(chosen, 1)}
 
 
 def _is_served(guards: SizeGuards | None, made: Sequence[OutgoingProgram]) -> bool:

@@ -1,0 +1,1 @@
+"""Models and programs as shared libraries, which run without Python."""

@@ -1,0 +1,247 @@
+"""Writes a folder with a shared library, its header, its weights, an example, and a wheel."""
+
+from __future__ import annotations
+
+import keyword
+import os
+import re
+import time
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from gptrs import __version__
+from gptrs.backend.contract import Backend, Precision
+from gptrs.backend.library import OutgoingLibrary, WrittenLibrary
+from gptrs.errors import ExecutionError, UnsupportedError, UsageError
+from gptrs.plugins.descriptions import BackendPlugin
+from gptrs.plugins.exporters import importer_of
+from gptrs.plugins.manager import get_backend, manager
+from gptrs.progress import StepProgress
+from gptrs.quoting import quoted
+from gptrs_runtime.converting.atomic_folder import atomic_folder
+from gptrs_runtime.imported.batch import named_sizes
+from gptrs_runtime.imported.scores import load_import
+from gptrs_runtime.libraries.outgoing import (
+    library_of_computation,
+    library_of_program,
+    library_of_step,
+)
+from gptrs_runtime.libraries.wheel import write_wheel
+from gptrs_runtime.load import backend_of, load_model
+from gptrs_runtime.outgoing_model import import_capture, model_capture
+from gptrs_runtime.programs import is_program, read_program, with_sizes
+
+MANIFEST: Final = "manifest.json"
+EXAMPLE: Final = "example.c"
+_IDENTIFIER: Final = re.compile(r"[a-z][a-z0-9_]{0,40}")
+_WORDS_OF_C: Final = frozenset({
+    *("auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else"),
+    *("enum", "extern", "float", "for", "goto", "if", "inline", "int", "long", "register"),
+    *("restrict", "return", "short", "signed", "sizeof", "static", "struct", "switch", "typedef"),
+    *("union", "unsigned", "void", "volatile", "while", "main"),
+})  # fmt: skip
+
+
+class Manifest(Struct, frozen=True, kw_only=True, tag_field="schema", tag="gptrs.library/1"):
+    """What is in the folder of a library: `manifest.json`."""
+
+    name: str
+    kind: str
+    """`step` of a language model, `computation` or `program`."""
+    source: str
+    gptrs: str
+    """The version that wrote it."""
+    backend: str
+    threads: int
+    """The most threads that it starts."""
+    library: str
+    header: str
+    weights: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    programs: int
+    kernels: int
+    needs: tuple[str, ...]
+    """Features of the processor."""
+
+
+class CompiledLibrary(Struct, frozen=True):
+    """What `compile_library` has written."""
+
+    manifest: Manifest
+    files: tuple[Path, ...]
+    seconds: float
+
+
+def compile_library(
+    source: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    backend: str | Backend | None = None,
+    threads: int | None = None,
+    precision: Precision | None = None,
+    weights: str | None = None,
+    symbols: tuple[str, ...] = (),
+    wheel: str | None = None,
+    force: bool = False,
+    progress: StepProgress | None = None,
+) -> CompiledLibrary:
+    """Write a model, an imported graph or a program as a shared library into a new `folder`.
+
+    Language models become steps over a cache of texts, other models and graphs one call; see
+    docs/libraries.md. `name` begins the names of C, by default that of the source. `backend`,
+    `threads`, `precision` and `weights` are as for `load_model`: the library computes the same
+    bits. `symbols` fixes free sizes, as in `("batch=1",)`. `wheel` is the version of a Python wheel
+    that is written, too; it needs NumPy alone. `force` replaces a folder that was written before.
+
+    UsageError for a folder that exists or a name that C does not take; UnsupportedError for a
+    backend that writes no libraries, or a model that one cannot serve; ExecutionError if the C
+    compiler is missing or fails. Nothing is left at `folder` then.
+    """
+    started = time.perf_counter()
+    target = Path(folder)
+    _require_free(target, force)
+    outgoing, kind, engine = _outgoing(
+        source, name, backend, threads, precision, weights, named_sizes(symbols)
+    )
+    if wheel is not None:
+        require_version(wheel)
+    with atomic_folder(target, replace=force, error=ExecutionError) as staged:
+        written = engine.write_library(outgoing, staged.path, progress)
+        manifest = _manifest(outgoing, kind, os.fspath(source), engine, written)
+        (staged.path / MANIFEST).write_bytes(
+            msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+        )
+        example = "texts.c" if outgoing.texts else "call.c"
+        text = files("gptrs_runtime.libraries").joinpath(example).read_text(encoding="utf-8")
+        text = text.replace("@NAME@", outgoing.name).replace("@PREFIX@", outgoing.name.upper())
+        (staged.path / EXAMPLE).write_text(text, encoding="utf-8")
+        if wheel is not None:
+            write_wheel(staged.path, manifest, wheel)
+        names = sorted(os.listdir(staged.path))
+    seconds = time.perf_counter() - started
+    return CompiledLibrary(manifest, tuple(target / each for each in names), seconds)
+
+
+def _require_free(folder: Path, force: bool) -> None:
+    """Raise UsageError for a folder with anything in it, unless it is a library to replace."""
+    shown = quoted(str(folder), 200)
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{shown} is a file, a folder is to be written")
+    names = os.listdir(folder) if folder.exists() else []
+    if names and MANIFEST not in names:
+        raise UsageError(
+            f"the folder {shown} holds no library that could be replaced: it has no `{MANIFEST}`",
+            hint="choose another folder, or remove it yourself",
+        )
+    if names and not force:
+        raise UsageError(f"the folder {shown} is not empty", hint="`--force` replaces a library")
+
+
+def require_version(version: str) -> None:
+    """Raise UsageError for a text that is no version of a wheel."""
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?", version):
+        return
+    raise UsageError(
+        f"a wheel has no version {quoted(version)}", hint="write one as in `--wheel 1.0`"
+    )
+
+
+def _outgoing(
+    source: str | os.PathLike[str],
+    name: str | None,
+    backend: str | Backend | None,
+    threads: int | None,
+    precision: Precision | None,
+    weights: str | None,
+    sizes: dict[str, int],
+) -> tuple[OutgoingLibrary, str, Backend]:
+    """Return the library of a source, its kind in words, and its backend."""
+    importer = importer_of(source)
+    if importer is None and not is_program(source):
+        model = load_model(
+            os.fspath(source), backend, threads, precision=precision, weights=weights
+        )
+        _require_writer(model.backend)
+        own = _identifier(name, model.name)
+        if "causal_lm" in model.capabilities:
+            if sizes:
+                raise UsageError(
+                    "a language model has no sizes to choose", hint="leave out `--symbol`"
+                )
+            return library_of_step(model, own), "step", model.backend
+        captured = model_capture(model, sizes)
+        return library_of_computation(captured, model.backend, own), "computation", model.backend
+    if weights is not None:
+        raise UsageError("`--weights` quantizes models, not graphs or programs")
+    engine = backend_of(backend, threads).with_precision(precision)
+    _require_writer(engine)
+    own = _identifier(name, Path(source).stem)
+    if importer is not None:
+        captured = import_capture(load_import(Path(source), importer, engine), sizes)
+        return library_of_computation(captured, engine, own), "computation", engine
+    program = read_program(source)
+    if sizes:
+        program = with_sizes(program, _numbered(sizes))
+    return library_of_program(program, engine, own), "program", engine
+
+
+def _numbered(sizes: dict[str, int]) -> dict[int, int]:
+    found = {name.removeprefix("?"): size for name, size in sizes.items()}
+    for name in found:
+        if not name.isdigit():
+            raise UsageError(
+                f"the program has no symbol {quoted(name)}", hint="symbols are numbers"
+            )
+    return {int(name): size for name, size in found.items()}
+
+
+def _require_writer(backend: Backend) -> None:
+    if not backend.writes_libraries:
+        names = [plugin.name for plugin in manager().descriptions(BackendPlugin)]
+        able = [name for name in names if get_backend(name).writes_libraries]
+        raise UnsupportedError(
+            f"backend `{backend.name}` writes no libraries",
+            hint=f"take --backend {able[0]}" if able else "install one that does",
+        )
+
+
+def _identifier(name: str | None, stem: str) -> str:
+    """Return the name for C; UsageError for a given one that is no identifier."""
+    if name is None:
+        words = re.sub(r"[^a-z0-9]+", "_", stem.lower()).strip("_")[:40]
+        name = words if words[:1].isalpha() else f"model_{words}".rstrip("_")
+        return f"{name}_model" if name in _WORDS_OF_C or keyword.iskeyword(name) else name
+    if not _IDENTIFIER.fullmatch(name) or name in _WORDS_OF_C or keyword.iskeyword(name):
+        raise UsageError(
+            f"{quoted(name)} cannot begin the names of a library",
+            hint="use lower-case letters, digits and `_`, at most 41, as in `--name my_model`",
+        )
+    return name
+
+
+def _manifest(
+    outgoing: OutgoingLibrary, kind: str, source: str, backend: Backend, written: WrittenLibrary
+) -> Manifest:
+    is_step = outgoing.texts is not None
+    return Manifest(
+        name=outgoing.name,
+        kind=kind,
+        source=os.path.basename(os.path.normpath(source)),
+        gptrs=__version__,
+        backend=backend.name,
+        threads=manager().threads_of(backend) or 1,
+        library=written.library,
+        header=written.header,
+        weights=written.weights,
+        inputs=("tokens",) if is_step else outgoing.inputs,
+        outputs=("logits",) if is_step else outgoing.outputs,
+        programs=written.programs,
+        kernels=written.kernels,
+        needs=written.needs,
+    )
