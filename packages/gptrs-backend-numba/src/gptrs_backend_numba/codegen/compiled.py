@@ -136,9 +136,14 @@ def stored(wanted: WantedKernel) -> Kernel | None:
         key = wanted.key
         found = _KERNELS.get(key) or _kept(key, wanted.function_name)
         if found is not None:
-            _KERNELS[key] = found
-            _WANTED[found.address] = wanted
+            _keep(key, wanted, found)
         return found
+
+
+def _keep(key: str, wanted: WantedKernel, found: Kernel) -> None:
+    """Note a kernel; the caller holds COMPILING."""
+    _KERNELS[key] = found
+    _WANTED[found.address] = wanted
 
 
 def kernels_by_address() -> Mapping[int, WantedKernel]:
@@ -158,8 +163,7 @@ def _found(wanted: WantedKernel) -> Kernel:
             if found is None:
                 with kernel_store().alone(entry_of(key)):
                     found = _made(wanted)
-            _KERNELS[key] = found
-            _WANTED[found.address] = wanted
+            _keep(key, wanted, found)
         return found
 
 
@@ -200,7 +204,7 @@ def compile_if_free(wanted: WantedKernel) -> bool:
             return False
         with kernel_store().alone_if_free(entry_of(wanted.key)) as free:
             if free:
-                _KERNELS[wanted.key] = _made(wanted)
+                _keep(wanted.key, wanted, _made(wanted))
             return free
 
 

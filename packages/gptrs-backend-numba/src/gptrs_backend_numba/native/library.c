@@ -35,14 +35,14 @@ enum { SUM, PRODUCT, FLOORDIV, LEAST, GREATEST, SELECT };
  * what is written to them. The slots of symbols come first. */
 struct program {
   const int64_t *first_words, *first_slots, *size_code, *weight_offsets;
-  const struct pair *geometries, *kernel_words, *symbol_sources, *sized;
+  const struct pair *geometries, *kernel_words, *slot_kernels, *symbol_sources, *sized;
   const struct storage *storages;
   const struct use *uses;
   const struct type *input_types, *output_types;
   const struct call *calls;
   const int32_t *states, *dim_slots, *guard_slots, *output_inputs;
   const char *const *guard_words;
-  int words, slots, code, geometry_count, kernel_count, symbols, sized_count, storage_count,
+  int words, slots, code, geometry_count, kernel_count, slot_kernel_count, symbols, sized_count, storage_count,
       call_count, state_count, guards, scratch_slot, begin;
 };
 
@@ -211,6 +211,8 @@ static void compute_sizes(const struct program *p, int64_t *slot) {
 /* Take the sizes of a call from its inputs, and check these. */
 static int take_sizes(const struct program *p, const @NAME@_tensor *inputs, int64_t *slot) {
   memcpy(slot, p->first_slots, p->slots * sizeof *slot);
+  for (int i = 0; i < p->slot_kernel_count; i++)
+    slot[p->slot_kernels[i].word] = (int64_t)kernels[p->slot_kernels[i].other];
   for (int i = 0; i < INPUTS; i++)
     if (inputs[i].rank != p->input_types[i].rank)
       return failed(@PREFIX@_ARGUMENT, "input `%s` must have %d axes, got %d", input_names[i],

@@ -27,7 +27,7 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.progress import StepProgress
 from gptrs.spans import span
 from gptrs_backend_numba.codegen import interpreter
-from gptrs_backend_numba.codegen.compiled import WantedKernel
+from gptrs_backend_numba.codegen.compiled import WantedKernel, kernels_by_address
 from gptrs_backend_numba.codegen.kernel import KernelFunction
 from gptrs_backend_numba.codegen.machine import usable_features
 from gptrs_backend_numba.codegen.tasks import STATE_WORDS, stop_kernel, worker_kernel
@@ -173,7 +173,8 @@ class _Objects:
     def add_all(self, programs: Sequence[_Lowered], progress: StepProgress | None) -> None:
         """Compile what a library itself calls, and the kernels of programs."""
         needed = [*map(_whole, _RUNTIME)]
-        needed += [wanted for each in programs for _, wanted in each.data.kernels]
+        for each in programs:
+            needed += [wanted for _, wanted in (*each.data.kernels, *each.data.slot_kernels)]
         by_key = {wanted.key: wanted for wanted in needed}
         compiler = import_module("gptrs_backend_numba.codegen.numba_compiler")
         for number, (key, wanted) in enumerate(by_key.items()):
@@ -264,7 +265,10 @@ def _written(writer: _WeightFile, lowered: _Lowered, threads: int) -> dict[_Plac
                 POOL.grow(threads)
                 form = schedule.packings[packed].layout.packed(array, threads)
             offsets[MemorySpace.PACKED, packed] = writer.add(form)
+    known = np.array(list(kernels_by_address()), np.int64)
     for number, array in enumerate(schedule.constants):
+        is_table = array.dtype == np.int64 and np.isin(array, known).any()
+        assert not is_table, "a constant of the program has addresses of kernels"
         offsets[MemorySpace.CONSTANT, number] = writer.add(array)
     return offsets
 
@@ -374,6 +378,8 @@ def _program(
         [(at, kernels.number(wanted)) for at, wanted in data.kernels],
         "kernel_count",
     )
+    slots = [(at, kernels.number(wanted)) for at, wanted in data.slot_kernels]
+    made.pairs("slot_kernels", slots, "slot_kernel_count")
     made.numbers("states", data.states, "int32_t", "state_count")
     made.array("calls", "struct call", [
         f'{{{at},{int(depends)},"{_text(origin)}"}}'

@@ -18,7 +18,7 @@ from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.codegen.compiled import WantedKernel, kernels_by_address
 from gptrs_backend_numba.memory import POOL
-from gptrs_backend_numba.run.assembly import Code, Key, SizeCode, assemble, sources_of
+from gptrs_backend_numba.run.assembly import Key, SizeCode, assemble, sources_of
 from gptrs_backend_numba.schedule import Schedule
 
 _ADDRESSES = range(1 << 32, 1 << 47)
@@ -47,6 +47,8 @@ class ScheduleData(Struct, frozen=True):
     uses: Mapping[Key, tuple[Use, ...]]
     sized: tuple[tuple[int, int], ...]
     """Words that hold a size, with its slot."""
+    slot_kernels: tuple[tuple[int, WantedKernel], ...]
+    """Slots that hold the address of a kernel: which one is called may depend on sizes."""
     slots: tuple[int, ...]
     """The first contents of the slots of sizes; those of the symbols come first."""
     size_code: tuple[int, ...]
@@ -95,7 +97,9 @@ def schedule_data(
     )
     required = tuple(sizes.slot(guard) for guard in (guards.guards if guards else ()))
     scratch = sizes.slot(schedule.scratch)
-    kernels, states = _addresses(code)
+    kernels, states = _addresses(code.words)
+    slot_kernels, others = _addresses(sizes.slots)
+    assert not others and _addresses(sizes.words) == ((), ()), "sizes are computed from addresses"
     return ScheduleData(
         words=tuple(0 if isinstance(word, SymbolicDim) else int(word) for word in code.words),
         begin=code.begin,
@@ -104,7 +108,8 @@ def schedule_data(
         states=states,
         uses=uses,
         sized=sized,
-        slots=tuple(sizes.slots),
+        slot_kernels=slot_kernels,
+        slots=tuple(0 if size in _ADDRESSES else size for size in sizes.slots),
         size_code=tuple(sizes.words),
         sources=tuple(sources.values()),
         inputs=inputs,
@@ -122,22 +127,22 @@ def _slots(sizes: SizeCode, type_: TensorType) -> tuple[int, ...]:
     return tuple(map(sizes.slot, type_.shape))
 
 
-def _addresses(code: Code) -> tuple[tuple[tuple[int, WantedKernel], ...], tuple[int, ...]]:
+def _addresses(
+    words: Sequence[int],
+) -> tuple[tuple[tuple[int, WantedKernel], ...], tuple[int, ...]]:
     """Return the words that hold addresses of kernels, and those with that of the shared state.
 
-    AssertionError for any other number as large as an address: it would be of this process alone.
+    AssertionError for any other number that could be an address: it would be of this process alone.
     """
     known = kernels_by_address()
     kernels: list[tuple[int, WantedKernel]] = []
     states: list[int] = []
-    for at, word in enumerate(code.words):
+    for at, word in enumerate(words):
         if isinstance(word, SymbolicDim) or word not in _ADDRESSES:
             continue
         if word == POOL.address:
             states.append(at)
         else:
-            assert word in known, (
-                f"word {at} of the schedule, {word:#x}, is the address of something unknown"
-            )
+            assert word in known, f"word {at} of a schedule, {word:#x}, is an unknown address"
             kernels.append((at, known[word]))
     return tuple(kernels), tuple(states)
