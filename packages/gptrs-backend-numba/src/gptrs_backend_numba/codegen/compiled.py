@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from types import FunctionType
+from typing import cast
 
 import llvmlite
 from msgspec import Struct
@@ -174,6 +175,8 @@ class _Survey(threading.local):
 
 
 _SURVEY = _Survey()
+_SHARED = "shared object\n"
+"""Before the keys of objects, which are entries beside the machine code for this process."""
 NOT_THERE = Kernel(0, 0)
 """Stands for kernels that are missing in a survey, or not compiled yet."""
 
@@ -217,6 +220,25 @@ def link_stored(name: str, key: str, make: Callable[[], MachineCode]) -> Kernel:
         code = make()
         kernel_store().save(entry_of(key), code.encoded())
         return _LINKER.link(code)
+
+
+def shared_object(wanted: WantedKernel) -> tuple[str, bytes]:
+    """Return the name of a kernel's function and its object file for shared libraries, stored or
+    compiled.
+    """
+    store, entry = kernel_store(), entry_of(f"{_SHARED}{wanted.key}")
+    with COMPILING:
+        body = store.load(entry)
+        if body is None or b"\n" not in body:
+            compiler = import_module("gptrs_backend_numba.codegen.numba_compiler")
+            with span("compile kernel", wanted.name):
+                made = cast(
+                    "tuple[str, bytes]", compiler.shared_object(wanted.function(), wanted.fastmath)
+                )
+            body = made[0].encode() + b"\n" + made[1]
+            store.save(entry, body)
+        name, _, content = body.partition(b"\n")
+        return name.decode(), content
 
 
 def entry_of(key: str) -> str:

@@ -9,11 +9,10 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
-from typing import BinaryIO, Final, cast
+from typing import BinaryIO, Final
 
 import numpy as np
 from msgspec import Struct
@@ -27,7 +26,11 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.progress import StepProgress
 from gptrs.spans import span
 from gptrs_backend_numba.codegen import interpreter
-from gptrs_backend_numba.codegen.compiled import WantedKernel, kernels_by_address
+from gptrs_backend_numba.codegen.compiled import (
+    WantedKernel,
+    kernels_by_address,
+    shared_object,
+)
 from gptrs_backend_numba.codegen.kernel import KernelFunction
 from gptrs_backend_numba.codegen.machine import usable_features
 from gptrs_backend_numba.codegen.tasks import STATE_WORDS, stop_kernel, worker_kernel
@@ -41,6 +44,7 @@ from gptrs_backend_numba.views import MemorySpace
 _ALIGNMENT: Final = 4096
 """Where weights begin in their file: on pages, which are read as they are needed."""
 _HEAD: Final = 64
+_SHOWN_LINES: Final = 10
 _MAGIC: Final = b"gptrs weights 1\n"
 _MOST_TEXTS: Final = 1 << 16
 _LARGEST_SIZE: Final = 1 << 40
@@ -103,6 +107,7 @@ def write_library(
         library=target.name,
         header=f"{name}.h",
         weights=f"{name}.weights",
+        threads=threads,
         kernels=len(kernels.files),
         programs=len(programs),
         needs=tuple(sorted(usable_features())),
@@ -153,8 +158,10 @@ def _compiler() -> list[str]:
 def _run(command: Sequence[str], folder: Path) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
-        last = "\n".join(done.stderr.strip().splitlines()[-20:])
-        raise ExecutionError(f"the C compiler `{command[0]}` failed:\n{last}")
+        lines = done.stderr.strip().splitlines()
+        shown = [line for line in lines if "error" in line] or lines[-_SHOWN_LINES:]
+        said = "\n".join(shown[:_SHOWN_LINES]) or f"it ended with {done.returncode}"
+        raise ExecutionError(f"the C compiler `{command[0]}` failed: {said}")
 
 
 # The objects of kernels.
@@ -176,12 +183,10 @@ class _Objects:
         for each in programs:
             needed += [wanted for _, wanted in (*each.data.kernels, *each.data.slot_kernels)]
         by_key = {wanted.key: wanted for wanted in needed}
-        compiler = import_module("gptrs_backend_numba.codegen.numba_compiler")
         for number, (key, wanted) in enumerate(by_key.items()):
             if progress is not None:
                 progress(number, len(by_key), wanted.name)
-            made = compiler.shared_object(wanted.function(), wanted.fastmath)
-            symbol, content = cast("tuple[str, bytes]", made)
+            symbol, content = shared_object(wanted)
             self.files.append(f"kernel{number}.o")
             (self._folder / self.files[-1]).write_bytes(content)
             self.symbols.append(symbol)

@@ -99,7 +99,8 @@ def schedule_data(
     scratch = sizes.slot(schedule.scratch)
     kernels, states = _addresses(code.words)
     slot_kernels, others = _addresses(sizes.slots)
-    assert not others and _addresses(sizes.words) == ((), ()), "sizes are computed from addresses"
+    assert not others, "a size is the address of the shared state"
+    assert _addresses(sizes.words) == ((), ()), "sizes are computed from addresses"
     return ScheduleData(
         words=tuple(0 if isinstance(word, SymbolicDim) else int(word) for word in code.words),
         begin=code.begin,

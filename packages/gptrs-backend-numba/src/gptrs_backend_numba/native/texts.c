@@ -7,7 +7,7 @@ int @NAME@_context(void) { return CONTEXT; }
 
 struct @NAME@_cache {
   @NAME@ *model;
-  int64_t texts, width;         /* pages of a text */
+  int64_t texts, most, width;   /* most tokens and pages of a text */
   int64_t *lengths;
   char *pools[POOLS];
   int64_t *tokens, *positions;  /* room for the rows of a step */
@@ -49,6 +49,7 @@ int @NAME@_cache_open(@NAME@ *model, int64_t texts, int64_t positions, @NAME@_ca
   if (!cache) return failed(@PREFIX@_MEMORY, "no memory");
   cache->model = model;
   cache->texts = texts;
+  cache->most = positions;
   cache->width = (positions + PAGE - 1) / PAGE;
   cache->lengths = calloc(texts, sizeof(int64_t));
   cache->row_starts = calloc(texts + 1, sizeof(int32_t));
@@ -102,9 +103,7 @@ static int measure(const @NAME@_cache *cache, const int64_t *tokens, const int64
                    int64_t *texts, int64_t *rows) {
   *texts = *rows = 0;
   for (int64_t text = 0; text < cache->texts; text++) {
-    if (counts[text] < 0 || counts[text] > CONTEXT ||
-        cache->lengths[text] + counts[text] > cache->width * PAGE ||
-        cache->lengths[text] + counts[text] > CONTEXT)
+    if (counts[text] < 0 || counts[text] > cache->most - cache->lengths[text])
       return failed(@PREFIX@_ARGUMENT, "text %lld has %lld positions, %lld tokens do not fit",
                     (long long)text, (long long)cache->lengths[text], (long long)counts[text]);
     *texts += counts[text] > 0;

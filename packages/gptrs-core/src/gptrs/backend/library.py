@@ -67,6 +67,8 @@ class WrittenLibrary(Struct, frozen=True):
     """The C header."""
     weights: str
     """The file of weights that the library maps."""
+    threads: int
+    """The most threads that it starts."""
     kernels: int
     """Number of kernels in it."""
     programs: int

@@ -235,7 +235,7 @@ def _manifest(
         source=os.path.basename(os.path.normpath(source)),
         gptrs=__version__,
         backend=backend.name,
-        threads=manager().threads_of(backend) or 1,
+        threads=written.threads,
         library=written.library,
         header=written.header,
         weights=written.weights,
