@@ -22,7 +22,7 @@ from gptrs.ir import parse_program
 from gptrs.nn.page_buffers import PagedTexts
 from gptrs.plugins.manager import get_backend
 from gptrs_backend_numba.codegen.machine import usable_features
-from gptrs_backend_numba.native import library
+from gptrs_backend_numba.native import c_data
 from gptrs_runtime.libraries.write import CompiledLibrary, compile_library
 from gptrs_runtime.load import load_model
 from runtime.tiny_bert import save_tiny_bert
@@ -196,10 +196,10 @@ def test_weights_and_processors_that_do_not_belong(texts, tmp_path, monkeypatch)
     with pytest.raises(OSError, match="No such file"):
         lm.Model()
     weights.write_bytes(whole)
-    lacking = [each for each in library._CPUID if each not in usable_features()]
+    lacking = [each for each in c_data.CPUID if each not in usable_features()]
     if not lacking:
         pytest.skip("the processor has every feature that libraries know")
-    monkeypatch.setattr(library, "usable_features", lambda: frozenset(lacking))
+    monkeypatch.setattr(c_data, "usable_features", lambda: frozenset(lacking))
     source = tmp_path / "sums.ptir"
     source.write_text(PROGRAM)
     made = compile_library(source, tmp_path / "out", backend="numba", wheel="1")

@@ -77,12 +77,7 @@ def schedule_data(
     sources = sources_of(types)
     sizes = SizeCode(sources, {size.number: size for size in schedule.sizes})
     uses = {
-        key: tuple(
-            Use(word, 0, sizes.slot(offset))
-            if isinstance(offset, SymbolicDim)
-            else Use(word, offset, None)
-            for word, offset in found
-        )
+        key: tuple(_use(sizes, word, offset) for word, offset in found)
         for key, found in code.slots.items()
     }
     sized = tuple(
@@ -122,6 +117,12 @@ def schedule_data(
             for at, call in code.calls.items()
         },
     )
+
+
+def _use(sizes: SizeCode, word: int, offset: int) -> Use:
+    if isinstance(offset, SymbolicDim):
+        return Use(word, 0, sizes.slot(offset))
+    return Use(word, offset, None)
 
 
 def _slots(sizes: SizeCode, type_: TensorType) -> tuple[int, ...]:

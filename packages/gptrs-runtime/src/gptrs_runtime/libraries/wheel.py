@@ -6,39 +6,36 @@ import base64
 import hashlib
 import platform
 import zipfile
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from gptrs_runtime.libraries.write import Manifest
-
-_STEP: Final = "step"
 
 
-def write_wheel(folder: Path, manifest: Manifest, version: str) -> Path:
-    """Write the wheel of the library in `folder` into that folder; return its path.
+def write_wheel(
+    folder: Path, name: str, version: str, contents: Sequence[str], template: str, made_by: str
+) -> Path:
+    """Write a wheel with `contents`, files of `folder`, into that folder; return its path.
+
+    `name` is the module, made of the text in `template`, and `made_by` the version of gptrs.
 
     The format is that of the Python packaging user guide, "Binary distribution format".
     """
-    name = manifest.name
     tag = f"py3-none-{platform.system().lower()}_{platform.machine()}"
     info = f"{name}-{version}.dist-info"
     path = folder / f"{name}-{version}-{tag}.whl"
-    template = "texts.py.txt" if manifest.kind == _STEP else "call.py.txt"
     package = files("gptrs_runtime.libraries").joinpath(template).read_text(encoding="utf-8")
     texts = {
         f"{name}/__init__.py": package.replace("@NAME@", name),
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\n"
         f"Version: {version}\nSummary: {name} as a library of machine code, written by gptrs\n"
         "Requires-Python: >=3.9\nRequires-Dist: numpy\n",
-        f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: gptrs {manifest.gptrs}\n"
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: gptrs {made_by}\n"
         f"Root-Is-Purelib: false\nTag: {tag}\n",
     }
     record: list[str] = []
     # Stored: weights hardly get smaller, and an installation copies them at the speed of the disk.
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-        for file in ("manifest.json", manifest.library, manifest.header, manifest.weights):
+        for file in contents:
             archive.write(folder / file, f"{name}/{file}")
             record.append(_line(f"{name}/{file}", *_digest_of(folder / file)))
         for file, text in texts.items():

@@ -47,7 +47,7 @@ _WORDS_OF_C: Final = frozenset({
 
 
 class Manifest(Struct, frozen=True, kw_only=True, tag_field="schema", tag="gptrs.library/1"):
-    """What is in the folder of a library: `manifest.json`."""
+    """The file `manifest.json` in the folder of a library."""
 
     name: str
     kind: str
@@ -70,7 +70,7 @@ class Manifest(Struct, frozen=True, kw_only=True, tag_field="schema", tag="gptrs
 
 
 class CompiledLibrary(Struct, frozen=True):
-    """What `compile_library` has written."""
+    """A library that `compile_library` has written."""
 
     manifest: Manifest
     files: tuple[Path, ...]
@@ -122,7 +122,9 @@ def compile_library(
         text = text.replace("@NAME@", outgoing.name).replace("@PREFIX@", outgoing.name.upper())
         (staged.path / EXAMPLE).write_text(text, encoding="utf-8")
         if wheel is not None:
-            write_wheel(staged.path, manifest, wheel)
+            contents = (MANIFEST, manifest.library, manifest.header, manifest.weights)
+            module = "texts.py.txt" if outgoing.texts else "call.py.txt"
+            write_wheel(staged.path, manifest.name, wheel, contents, module, __version__)
         names = sorted(os.listdir(staged.path))
     seconds = time.perf_counter() - started
     return CompiledLibrary(manifest, tuple(target / each for each in names), seconds)
