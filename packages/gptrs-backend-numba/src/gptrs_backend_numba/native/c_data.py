@@ -1,4 +1,4 @@
-"""The numbers of lowered programs as arrays of C, and the features that they need of a processor."""
+"""Lowered programs as arrays of C, and the features of a processor that they need."""
 
 from __future__ import annotations
 
