@@ -50,7 +50,7 @@ from gptrs_backend_numba.run.executable import RUN_LOCK, NumbaExecutable
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gptrs.backend.library import OutgoingLibrary, WrittenLibrary
+    from gptrs.backend.contract import OutgoingLibrary, WrittenLibrary
     from gptrs.ir.ops.custom_call import Claimed, Composite
     from gptrs.optimizer.pass_base import Pass
     from gptrs.progress import StepProgress

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from gptrs.backend.library import OutgoingLibrary, OutgoingProgram, TextCache
+from gptrs.backend.contract import OutgoingLibrary, OutgoingProgram, TextCache
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.codegen import interpreter
 from gptrs_backend_numba.codegen.compiled import WantedKernel

@@ -15,8 +15,7 @@ from typing import BinaryIO, Final
 
 import numpy as np
 
-from gptrs.backend.contract import Backend
-from gptrs.backend.library import OutgoingLibrary, OutgoingProgram, WrittenLibrary
+from gptrs.backend.contract import Backend, OutgoingLibrary, OutgoingProgram, WrittenLibrary
 from gptrs.backend.op_table import require_supported
 from gptrs.errors import ExecutionError, UnsupportedError
 from gptrs.ir.size_guards import deciding

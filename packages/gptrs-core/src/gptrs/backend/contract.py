@@ -20,7 +20,6 @@ from gptrs.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gptrs.backend.library import OutgoingLibrary, WrittenLibrary
     from gptrs.backend.settings import DeviceInfo, Mesh
     from gptrs.backend.sharding import Sharding, ShardSource
     from gptrs.backend.weight_identity import WeightIdentity, WeightOrigin
@@ -75,6 +74,71 @@ class InputRole(enum.Enum):
     PARAMETER, but it may be a different buffer object in each run, and nothing derived from it may
     outlive it.
     """
+
+
+class TextCache(Struct, frozen=True):
+    """The sizes of the cache of a language model's step, for callers that keep it.
+
+    The inputs of the program are those of `gptrs.nn.ragged_step.RaggedStep` in order, with a page
+    table and slots for each cache group, and then the pools: keys and values of each layer.
+    """
+
+    vocab_size: int
+    context_length: int
+    """Most positions of a text."""
+    page_size: int
+    groups: int
+    pools: int
+    rewinds: bool
+    """Whether texts can be truncated; those with states cannot."""
+
+
+class OutgoingProgram(Struct, frozen=True):
+    """A program optimized for a backend, with its weights, the last parameters of `@main`.
+
+    `weights` return their elements; each is called once, and the result may be dropped before the
+    next call. With `guards` the program has symbolic dims and serves all sizes that they accept.
+    """
+
+    program: Program
+    roles: tuple[InputRole, ...]
+    weights: tuple[Callable[[], np.ndarray], ...]
+    guards: SizeGuards | None = None
+
+
+class OutgoingLibrary(Struct, frozen=True):
+    """A computation on its way to a library; `name` is an identifier of C.
+
+    `programs` compute the same for other sizes, the most general one first. The backend lowers each
+    before it asks for the next: which sizes are still to be served follows from its guards.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    """The names of the parameters before the weights."""
+    outputs: tuple[str, ...]
+    programs: Iterable[OutgoingProgram]
+    texts: TextCache | None = None
+    """Set for a step of a language model."""
+
+
+class WrittenLibrary(Struct, frozen=True):
+    """The files of a library."""
+
+    library: str
+    """The shared library."""
+    header: str
+    """The C header."""
+    weights: str
+    """The file of weights that the library maps."""
+    threads: int
+    """The most threads that it starts."""
+    kernels: int
+    """Number of kernels in it."""
+    programs: int
+    """Number of programs, each for other sizes."""
+    needs: tuple[str, ...]
+    """Features of the processor that it needs."""
 
 
 class BoundInputs:

@@ -10,8 +10,7 @@ from typing import Final, cast
 
 import numpy as np
 
-from gptrs.backend.contract import Backend, InputRole
-from gptrs.backend.library import OutgoingLibrary, OutgoingProgram, TextCache
+from gptrs.backend.contract import Backend, InputRole, OutgoingLibrary, OutgoingProgram, TextCache
 from gptrs.capture import ports
 from gptrs.capture.backend_calls import to_device, to_host
 from gptrs.capture.compilation import compile_program

@@ -14,12 +14,11 @@ import msgspec
 from msgspec import Struct
 
 from gptrs import __version__
-from gptrs.backend.contract import Backend, Precision
-from gptrs.backend.library import OutgoingLibrary, WrittenLibrary
+from gptrs.backend.contract import Backend, OutgoingLibrary, Precision, WrittenLibrary
 from gptrs.errors import ExecutionError, UnsupportedError, UsageError
 from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.exporters import importer_of
-from gptrs.plugins.manager import get_backend, manager
+from gptrs.plugins.manager import backend_of, get_backend, manager
 from gptrs.progress import StepProgress
 from gptrs.quoting import quoted
 from gptrs_runtime.converting.atomic_folder import atomic_folder
@@ -31,7 +30,7 @@ from gptrs_runtime.libraries.outgoing import (
     library_of_step,
 )
 from gptrs_runtime.libraries.wheel import write_wheel
-from gptrs_runtime.load import backend_of, load_model
+from gptrs_runtime.load import load_model
 from gptrs_runtime.outgoing_model import import_capture, model_capture
 from gptrs_runtime.programs import is_program, read_program, with_sizes
 
