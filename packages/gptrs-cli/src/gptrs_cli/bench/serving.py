@@ -53,6 +53,8 @@ def server(model: Path | None, options: Sequence[str]) -> Generator[str]:
     Raises ExecutionError with the output of the server if it does not start.
     """
     named = "demo" if model is None else str(model)
+    # A process of its own: in this one, client and server would share Python's lock, and the
+    # figures would be of both. Port 0 takes a free one, so that benchmarks may run side by side.
     command = [sys.executable, "-m", "gptrs_cli", "serve", f"bench={named}", "--port", "0"]
     with subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -60,12 +62,16 @@ def server(model: Path | None, options: Sequence[str]) -> Generator[str]:
         finally:
             process.terminate()
             if process.stderr is not None:
+                # Until it ends: a server that fills the pipe while it shuts down would block
+                # forever.
                 process.stderr.read()
             process.wait()
 
 
 def _address(process: subprocess.Popen[str]) -> str:
     assert process.stderr is not None
+    # The first line comes once the models are loaded and the port is bound; at the end of the
+    # stream it is empty.
     line = process.stderr.readline()
     address = line.split()[-1] if line.startswith("serving ") else ""
     if address:
@@ -145,6 +151,7 @@ def serve(
     checked_dtype(cache_dtype)
     with Waiting("loading the model") as waiting:
         loaded = loaded_model(model, settings)
+        # Lengths go up to 1.5 times the mean; twice the mean leaves room.
         most = 2 * (prompt_tokens + new_tokens)
         require_room(loaded.causal_lm().context_length, most)
         if not loaded.has_tokenizer:
@@ -162,6 +169,7 @@ def serve(
 
 
 def _server_options(settings: Settings, load: Load) -> list[str]:
+    # As the engine beside it, so that only HTTP differs. The limit of output is out of the way.
     options = ["--most-running", str(_most_running(load)), "--most-output", "100000"]
     stated = {
         "--backend": settings.backend,
@@ -191,6 +199,7 @@ async def _measured(
     """Return all runs. Rounds alternate the order of the streams, and of the two sides."""
     most = _most_running(load)
     runs: Runs = {(count, over): [] for count in load.streams for over in (ENGINE, SERVER)}
+    # One connection a stream, kept open: opening them is not what is measured.
     servers = [StreamClient(url, key=os.environ.get(_KEY)) for _ in range(max(load.streams))]
     with Engine(
         model,
@@ -200,8 +209,12 @@ async def _measured(
     ) as engine:
         asking = {ENGINE: [engine_client(engine)] * most, SERVER: [each.ask for each in servers]}
         for number in range(-1, rounds):  # the first round compiles, and is not counted
+            # Every other round goes backwards, so that a machine that slows down or warms up does
+            # not favor one side.
             for count, over in list(runs)[:: 1 if number % 2 else -1]:
                 tell(f"measuring {counted(count, 'stream')}, round {max(0, number) + 1}")
+                # The seed changes with the round: repeated prompts would come from the cache of
+                # prefixes.
                 asked = load.requests(count, model.causal_lm().vocab_size, number + 1)
                 run = await run_load(asked, asking[over][:count])
                 if number >= 0:

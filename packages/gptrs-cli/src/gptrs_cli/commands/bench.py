@@ -168,6 +168,8 @@ def forward(
 
     def rows(bench: ModelBench) -> list[Row]:
         if "image_classifier" not in bench.model.capabilities:
+            # Image classifiers have no context. For others, this error names the limit, before any
+            # run.
             require_room(bench.model.token_reader().context_length, tokens)
         choice = InputChoice(count=batch, length=tokens)
         return bench.forward(batch_of(bench.model, choice).array)
@@ -194,6 +196,7 @@ def machine_fields(limits: MachineLimits) -> dict[str, object]:
         "platform": platform.platform(),
         "python": platform.python_version(),
         "gptrs": __version__,
+        # A result from a busy machine is of little use; readers can only know if it is stated.
         "load_average": os.getloadavg()[0],
         "read_gb_per_s": limits.read_gb_per_s,
         "gflop_per_s": limits.gflop_per_s,
@@ -210,10 +213,13 @@ def _measure(
     adapter: Path | None,
     cache_dtype: str | None = None,
 ) -> None:
+    # Before the model is loaded, which may take minutes.
     checked_dtype(cache_dtype)
     with Waiting("loading the model") as waiting:
         model = loaded_model(path, settings, adapter)
         waiting.now("measuring the machine")
+        # Measured on the backend of the model, in this process: the limits then hold for the same
+        # number of threads and the same load of the machine as the figures beside them.
         limits = measure_limits(model.backend)
         threads = settings.threads or limits.threads
         bench = ModelBench(

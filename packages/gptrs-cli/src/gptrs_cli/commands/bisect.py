@@ -114,6 +114,7 @@ def bisect(
     Runs ever smaller parts of the program on both sides, each on the inputs that the trusted one
     computes. Of a dump, all programs with inputs are tried. Exits with 1 if the sides disagree.
     """
+    # Checked before the search, which may take many minutes.
     if out is not None and out.exists():
         raise UsageError(f"{quoted(str(out), 200)} exists", hint="name a new folder")
     ours = side(suspect, settings.threads)
@@ -133,6 +134,8 @@ def bisect(
                 continue
             written = None
             if out is not None:
+                # The first fault gets the folder that was asked for; scripts with one program know
+                # its name.
                 written = out if not found else out.with_name(f"{out.name}-{len(found) + 1}")
                 _write(fault, written)
             found.append(_told(case, fault, written))
@@ -177,6 +180,7 @@ def _write(fault: Fault, folder: Path) -> None:
         raise OutputFileError(f"cannot make {shown}: {error.strerror}") from error
     with atomic_file(folder / "program.ptir") as file:
         file.write(print_program(fault.program).encode())
+    # The parameters of a part are called so, and `gptrs replay` finds inputs by name.
     names = [f"v{number}" for number in range(len(fault.inputs))]
     write_archive(folder / "inputs.gptrsten", dict(zip(names, fault.inputs, strict=True)))
     results = {f"result{number}": array for number, array in enumerate(fault.expected)}

@@ -177,6 +177,7 @@ def warm(
     """Compile and pack everything that the first run of a model needs."""
     lengths = None
     if prompt_lengths is not None:
+        # Before the model is loaded: an error of the option should not cost a load.
         lengths = parse_integers(prompt_lengths, "--prompt-lengths", "numbers of tokens")
     started = time.perf_counter()
     loaded = loaded_model(model, settings)
@@ -226,6 +227,7 @@ def clear(
     """Remove compiled kernels, packed weights, optimized programs and digests of weights."""
     asked = {_KERNELS: kernels, _WEIGHTS: weights, _PROGRAMS: programs, _DIGESTS: digests}
     caches = _caches(settings.backend)
+    # None of the four options means all of them.
     chosen = [cache for cache in caches if asked[cache.kind] or not any(asked.values())]
     removed = [(cache, cache.clear(stale_only=stale)) for cache in chosen]
     if settings.json:
@@ -262,6 +264,7 @@ def _note_no_backend(caches: Sequence[_Cache]) -> None:
 def _by_kind(listed: Sequence[tuple[_Kind, Told]]) -> dict[str, list[Told]]:
     """Return the caches of each kind; an empty list for a kind that was not asked for."""
     kinds = (_KERNELS, _WEIGHTS, _PROGRAMS, _DIGESTS)
+    # A kind without a cache is an empty list in the JSON, not a missing field.
     return {kind.field: [told for its, told in listed if its is kind] for kind in kinds}
 
 
@@ -305,6 +308,8 @@ def _print_report(cache: _Cache, report: CacheReport) -> None:
     print(printable(f"  folder   {report.folder or f'none: {cache.kind.without} in each process'}"))
     print(f"  held     {_shown(report.entries)} of at most {_size(report.budget_bytes)}")
     for part in report.parts:
+        # A part without a name is all of a cache that does not tell origins apart: the total says
+        # it.
         if part.name:
             mark = "in use" if part.current else "stale"
             print(f"  {mark:<8} {_shown(part.entries)}: {printable(part.name)}")

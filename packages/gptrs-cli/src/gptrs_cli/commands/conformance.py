@@ -260,6 +260,7 @@ def read_reports(paths: Sequence[Path]) -> list[dict[str, Any]]:
 def _read(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
+            # Bounded, since a path may name any file, such as weights of many gigabytes.
             found: object = json.loads(file.read(_LARGEST_FILE))
     except OSError as error:
         raise UsageError(f"{quoted(str(path), 200)} cannot be read: {error.strerror}") from error
@@ -380,6 +381,7 @@ def _threads(threads: int | None, jobs: int) -> int | None:
     threads = requested_threads(threads)
     if threads is not None or jobs == 1:
         return threads
+    # Otherwise each process would use all processors, and the jobs would slow one another down.
     return max(1, granted_cpus() // jobs)
 
 

@@ -127,9 +127,11 @@ def convert(
 
 
 def _converted(source: str, destination: Path, options: ConvertOptions) -> Converted:
+    # An explicit `--to` wins over the suffix: a folder may be called `model.onnx`.
     exporter = None if options.to is not None else exporter_of(destination)
     if exporter is not None:
         return _exported(source, destination, exporter, options)
+    # Would otherwise become a model folder called `NAME.ptir`, which no user wants.
     if options.to is None and destination.suffix == ".ptir":
         raise UsageError(
             f"`convert` writes models, and {quoted(str(destination), 200)} is called a program",

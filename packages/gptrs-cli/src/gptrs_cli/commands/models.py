@@ -87,6 +87,7 @@ def disk_models(folders: Iterable[Path]) -> Iterator[DiskModel]:
     try:
         for revision in cached_revisions():
             yield _examined(revision.name, "hub", revision.path, revision.modified)
+    # The hub's library is an optional dependency: without it, the other models are still listed.
     except MissingLibraryError as error:
         note(f"{error.message}: it is not listed")
     for folder in folders:
@@ -98,18 +99,25 @@ def disk_models(folders: Iterable[Path]) -> Iterator[DiskModel]:
 
 def _models_in(folder: Path, depth: int) -> Iterator[Path]:
     """Yield the model folders and files at or below `folder`, except in hidden folders."""
+    # A model folder is one entry. Descending into it would list other files of its repository, such
+    # as GGUF copies or checkpoints of training, as further models.
     if (folder / CONFIG).is_file():
         yield folder
         return
     try:
         entries = sorted(folder.iterdir())
+    # A folder that this user may not read hides its own models, not those beside it.
     except OSError:
         return
     for entry in entries:
         part = SHARD.fullmatch(entry.name)
         if entry.suffix in (".gptrschk", ".gguf") and is_checkpoint(entry):
+            # A model split into parts is listed once, by its first part, which is also the one to
+            # load.
             if part is None or int(part[2]) == 1:
                 yield entry
+        # The depth bounds the walk even through a link to a folder above. Hidden folders hold
+        # caches and version control, whose files are not models of the user.
         elif depth > 0 and entry.is_dir() and not entry.name.startswith("."):
             yield from _models_in(entry, depth - 1)
 
@@ -120,6 +128,7 @@ def _examined(name: str, source: Source, path: Path, modified: float | None = No
         model = find_model(path)
         kind, head = model.model_type, architecture(model)
         manager().model_plugin(kind)
+        # Reads the headers of all weight files, and so finds a download that was cut off.
         model.weights.names()
     except GptrsError as error:
         problem = error.message
@@ -132,11 +141,14 @@ def _examined(name: str, source: Source, path: Path, modified: float | None = No
 def _size(path: Path) -> int:
     """Return the bytes of a model: of a file with its other parts, or of the files in a folder."""
     if path.is_dir():
+        # `os.walk` does not follow links to folders, so a cycle of links ends here.
         files = [Path(top, name) for top, _, names in os.walk(path) for name in names]
         if (path / CONFIG).is_file():  # GGUF files beside it are other models
             files = [file for file in files if file.suffix != ".gguf"]
     else:
         part = SHARD.fullmatch(path.name)
+        # The stem comes from a file name, which may contain `[` or `*`: escaped, it matches only
+        # itself.
         parts = part and path.parent.glob(f"{glob.escape(part[1])}-?????-of-{part[3]}.gguf")
         files = [*(parts or (path,))]
     total = 0
@@ -319,8 +331,11 @@ def remove_model(
 
 def _confirmed(what: str, *, as_json: bool) -> bool:
     """Ask on a terminal; UsageError if nobody can answer."""
+    # A program that waits for JSON cannot answer a question, and a piped standard input must not be
+    # taken for consent.
     if as_json or not is_terminal(sys.stdin):
         raise UsageError(f"removing {what} needs a yes", hint="add --yes")
+    # Not by `input`: that would write the question to standard output, into a redirected file.
     sys.stderr.write(printable(f"remove {what}? [y/N] "))
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
@@ -343,6 +358,7 @@ def _path(name: str) -> Path:
     if found.exists() or wanted is None:
         return find_model(found).path.absolute()
     revisions: list[CachedRevision] = cached(wanted)
+    # A name without a revision means that of the default branch, if the cache has it.
     newest = [each for each in revisions if each.name == wanted.repository]
     return (newest or revisions)[0].path
 

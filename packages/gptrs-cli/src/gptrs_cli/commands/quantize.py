@@ -139,6 +139,7 @@ def quantize(
 
 
 def _show_largest_errors(found: Quantized) -> None:
+    # By relative error: by the absolute one, layers with large weights would always come first.
     worst = sorted(found.quantized, key=lambda each: -each.relative_rms)[:_SHOWN]
     rows = [
         [

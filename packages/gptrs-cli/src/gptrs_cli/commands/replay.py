@@ -91,6 +91,7 @@ def replay(
     compiled by itself.
     """
     if record is not None:
+        # Before the run: a large program takes minutes, and its values would be lost.
         require_writable(record)
     found = list(cases(program, inputs))
     if len(found) > 1:
@@ -100,6 +101,8 @@ def replay(
         )
     (case,) = found
     backend = chosen_backend(settings)
+    # Without the optimizer, which would fold and fuse instructions: then values would have no place
+    # to be looked at.
     run = Replay(case.program, case.arrays, Here(backend.name, backend, optimizer=False))
     for text in replaced or ():
         name, _, value = text.partition("=")
@@ -113,6 +116,7 @@ def replay(
                 waiting.now(f"running instruction {run.position + 1} of {len(run)}")
                 run.step()
     except SideError as error:
+        # The position is still that of the instruction that failed.
         where = f"instruction {run.position}, {run.line(run.position)}"
         raise GptrsError(f"{where}: {error}") from error
     if record is not None:
@@ -169,6 +173,7 @@ def _set(run: Replay, name: str, text: str) -> None:
             archive.close()
         return
     try:
+        # Python writes the imaginary unit as `j`; users write `i`, too.
         number = complex(text.replace("i", "j")) if text.endswith(("i", "j")) else float(text)
     except ValueError as error:
         raise UsageError(
@@ -199,6 +204,7 @@ class _Session:
         while True:
             try:
                 words = input("(replay) ").split() or ["step"]
+            # The shell's prompt then begins on a line of its own.
             except (EOFError, KeyboardInterrupt):
                 print(flush=True)
                 return
@@ -207,10 +213,12 @@ class _Session:
             try:
                 self._command(words[0])(words[1:])
             except GptrsError as error:
+                # A mistyped command must not lose the values that were computed so far.
                 complain("error", str(error))
 
     def _command(self, name: str) -> Callable[[list[str]], None]:
         matching = [each for each in self._commands if each.startswith(name)]
+        # `s` could be `step`, `show` or `set`: only a unique beginning is a command.
         if name in self._commands or len(matching) == 1:
             return self._commands[name if name in self._commands else matching[0]]
         guess = did_you_mean(name, self._commands)

@@ -55,9 +55,13 @@ class Page:
         """Write more text; `dim` has an effect if the output has colors."""
         if text:
             with span("write text"):
+                # A model may write escape sequences, which could rewrite the screen or the
+                # clipboard.
                 shown = printable(text) if self.is_terminal else text
                 dim = dim and has_colors(sys.stdout)
                 sys.stdout.write(typer.style(shown, dim=True) if dim else shown)
+                # Each piece at once: into a pipe, Python would otherwise collect a buffer of some
+                # KiB first.
                 sys.stdout.flush()
             self._last = text[-1]
 
@@ -109,6 +113,8 @@ class WrappedPage(Page):
                 self._spaces += piece
             else:
                 self._word += piece
+                # Scripts without spaces would be one endless word, held back until the end of the
+                # answer.
                 if cells.cell_len(piece) > len(
                     piece
                 ):  # wide characters: lines may break after each
@@ -125,8 +131,11 @@ class WrappedPage(Page):
         if not word:
             self._spaces = spaces
             return
+        # Tabs stop at multiples of 8 columns, so they are expanded behind what is on the line.
         before = len((" " * self._column + spaces).expandtabs(8))
         after = before + cells.cell_len(word)
+        # At the start of a line a word stays, however long: a break before it would gain nothing.
+        # The width is read for each word, since users resize the window while text arrives.
         if self._column and after > shutil.get_terminal_size().columns:
             self._put("\n")
             spaces, after = "", after - before
@@ -167,8 +176,10 @@ def write_stream(
             else:
                 page.write_answer(reader.push(piece))
     except KeyboardInterrupt:
+        # What was generated stays on the page, and the figures below it still count it.
         interrupted = True
     waiting.stop()
+    # The reader may hold back text that could begin a tag of thoughts; at the end it cannot.
     page.write_answer([] if reader is None else reader.finish())
     page.end_line()
     return interrupted

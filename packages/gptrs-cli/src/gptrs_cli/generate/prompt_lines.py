@@ -112,7 +112,10 @@ def _is_new(line: PromptLine, number: int, seen: dict[Id, int], shown: str, bad:
 
 def _opened(path: Path, shown: str) -> BinaryIO:
     if str(path) == _STDIN:
+        # The descriptor stays open: a chat in the same process may read on.
         return open(sys.stdin.fileno(), "rb", closefd=False)
+    # Opening a device may block or have effects, and `/dev/zero` has no end. Folders pass, since
+    # the error of `open` names them well.
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or stat.S_ISDIR(mode)):
         raise InputFileError(
@@ -125,6 +128,8 @@ def _opened(path: Path, shown: str) -> BinaryIO:
 def _lines(file: BinaryIO, shown: str, bad: Bad) -> Iterator[tuple[int, int, PromptLine]]:
     """Yield the line number of each prompt, its size in bytes, and the prompt."""
     for number in itertools.count(1):
+        # One byte more than allowed: a line of exactly the limit is told from a longer one, and a
+        # file without line breaks does not fill the memory.
         line = file.readline(LONGEST_LINE + 1)
         if not line:
             return
@@ -132,10 +137,13 @@ def _lines(file: BinaryIO, shown: str, bad: Bad) -> Iterator[tuple[int, int, Pro
             prompt = _parsed(line, number, f"line {number} of {shown}")
         except InputFileError as error:
             bad(error)
+            # The rest of the long line is passed over, so that the next one is read from its
+            # beginning.
             while len(line) > LONGEST_LINE and not line.endswith(b"\n"):
                 line = file.readline(LONGEST_LINE + 1) or b"\n"
             continue
         if prompt is not None:
+            # A list of tokens takes far more memory than its text in the file.
             yield number, len(line) + _TOKEN_BYTES * len(prompt.tokens or ()), prompt
 
 
@@ -170,6 +178,7 @@ def _prompt_line(record: dict[str, object], number: int, where: str) -> PromptLi
 
 
 def _id(value: object, where: str) -> Id:
+    # `True` is an integer in Python, and would equal the id 1.
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise _malformed(where, "id", "a string or an integer", value)
     return value

@@ -50,6 +50,7 @@ def model_facts(source: ModelSource) -> Mapping[str, object]:
     facts: dict[str, object] = {}
     for name, keys in _SETTINGS.items():
         values = (source.config.get(key) for key in keys)
+        # Kinds name the same setting differently, and some configs hold null under the usual name.
         number = next((value for value in values if isinstance(value, int)), None)
         if number is not None:
             facts[name] = number
@@ -57,6 +58,7 @@ def model_facts(source: ModelSource) -> Mapping[str, object]:
     facts.update({name: value for name, value in named.items() if value is not None})
     if commands(source):
         facts["commands"] = " and ".join(commands(source))
+    # A tokenizer beside an image classifier says nothing, so its absence is no news.
     if "vocabulary" in facts:
         facts["tokenizer"] = _shown(source.has_file(TOKENIZER))
         settings = source.read_json(_TOKENIZER_CONFIG) or {}
@@ -148,6 +150,7 @@ class CheckpointReport(Struct, frozen=True):
         return {
             dtype: number / self.parameters
             for dtype, number in self._by_dtype().most_common()
+            # Tensors of no elements: every share would be 0 / 0.
             if self.parameters
         }
 
@@ -184,10 +187,13 @@ def read_report(path: Path) -> CheckpointReport:
     Raises ModelError or CheckpointError if it is missing or malformed.
     """
     path = Path(model_path(path))
+    # A missing path goes to `find_model`, too: it may be a name on the hub, or an error that
+    # guesses.
     if is_checkpoint(path) or not path.is_file():
         return _model_report(find_model(path))
     if is_other_archive(path):
         return _archive_report(path)
+    # After the formats of plugins: these may have any suffix, but here the suffix decides.
     require_archive(path)
     source = FileSource.of_file(path)
     return CheckpointReport(path, None, "", _files(source), _tensors(source))
@@ -239,6 +245,7 @@ def count(number: int) -> str:
 
 def byte_size(number: int) -> str:
     """Format a number of bytes in powers of 1000, such as 1.2 MB."""
+    # Powers of 1000, as the hub and disks state sizes; caches in memory are stated in MiB.
     for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if number >= size:
             return f"{number / size:.1f} {unit}"
@@ -248,6 +255,7 @@ def byte_size(number: int) -> str:
 def _model_report(source: ModelSource) -> CheckpointReport:
     kind, weights = source.model_type, source.weights
     files = weights.open_files()
+    # A load maps the weights and reads the headers alone, which is why it takes less than a second.
     read = source.settings_bytes + sum(file.header_bytes for file in files)
     load = LoadReport(read, sum(file.size for file in files))
     tensors, sizes = _tensors(weights), _files(weights)
@@ -292,6 +300,7 @@ def _tensors(source: FileSource) -> tuple[TensorReport, ...]:
 
 
 def _archive_report(path: Path) -> CheckpointReport:
+    # Only types are asked for: an archive of many gigabytes is described at once.
     archive = open_archive(path)
     try:
         types = {name: archive.type_of(name) for name in archive.names()}

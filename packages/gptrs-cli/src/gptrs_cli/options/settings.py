@@ -252,6 +252,8 @@ class Settings(Struct):
         for name, value in given.items():
             if isinstance(value, list):
                 getattr(self, name).extend(value)
+            # An option that was not given after the command has its default here, which must not
+            # undo the one given before it.
             elif value is not None and value is not False:
                 setattr(self, name, value)
 
@@ -311,5 +313,6 @@ def printed_once(settings: Settings) -> Generator[None]:
     if group is None or group.number == 0:
         yield
         return
+    # The others must still run the command: collective operations wait for every process.
     with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
         yield
