@@ -59,6 +59,7 @@ class PluginSuite:
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """One test a check."""
         if "check_name" in metafunc.fixturenames:
+            # By name: it becomes the id of the test, by which `-k` selects it.
             metafunc.parametrize("check_name", [name_of(check) for check in self.kit])
 
     @pytest.fixture
@@ -72,6 +73,8 @@ class PluginSuite:
         (check,) = checks_of(self.subject(), chosen)
         outcome = run_check(kit_backend, check)
         if check_name in self.known_failures:
+            # Like a strict xfail of pytest; a list of failures that no longer fail would hide new
+            # ones.
             if outcome.status != "fail":
                 pytest.fail(f"{check_name} passes; remove it from `known_failures`", pytrace=False)
         elif outcome.status == "fail":
@@ -98,6 +101,7 @@ class ImporterSuite(PluginSuite):
         own = type(self)
         return importers.installed_importer(
             self.plugin_name,
+            # An author who does not override a method gets its checks skipped, not failed.
             self.sample if own.sample is not ImporterSuite.sample else None,
             self.reference if own.reference is not ImporterSuite.reference else None,
         )

@@ -27,6 +27,7 @@ MLP = Graph(
     """,
     {
         "x": normal(1, 5, 8),
+        # Divided so that results stay near 1, where the tolerance of the checks holds.
         "w": normal(2, 8, 16) / 4,
         "b": normal(3, 16),
         "v": normal(4, 16, 3) / 4,
@@ -140,6 +141,7 @@ EMBEDDING = Graph(
       return %1, %2
     }
     """,
+    # The first and the last row, and rows taken twice.
     {"tokens": np.array([[3, 10, 0], [0, 3, 7]]), "table": normal(5, 11, 4)},
     tied,
 )
@@ -147,6 +149,8 @@ EMBEDDING = Graph(
 
 def quantized(x: np.ndarray, w: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
     """Integers that are multiplied exactly, then scaled."""
+    # The scale is a power of two: the division is exact, so that no value lies near a tie only in
+    # f32.
     q = np.clip(np.rint(x / 0.125), -128, 127).astype(np.int64)
     total = q @ w.astype(np.int64)
     return [total.astype(np.int32), total * 0.125 * scale]
@@ -175,6 +179,7 @@ QUANTIZED = Graph(
 
 def cached(cache: np.ndarray, new: np.ndarray, at: np.ndarray) -> list[np.ndarray]:
     """Return the new rows where they belong, and a window of the cache around them."""
+    # As `dynamic_update_slice` clamps it: the block must lie inside.
     start = min(max(int(at), 0), 6)
     after = cache.copy()
     after[start : start + 2] = new
@@ -192,6 +197,7 @@ KV_CACHE = Graph(
       return %2, %3
     }
     """,
+    # The last place where two rows fit, and one where the window of three rows no longer does.
     {"cache": normal(1, 8, 3), "new": normal(2, 2, 3), "at": np.array(6, np.int32)},
     cached,
 )
@@ -214,6 +220,7 @@ RANKING = Graph(
     }
     """,
     {
+        # Ties: of equal logits the first comes first, on every backend.
         "logits": np.array([0.5, 2, 2, -1, 3, 0, 2], np.float32),
         "payload": np.arange(14, dtype=np.int32).reshape(7, 2),
     },

@@ -69,7 +69,9 @@ class _Ended(Struct, frozen=True):
 
 def _run(subject: Command, *words: str | os.PathLike[str], flags: Sequence[str] = ()) -> _Ended:
     start = subject.start or ["-m", "gptrs_cli", subject.name]
+    # The output would otherwise depend on the terminal in which the tests run.
     environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1"}
+    # The plugin under test may be importable only because of this process's own path.
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     try:
         ended = subprocess.run(
@@ -78,6 +80,7 @@ def _run(subject: Command, *words: str | os.PathLike[str], flags: Sequence[str] 
             text=True,
             errors="replace",
             env=environment,
+            # A command that reads standard input would wait for the terminal of the tests.
             stdin=subprocess.DEVNULL,
             timeout=_SECONDS,
             check=False,
@@ -113,6 +116,7 @@ def helps_without_heavy_imports(subject: Command, backend: Backend) -> None:
     if not names:
         raise absent("this Python does not say what it imports")
     counts = Counter(name.partition(".")[0] for name in names)
+    # By the number of modules, not by time: times depend on the machine and on its caches.
     heavy = [
         f"`{name}` ({count} modules)"
         for name, count in counts.most_common()
@@ -183,6 +187,7 @@ def _require_json(text: str, what: str) -> object:
 
     lines = text.splitlines()
     try:
+        # Lines first: streams of JSON lines are allowed, and then the last one is the result.
         found = [cast("object", json.loads(line, parse_constant=refuse)) for line in lines]
     except ValueError:
         try:

@@ -91,6 +91,8 @@ def _preferred(subject: Functional) -> Generator[_Taken]:
         taken.declined.append(reason)
         return find_implementation(subject.functional, PORTABLE).run(args, kwargs)
 
+    # As `prefer` of users does, but counting: an implementation that declines all calls would pass
+    # each check without being called.
     choice = Choice(Prefer(subject.name), Origin.SCOPE, call)
     with entered({subject.functional: choice}):
         yield taken
@@ -150,6 +152,8 @@ def keeps_types_and_shapes(subject: Functional, backend: Backend) -> None:
     with use_backend(backend):
         for use in _calls(subject):
             for _, arrays in use.cases():
+                # Nothing runs here: types must be right before, since jit derives the program from
+                # them.
                 tensors = [Tensor.of_array(array) for array in arrays]
                 wanted = [each.type for each in several(use.call(*tensors))]
                 with _preferred(subject):
@@ -163,6 +167,7 @@ def keeps_types_and_shapes(subject: Functional, backend: Backend) -> None:
 
 def is_right_far_from_zero(subject: Functional, backend: Backend) -> None:
     """Large, tiny and infinite values give what they give to the portable implementation."""
+    # 30 and 90 lie on both sides of what `exp` in f32 can take, 3e4 near the end of f16.
     values = [0, -0.0, 1e-30, -1e-30, 30, -30, 90, -90, 3e4, -3e4, np.inf, -np.inf]
     extremes = np.array(values, np.float32)
     compared = 0
@@ -171,6 +176,7 @@ def is_right_far_from_zero(subject: Functional, backend: Backend) -> None:
             if len(use.inputs) != 1 or use.inputs[0].dtype != np.float32:
                 continue
             filled = np.resize(extremes, max(use.inputs[0].size, 1))
+            # At least one value, then cut: `np.resize` of the extremes to no element would fail.
             array = filled[: use.inputs[0].size].reshape(use.inputs[0].shape)
             try:
                 wanted = [each.numpy() for each in several(use.call(Tensor.of_array(array)))]
@@ -195,12 +201,14 @@ def takes_free_sizes(subject: Functional, backend: Backend) -> None:
             if not axes or not tensors[0].shape:
                 continue
 
+            # Defaults bind this use: the function is traced after the loop has moved on.
             def first(x: Tensor, use: Use = use, rest: Sequence[Tensor] = tensors[1:]) -> object:
                 return use.call(x, *rest)
 
             symbolic = jit(first, dynamic={"x": axes[0]})
             try:
                 wanted = [each.numpy() for each in several(cast("Tensor", symbolic(tensors[0])))]
+            # A call of the kit may be refused for such values, by the portable implementation, too.
             except GptrsError:
                 continue  # the call depends on sizes that it states
             with _preferred(subject):
@@ -226,6 +234,8 @@ def has_the_right_derivative(subject: Functional, backend: Backend) -> None:
         for use in _calls(subject):
             random = np.random.default_rng(5)
             moving = [at for at, array in enumerate(use.inputs) if array.dtype == np.float32]
+            # One random direction instead of each element: two runs of the reference a call, and an
+            # error in any element shows with near certainty.
             along = [random.uniform(-1, 1, use.inputs[at].shape) for at in moving]
             loss, at = partial(_loss, use, moving), [Tensor.of_array(use.inputs[i]) for i in moving]
             derivative = grad(loss, range(len(moving)))
@@ -234,11 +244,15 @@ def has_the_right_derivative(subject: Functional, backend: Backend) -> None:
                 portable = _slope(cast("Sequence[Tensor]", derivative(*at)), along)
             except GptrsError:
                 continue  # no derivative is defined
+            # Sums of many elements in f32 err in proportion to their magnitude, not to their
+            # result.
             slack = _SLOPE * (1 + abs(wanted) + sum(np.abs(v).sum() for v in along) * 0.01)
+            # Not `>`: a NaN must count as a difference.
             if not abs(portable - wanted) <= slack:
                 continue  # a kink nearby, which differences do not see
             with _preferred(subject) as taken:
                 found = _slope(cast("Sequence[Tensor]", derivative(*at)), along)
+            # Written so that NaN is an error as well.
             if not abs(found - wanted) <= slack:
                 raise CheckFailure(
                     f"{use.name} has the directional derivative {found:.6g}, by differences it is"
@@ -263,6 +277,7 @@ def _loss(use: Use, moving: Sequence[int], *points: Tensor) -> Tensor:
 
 def _weights(shape: Sequence[int]) -> np.ndarray:
     count = int(np.prod(shape))
+    # Equal weights would hide results that are exchanged, or whose errors cancel.
     return np.linspace(0.5, 1.5, count, dtype=np.float32).reshape(tuple(shape))
 
 
@@ -293,6 +308,7 @@ def gives_the_same_again(subject: Functional, backend: Backend) -> None:
                 for _ in range(2)
             ]
             for first, second in zip(*runs, strict=True):
+                # By bytes, since NaN differs from itself and -0 equals 0.
                 if first.tobytes() != second.tobytes():
                     raise CheckFailure(f"{use.name} gives another result the second time")
             for array, before in zip(arrays, use.inputs, strict=True):

@@ -130,6 +130,7 @@ def reads_the_same_from_every_folder(subject: Importer, backend: Backend) -> Non
     with _sample(subject) as path, tempfile.TemporaryDirectory() as other:
         awkward = Path(other) / "a b ü % {x}"
         awkward.mkdir()
+        # All files, since weights may lie beside the model and be named in it by relative path.
         for each in path.parent.iterdir():
             (awkward / each.name).write_bytes(each.read_bytes())
         model, again = _read(subject, path, backend), _read(subject, awkward / path.name, backend)
@@ -146,9 +147,11 @@ def runs_all_free_sizes(subject: Importer, backend: Backend) -> None:
             raise absent("its sample has no free size")
         for name in names:
             alone: dict[int, dict[str, np.ndarray]] = {}
+            # Up and down again: a program kept for one size must not be used for another.
             for size in (*_SIZES, *reversed(_SIZES)):
                 arrays = _arrays(model, {name: size})
                 found = _run(model, arrays)
+                # Compared with a model read for this size alone, which has nothing kept.
                 fresh = alone.setdefault(size, _run(_read(subject, path, backend), arrays))
                 what = f"`{name}` = {size} after other sizes"
                 require_close_by_name(found, fresh, what)
@@ -270,9 +273,12 @@ def refuses_truncated_files(subject: Importer, backend: Backend) -> None:
         model = _read(subject, path, backend)
         arrays = _arrays(model, {})
         whole = _run(model, arrays)
+        # Headers at the beginning and indexes at the end both get cut; one byte less is what a
+        # download that stopped at the end leaves.
         for length in sorted({*(int(part * len(data)) for part in _CUTS), len(data) - 1}):
             path.write_bytes(data[:length])
             what = f"the first {length} of {len(data)} bytes"
+            # Some formats end with padding: a file without it is still whole.
             found = tried(lambda: _run(_read(subject, path, backend), arrays), what)
             if found is not None:
                 require_close_by_name(found, whole, f"{what} is read as a model, which")
@@ -280,12 +286,14 @@ def refuses_truncated_files(subject: Importer, backend: Backend) -> None:
 
 def survives_damaged_files(subject: Importer, backend: Backend) -> None:
     """A wrong byte gives a model or a clear error, never an error of Python."""
+    # A fixed seed: a failure must come again for the author of the plugin.
     random = np.random.default_rng(7)
     with _sample(subject) as path:
         data = path.read_bytes()
         arrays = _arrays(_read(subject, path, backend), {})
         for at in sorted(set(random.integers(0, len(data), _FLIPS).tolist())):
             damaged = bytearray(data)
+            # Never by 0, which would leave the byte as it is.
             damaged[at] ^= int(random.integers(1, 256))
             path.write_bytes(bytes(damaged))
             what = f"the file with byte {at} as {damaged[at]} instead of {data[at]}"

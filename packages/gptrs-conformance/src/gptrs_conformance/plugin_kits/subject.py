@@ -93,6 +93,8 @@ def require_error(
     wanted = "an error of gptrs" if kinds == (GptrsError,) else wanted
     try:
         act()
+    # A PluginError is an error of gptrs, too, so it comes first: it says that the plugin is broken,
+    # which is no answer to a broken file.
     except PluginError as error:
         raise CheckFailure(f"{what} is blamed on the plugin: {error.message}") from error
     except kinds as error:
