@@ -78,6 +78,7 @@ class ProgramRecord(Struct):
 
     def run_failed(self, error: BaseException) -> None:
         """Record that a run failed; the first failure is kept."""
+        # Later failures often follow from the first.
         if self.meta["error"] is None:
             self.meta["state"] = "failed"
             self.meta["error"] = {"while": "run", **error_fields(error)}
@@ -144,6 +145,7 @@ def error_fields(error: BaseException) -> dict[str, object]:
     """Return type and message of an error, even if its `__str__` fails."""
     try:
         message = str(error)
+    # An error of a plugin may fail in its own `__str__`, and the dump is written for such cases.
     except Exception:
         message = "(its message cannot be shown)"
     return {"type": type(error).__name__, "message": message[:_MAX_MESSAGE]}

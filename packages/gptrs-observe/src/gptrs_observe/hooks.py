@@ -67,6 +67,8 @@ class Hooks:
         self._read = {site for pattern in read for site in self._sites_read(pattern)}
         self._replace: dict[Site, Callable[[Tensor], Tensor] | Tensor] = {}
         for name, by in (replace or {}).items():
+            # Arrays become inputs of the program, not constants, so that `put` needs no
+            # compilation.
             self._replace[self._changed(name)] = by if callable(by) else tensor(np.asarray(by))
         self._add = {
             self._changed(name): tensor(np.array(vector)) for name, vector in (add or {}).items()
@@ -127,6 +129,7 @@ class Hooks:
                 f"no array replaces the {site.kind} of {quoted(site.module)}",
                 hint="give one in `replace` or `add` when you make the hooks",
             )
+        # A copy: the caller may change its array while a run reads it.
         array = np.array(value, order="C")
         if TensorType.of(array) != found.type:
             verb = "changed by adding" if site in self._add else "replaced by"
@@ -134,6 +137,7 @@ class Hooks:
                 f"{quoted(name)} is {verb} a `{found.type}`, got `{TensorType.of(array)}`"
             )
         leaf = cast("Stored", found.source)
+        # Without a backend, the next run copies the array to its own; one on the device is dropped.
         leaf.buffer, leaf.backend = array, None
 
     def call(
@@ -166,6 +170,8 @@ class Hooks:
         changes = site in self._replace or site in self._add
         if not changes and site not in self._read:
             return args, kwargs
+        # In the order of the call: the first tensor among positional arguments, else among named
+        # ones.
         given: dict[int | str, object] = {**dict(enumerate(args)), **kwargs}
         first = next((key for key, each in given.items() if isinstance(each, Tensor)), None)
         if first is None:
@@ -256,6 +262,8 @@ def _first_rows(x: Tensor, rows: Tensor) -> object:
     if rows.dtype != x.dtype or rows.shape[1:] != x.shape[1:] or count == 0:
         return rows
     index = F.arange(x.shape[0])
+    # By index, not by slices: the number of rows is free, and a slice would fix it. Rows past the
+    # last are taken and thrown away.
     taken = F.take(rows, F.minimum(index, count - 1))
     replaced = F.reshape(index < count, (x.shape[0], *[1] * (len(x.shape) - 1)))
     return F.where(replaced, taken, x)

@@ -99,6 +99,8 @@ def _opened_and_closed(
     open_: list[tuple[float, int]] = []
     now = 0.0
     for each in intervals:
+        # Clocks are rounded to nanoseconds here: speedscope refuses a file whose events go back in
+        # time.
         start = max(now, _microseconds(each.started - profile.started))
         while open_ and open_[-1][0] <= start:
             now, frame = open_.pop()
@@ -116,6 +118,7 @@ def _opened_and_closed(
 
 def _by_start(intervals: Iterable[Interval]) -> list[Interval]:
     """Return intervals in the order in which they began, outer ones first."""
+    # Of two that begin together, the longer one is the outer.
     return sorted(intervals, key=lambda each: (each.started, -each.seconds))
 
 

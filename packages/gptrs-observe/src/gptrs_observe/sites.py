@@ -58,6 +58,7 @@ class Sites:
         base, _, kind = pattern.rpartition(".")
         if base and kind in _KINDS:
             return [f"{name}.{kind}" for name in self.names(base)]
+        # Last, since a module here may be called `model` itself.
         for root in _TORCH_ROOTS:
             if pattern.startswith(root) and (
                 inner := _matching(pattern.removeprefix(root), self.modules)
@@ -108,8 +109,10 @@ def _blocks(modules: Mapping[str, Module]) -> list[str]:
             lists.setdefault(item[1], []).append(name)
     if not lists:
         return []
+    # Blocks may hold lists of their own, such as experts.
     depth = min(prefix.count(".") for prefix in lists)
     outermost = [names for prefix, names in lists.items() if prefix.count(".") == depth]
+    # Encoder-decoders have two lists: block numbers would be ambiguous.
     return outermost[0] if len(outermost) == 1 else []
 
 

@@ -76,12 +76,14 @@ def _last_rows(
             raise UsageError(f"{quoted(name)} is no tensor") from error
         if value.ndim != 2 or len(value) != tokens.size:
             raise UsageError(f"{quoted(name)} has no vector for each token")
+        # In f64: a mean of differences of large, nearly equal numbers loses digits in f32.
         rows[name] = value[-1].astype(np.float64)
     return rows
 
 
 def _learned(rows: np.ndarray) -> LearnedVector:
     mean, count = rows.mean(axis=0), len(rows)
+    # Each pair is left out of the mean that judges it; else even random pairs would look separated.
     others = (rows.sum(axis=0) - rows) / max(1, count - 1)
     ahead = (rows * (others if count > 1 else rows)).sum(axis=1) > 0
     return LearnedVector(mean.astype(np.float32), float(ahead.mean()))
@@ -126,6 +128,7 @@ def _named(name: str) -> str:
 
 
 def _vector(path: str | os.PathLike[str], name: str, array: np.ndarray) -> np.ndarray:
+    # `V` is how NumPy sees bf16 and the floats of 8 bits.
     if array.dtype.kind not in "fV" or array.squeeze().ndim != 1:
         raise CheckpointError(
             f"{quoted(name)} in `{path}` is {array.dtype}{list(array.shape)}, not a vector of"

@@ -77,11 +77,14 @@ class TrustedSide:
 
     def noise(self, window: Window, arrays: Sequence[np.ndarray]) -> list[np.ndarray] | None:
         """Return `_NOISE` times the change of each result when all floats are rounded once more."""
+        # A fixed seed: the same search must lead to the same fault again.
         rng = np.random.default_rng(0)
         moved = [
             _moved(array, value, rng) for array, value in zip(arrays, window.reads, strict=True)
         ]
         try:
+            # Computed again, not taken from the whole program: there, another fusion may round
+            # otherwise.
             exact = self.side.run(window.program, _named(arrays))
             changed = self.side.run(window.program, _named(moved))
         except SideError:
@@ -200,6 +203,7 @@ class Search:
     def _try(self, chosen: Collection[int]) -> _Outcome | None:
         """Run a window on the suspect; None if it gives what the trusted side does."""
         window = Window(self._program, chosen)
+        # Nothing outside reads what it computes, so that there is nothing to compare.
         if not window.gives:
             return None
         self._tried += 1
@@ -210,6 +214,7 @@ class Search:
             found = self._suspect.run(window.program, _named(inputs))
         except SideError as error:
             return _Outcome(window, inputs, expected, 0, None, str(error))
+        # The noise costs two more runs, so it is asked for only after a difference.
         if not any(self._differences(window, found, expected, None)):
             return None
         noise = self._trusted.noise(window, inputs)
@@ -247,6 +252,7 @@ class Search:
     def _halved(self, chosen: list[int], outcome: _Outcome) -> tuple[list[int], _Outcome]:
         while len(chosen) > 1:
             middle = len(chosen) // 2
+            # The earlier half first: a later difference may only follow from an earlier one.
             for half in (chosen[:middle], chosen[middle:]):
                 found = self._try(half)
                 if found is not None:
@@ -282,6 +288,8 @@ class Search:
                     start += size
                 else:
                     chosen, outcome = rest, found
+            # At single instructions, once a whole pass takes out none: the order of removals
+            # matters, and an earlier one may have become superfluous.
             if size == 1 and len(chosen) in (before, 1):
                 return chosen, outcome
             size = max(size // 2, 1)
@@ -289,6 +297,7 @@ class Search:
     def _within(self, outcome: _Outcome) -> Fault | None:
         """Search inside the calls and composites of a window; None if that leads to nothing."""
         inner = opened(outcome.window.program)
+        # A file has no values of what happens inside a call.
         if inner is None or not isinstance(self._trusted, TrustedSide):
             return None
         inputs = _named(outcome.inputs)
@@ -306,6 +315,7 @@ class Search:
     def _passes(self, fault: Fault) -> list[str]:
         """Return the passes to blame: without one of them the suspect is right."""
         suspect = self._suspect
+        # Passes can be left out in this process only.
         if not isinstance(suspect, Here) or not suspect.optimizer:
             return []
         if not self._right(suspect.leaving_out(None), fault):
@@ -313,6 +323,7 @@ class Search:
         applied = suspect.passes_applied(fault.program)
         blamed = [name for name in applied if self._right(suspect.leaving_out(name), fault)]
         if {CANONICALIZATION.name, SPECIALIZATION.name} & set(applied):
+            # These passes are made of many rewritings, which can be left out one by one.
             parts = [each.name for each in (*FOLDINGS, *SPECIALIZATIONS)]
             blamed += [name for name in parts if self._right(suspect.leaving_out(name), fault)]
         return blamed
@@ -321,6 +332,7 @@ class Search:
         self._progress(f"trying {side.name}")
         try:
             found = side.run(fault.program, _named(fault.inputs))
+        # No estimate of the noise is no reason to stop: the tolerance by type then decides alone.
         except SideError:
             return False
         return not any(
@@ -351,6 +363,8 @@ def _moved(array: np.ndarray, value: Value, rng: np.random.Generator) -> np.ndar
     unit = _UNIT.get(value.type.dtype.name)
     if unit is None:
         return array
+    # Random signs, since errors of one sign would all add up.
     signs = rng.integers(0, 2, array.shape) * 2 - 1
+    # In f64: `1 + unit` is 1 in the narrow types themselves.
     wide = array.astype(np.float64)
     return (wide * (1 + unit * signs)).astype(array.dtype)

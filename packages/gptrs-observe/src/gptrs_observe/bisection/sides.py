@@ -106,6 +106,8 @@ class Here(Struct, frozen=True):
         try:
             made = self._optimized(program)
             roles = [InputRole.ARGUMENT] * len(made.main.body.params)
+            # All inputs are arguments: as constants they would be folded, and other kernels would
+            # run.
             executable = compiled(self.backend, made, roles)
             buffers = [to_device(self.backend, arrays[name]) for name in program.inputs]
             return [to_host(self.backend, result) for result in executable.run(buffers)]
@@ -132,6 +134,7 @@ class Here(Struct, frozen=True):
     def _optimized(self, program: Program) -> Program:
         if self.optimizer:
             return optimize(program, self.backend, None, False, None, self.without).program
+        # Not optional: backends run no calls.
         program = Inlining().apply(program)
         for pass_ in self.backend.legalize():
             program = pass_.apply(program)
@@ -163,6 +166,7 @@ class OtherPython(Struct, frozen=True):
                 done = subprocess.run(command, capture_output=True, text=True, errors="replace")
             except OSError as error:
                 raise UsageError(f"cannot run `{self.python}`: {error.strerror}") from error
+            # A crash of native code, which is why another process was asked for.
             if done.returncode < 0:
                 raise SideError(f"the process was ended by signal {-done.returncode}")
             if done.returncode:
@@ -174,6 +178,7 @@ class OtherPython(Struct, frozen=True):
 def _results(path: Path, count: int) -> list[np.ndarray]:
     archive = open_archive(path)
     try:
+        # Copies: the folder with the mapped file is removed right after.
         return [np.array(archive.read(f"result{index}")) for index in range(count)]
     finally:
         archive.close()
@@ -189,6 +194,7 @@ def recorded(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
                 f"{quoted(str(path), 200)} has no value {quoted(missing[0])} of the program",
                 hint="`gptrs replay PROGRAM --record FILE` writes one",
             )
+        # Copies, since the file is closed below.
         return {name: np.array(archive.read(name)) for name in names}
     finally:
         archive.close()

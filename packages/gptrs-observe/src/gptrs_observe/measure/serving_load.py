@@ -92,6 +92,7 @@ def load_requests(
     They are evenly spread there, in random order, so that the total does not depend on the seed.
     """
     dice = np.random.default_rng(seed)
+    # The middles of equal parts, so that every draw has the same mean.
     shares = _SHORTEST + (_LONGEST - _SHORTEST) * (np.arange(count) + 0.5) / count
 
     def lengths(mean: int) -> list[int]:
@@ -105,6 +106,8 @@ def load_requests(
 
 async def run_load(requests: Sequence[LoadRequest], clients: Sequence[AskFor]) -> LoadRun:
     """Have `clients` send the requests, each one after the other."""
+    # Taken from the end by whichever client is free: a client with long texts does not delay the
+    # run.
     waiting = list(reversed(requests))
     done: list[TextTimes] = []
 
@@ -128,6 +131,8 @@ def engine_client(engine: Engine) -> AskFor:
             max_tokens=request.new_tokens,
             temperature=0,
             ignore_eos=True,
+            # Otherwise several tokens arrive as one piece, and the gaps between tokens cannot be
+            # seen.
             steps_at_once=1,
         )
         async for piece in stream:
@@ -143,6 +148,7 @@ def figures(over: str, streams: int, runs: Sequence[LoadRun]) -> LoadFigures:
     """Return the figures of several runs of as many requests."""
     texts = [text for run in runs for text in run.texts]
     first = _first_ms(texts)
+    # A text of one token has no gap.
     gaps = [1000 * gap for text in texts for gap in np.diff(text.came)] or [0.0]
     rate = spread([run.tokens_per_s for run in runs])
     return LoadFigures(
@@ -168,6 +174,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 def rate_ratio(runs: Sequence[LoadRun], others: Sequence[LoadRun]) -> Spread:
     """Return how many times the tokens a second of `others` the runs made, round by round."""
+    # Paired by round: what slows the machine for a while slows both, and cancels.
     return spread([a.tokens_per_s / b.tokens_per_s for a, b in zip(runs, others, strict=True)])
 
 
