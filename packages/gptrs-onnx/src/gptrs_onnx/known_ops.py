@@ -35,6 +35,7 @@ def evaluated(node: Node, values: Sequence[Value | Items | None]) -> Known | lis
     evaluate = _evaluates.get(node.name)
     if evaluate is None or any(isinstance(each, Items) for each in values):
         return None
+    # These two read types alone, so that a tensor of the program has a known answer, too.
     if node.name not in ("Shape", "Size") and (
         any(isinstance(each, Tensor) for each in values) or not _is_small(values)
     ):
@@ -54,6 +55,7 @@ def _is_small(values: Sequence[object]) -> bool:
     """Return whether the values are small, and would be so broadcast against one another."""
     shapes = [np.shape(cast("Known", each)) for each in values if each is not None]
     rank = max(map(len, shapes), default=0)
+    # Two small vectors may broadcast to a large matrix, which then belongs into the program.
     aligned = [(*[1] * (rank - len(shape)), *shape) for shape in shapes]
     return math.prod(max(sizes) for sizes in zip(*aligned, strict=True)) <= MOST
 
@@ -92,6 +94,7 @@ def _identity(x: Known) -> Known:
 
 @_evaluates("Gather")
 def _gather(x: Known, indices: Known, *, axis: int = 0) -> Known:
+    # The product of both sizes: small inputs can still ask for a large result.
     if indices.size * x.size // max(x.shape[axis], 1) > MOST:
         return NotImplemented
     return np.take(x, indices.astype(np.int64), axis=axis)
@@ -133,7 +136,9 @@ def _transpose(x: Known, *, perm: list[int] | None = None) -> Known:
 @_evaluates("Cast")
 def _cast(x: Known, *, to: DType) -> Known:
     if is_symbolic(x):
+        # Sizes fit into 32 bits; narrower integers would wrap, and a float of a symbol is no size.
         return x if to.is_integer and to.bits >= 32 else NotImplemented
+    # Narrow floats and integers of 4 bits are rounded by the backend, by PTIR's rules, not NumPy's.
     if to.is_complex or to.bits < (32 if to.is_float else 8 if to.is_integer else 0):
         return NotImplemented
     with np.errstate(all="ignore"):
@@ -144,6 +149,7 @@ def _cast(x: Known, *, to: DType) -> Known:
 def _slice(node: Node, x: Known, *bounds: Known | None) -> Known:
     given = [None if each is None else numbers(each) for each in bounds]
     given += [None] * (4 - len(given))
+    # Before opset 10 the bounds were attributes.
     if node.version < 10:
         given = [node.integers("starts"), node.integers("ends"), None, None]
         if "axes" in node:
@@ -154,6 +160,8 @@ def _slice(node: Node, x: Known, *bounds: Known | None) -> Known:
     key = [slice(None)] * x.ndim
     for i, axis in enumerate(axes or range(len(starts))):
         step = steps[i] if steps else 1
+        # Exporters write the least number for "to the very beginning"; NumPy would count it from
+        # the end.
         stop = None if step < 0 and ends[i] <= -(2**31) + 1 else ends[i]
         key[axis] = slice(starts[i], stop, step)
     return x[tuple(key)]
@@ -171,6 +179,7 @@ def _split(
 ) -> Known:
     split = split if lengths is None else numbers(lengths)
     if split is None:
+        # Rounded up: the last part may be shorter, as opset 18 says.
         each = -(-x.shape[axis] // (num_outputs or node.outputs))
         bounds = list(range(each, x.shape[axis], each))
     else:
@@ -182,6 +191,7 @@ def _split(
 def _range(start: Known, limit: Known, delta: Known) -> Known:
     if any(map(is_symbolic, (start, limit, delta))):
         return NotImplemented
+    # Without a division, so that a step of 0 is left to the program, and its error.
     if abs(limit.item() - start.item()) > MOST * abs(delta.item()):
         return NotImplemented
     return np.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype)
@@ -211,6 +221,7 @@ def _where(condition: Known, x: Known, y: Known) -> Known:
 
 def _magnitude(x: Any) -> Any:
     """Return absolute values, also of sizes with symbols."""
+    # Not `abs`, which polynomials over symbols lack: the greater one is decided by the guards.
     return np.maximum(x, -x)
 
 
@@ -304,6 +315,7 @@ def _reduced(
     noop_with_empty_axes: bool = False,
     keepdims: bool = True,
 ) -> Known:
+    # Sizes are vectors; anything else is data, which the program may as well reduce.
     if x.dtype.kind not in "iuO" or x.ndim != 1 or not x.size:
         return NotImplemented
     if axes is not None and not axes.size and noop_with_empty_axes:

@@ -68,6 +68,8 @@ def _before_head(logits: ir.Value) -> ir.Value:
         if len(varying) != 1:
             return logits
         if node.op_type in _PRODUCTS:
+            # Weights on the left mean another layout, in which rows of tokens could not be taken
+            # out.
             return varying[0] if varying[0] is node.inputs[0] else logits
         if node.op_type not in _ELEMENTWISE:
             return logits
@@ -79,6 +81,7 @@ def _is_constant(value: ir.Value, depth: int = 0) -> bool:
     if value.const_value is not None:
         return True
     node = value.producer()
+    # A bound, since graphs may be deep, and this runs at each step towards the head.
     if node is None or depth > _DEPTH:
         return not value.name
     inputs = [each for each in node.inputs if each is not None]
@@ -105,5 +108,6 @@ def _read(node: ir.Node) -> Sequence[ir.Value]:
         if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
             inner = attribute.as_graph()
             read += [each for one in inner.all_nodes() for each in one.inputs if each is not None]
+            # A branch may return a value of the outer graph without a node.
             read += inner.outputs
     return read

@@ -102,6 +102,7 @@ class GraphWriter:
         names = ["" if each is None else each.name for each in inputs]
         while names and not names[-1]:  # ONNX Runtime 1.32 crashes on some that are left out so
             names.pop()
+        # An empty list has no element type, which `make_attribute` needs; absent means the same.
         given = {name: each for name, each in attributes.items() if each != []}
         made = helper.make_node(op_type, names, [each.name for each in results])
         made.attribute.extend(helper.make_attribute(name, each) for name, each in given.items())
@@ -117,6 +118,7 @@ class GraphWriter:
         """Return a constant; equal ones are one initializer."""
         type_ = TensorType.of(array)
         data = np.ascontiguousarray(array)
+        # By bytes: -0 equals 0, and NaN equals nothing.
         key = (type_.dtype.name, type_.shape, data.tobytes())
         if key not in self._known:
             name = self.fresh("c")
@@ -138,6 +140,7 @@ class GraphWriter:
         if not any(isinstance(each, SymbolicDim) for each in values):
             return self.constant(np.asarray(values, np.int64).reshape(len(values)))
         key = tuple(values)
+        # Sizes of outer graphs are seen inside, but not the other way round.
         known = next((scope[key] for scope in self._sizes if key in scope), None)
         if known is None:
             parts = [
@@ -155,6 +158,8 @@ class GraphWriter:
         for ref in inputs:
             for axis, size in enumerate(ref.shape):
                 number = lone_symbol(size)
+                # From the first input that has it: the others have the same size, by the rules of a
+                # program.
                 if number is not None and number not in self._symbols:
                     self._symbols[number] = self.node(
                         "Shape", ref, type=VECTOR_OF_ONE, start=axis, end=axis + 1
@@ -181,6 +186,7 @@ class GraphWriter:
         """Return a symbol or a quotient, which is of numbers >= 0, as such a vector."""
         if not isinstance(atom, int):
             divisor = self.constant(np.asarray([atom.divisor], np.int64))
+            # ONNX divides integers toward zero; of numbers >= 0 that is PTIR's quotient.
             return self.node("Div", self._size(cast("int", atom.dividend)), divisor)
         found = self._symbols.get(atom)
         if found is None:
@@ -206,6 +212,7 @@ class GraphWriter:
             self.refuse(f"ONNX does not convert {x.dtype} to {dtype}")
         to = int(ONNX_TYPES[dtype])
         if dtype.name.startswith("f8"):
+            # The default of ONNX saturates, which PTIR does not.
             return self.node("Cast", x, dtype=dtype, to=to, saturate=0)
         return self.node("Cast", x, dtype=dtype, to=to)
 
@@ -213,6 +220,7 @@ class GraphWriter:
         """Return `x` with other sizes."""
         if tuple(shape) == x.shape:
             return x
+        # With `allowzero`: otherwise a size of 0 would mean the size of the input there.
         return self.node("Reshape", x, self.vector(shape), shape=shape, allowzero=1)
 
     def transpose(self, x: Ref, permutation: Sequence[int]) -> Ref:
