@@ -102,6 +102,7 @@ class DictNode(PytreeNode):
         """Return the values in the order of the keys; Refusal if these have no order."""
         entries = cast("dict[Hashable, Tree]", value)
         keys = self._ordered(entries)
+        # With the type of the keys: 1, 1.0 and True are equal as keys, but not the same call.
         return [entries[key] for key in keys], (*map(type, keys[:1]), *keys)
 
     @override
@@ -134,6 +135,7 @@ def sorted_keys(entries: dict[Hashable, Tree]) -> list[Hashable]:
     kinds = set(map(type, entries))
     if len(kinds) > 1:
         raise _no_order(entries, kinds)
+    # Plain enums have no order of their own; their names do, and do not change between processes.
     if kinds != _STRINGS and any(issubclass(kind, enum.Enum) for kind in kinds):
         return sorted(entries, key=lambda key: cast("enum.Enum", key).name)
     try:
@@ -157,6 +159,7 @@ class FieldsNode(PytreeNode):
     def __init__(self, kind: type[object], names: Sequence[str]) -> None:
         self.kind = kind
         self._names = names
+        # A class that merely has a `_make` is no named tuple.
         make = getattr(kind, "_make", None) if tuple in kind.__mro__ else None
         self._make = cast("Callable[[list[Tree]], Tree] | None", make)
         """Constructs a named tuple; None for a record."""
@@ -210,6 +213,7 @@ class RegisteredNode(PytreeNode):
         """Call the registered function; Refusal if the static part has no hash."""
         parts, rest = self._flatten(value)
         try:
+            # Here rather than at the lookup, where the error could not say which class is at fault.
             hash(rest)
         except TypeError:
             raise Refusal(
@@ -275,6 +279,7 @@ class Static:
 def _static_key(value: Hashable) -> Hashable:
     """Distinguishes 1 from True and 1.0, and 0.0 from -0.0; NaN equals NaN."""
     if isinstance(value, float):
+        # By bits: NaN would otherwise miss the cache on each call, and -0.0 would hit that of 0.0.
         return type(value), float.hex(value)
     if isinstance(value, tuple):
         items = cast("tuple[Hashable, ...]", value)
@@ -303,6 +308,7 @@ def register_pytree(
         cls, cast("Callable[[Tree], tuple[Sequence[Tree], Hashable]]", flatten), unflatten
     )
     with _lock:
+        # A second registration would change the structure of calls that are compiled already.
         if cls in _registered or issubclass(cls, (Tensor, *_STATIC_TYPES)):
             raise UsageError(f"`register_pytree`: `{cls.__name__}` is known already")
         _registered.add(cls)
@@ -343,10 +349,13 @@ def _node_of(kind: type[object]) -> PytreeNode | None:
     if made is None:
         return None
     with _lock:
+        # Two threads may meet a class at once: nodes compare by identity, so both must get the same
+        # one.
         return _nodes.setdefault(kind, made)
 
 
 def _flatten_single(tree: Tree, leaves: list[Tensor]) -> Structure:
+    # `np.str_` and `np.bytes_` are both NumPy scalars and Python strings: these are static.
     if isinstance(tree, np.ndarray | np.generic) and not isinstance(tree, str | bytes):
         leaves.append(_tensor_of(np.asarray(cast("npt.ArrayLike", tree))))
         return LEAF
@@ -403,6 +412,7 @@ def _rebuilder(structure: Structure, numbers: Iterator[int]) -> Rebuild:
     if isinstance(structure, Static):
         return lambda _, value=structure.value: value
     node, rest, *parts = cast("tuple[PytreeNode, Hashable, *tuple[Structure, ...]]", structure)
+    # `itemgetter` of one index would return the item itself, not a tuple.
     if node is TUPLE and len(parts) > 1 and all(part is LEAF for part in parts):
         return itemgetter(*[next(numbers) for _ in parts])
     builds = [_rebuilder(part, numbers) for part in parts]
@@ -433,6 +443,8 @@ def count_tensors(structure: Structure) -> int:
 
 def path_of(refused: object, tree: Tree, path: str) -> str | None:
     """Return the Python path of `refused` below `path`; None if `tree` does not contain it."""
+    # By identity: equal values may occur elsewhere in the tree, and arrays do not compare to a
+    # bool.
     if tree is refused:
         return path
     node = _nodes.get(type(tree))

@@ -76,21 +76,27 @@ def find_widened(value: Value, rewriter: Rewriter) -> Widened | None:
         if node is None or not node.operands or value.type.dtype not in _NARROWER:
             return None
         op, below = node.op, node.operands[0]
+        # Two reshapes in a row are one, which keeps an axis that the first one splits and the
+        # second joins.
         if isinstance(op, Reshape) and layout and isinstance(layout[0], Reshape):
             shapes[0] = below.type.shape  # the later reshape does it alone
         elif isinstance(op, Transpose | Reshape | Slice) or is_largest_of_window(op):
             layout.insert(0, op)
             shapes.insert(0, below.type.shape)
+        # Each part once, in this type: a subtraction in f32 may round, and is no zero point.
         elif type(op) not in parts and _PARTS.get(type(op)) is value.type.dtype:
             found = _beside(node, rewriter)
             spread = found and _moved(found[1], layout, shapes)
             if found is None or spread is None:
                 return None
             below, parts[type(op)] = found[0], spread
+        # Only casts that widen: one that narrows changes numbers.
         elif not isinstance(op, Cast) or below.type.dtype not in _NARROWER[value.type.dtype]:
             return None
         value = below
     scale = parts.get(Mul)
+    # A negative scale turns the largest code into the smallest number; with 0 or NaN, no number is
+    # the largest.
     if scale is not None and any(is_largest_of_window(op) for op in layout):
         number = number_of(scale.value, rewriter)
         if number is None or not 0 < number < math.inf:
@@ -193,6 +199,7 @@ def emit_vector(spread: Spread, rewriter: Rewriter, before: InstructionNode) -> 
 def fits_bits(left: Value, right: Value, count: int, bits: int) -> bool:
     """Return whether sums of `count` products of codes, less zero points, have so many bits."""
     most = ((1 << left.type.dtype.bits) - 1) * ((1 << right.type.dtype.bits) - 1)
+    # A free size has no bound, so sums over it could wrap.
     return not isinstance(count, SymbolicDim) and count * most < 1 << bits
 
 
@@ -223,6 +230,7 @@ def _multiply(node: InstructionNode, op: DotGeneral, rewriter: Rewriter) -> None
         return
     lhs, rhs = (value.type for value in node.operands)
     count = math.prod(lhs.shape[axis] for axis in op.contract_lhs)
+    # 31, since the sum is signed: differences to a zero point may be of either sign.
     if not fits_bits(left.codes, right.codes, count, 31):
         return
     (result,) = node.results
@@ -237,12 +245,14 @@ def _multiply(node: InstructionNode, op: DotGeneral, rewriter: Rewriter) -> None
         axis = side.scale.axis
         places = {each: place for place, each in enumerate(batch)}
         places |= {each: begin + place for place, each in enumerate(own)}
+        # A scale that changes along the contracted axis cannot be taken out of the sum.
         if axis is not None and axis not in places:
             return
         spreads.append(Spread(side.scale.value, None if axis is None else places[axis]))
     whole = [_less_zero(side, rewriter, node) for side in (left, right)]
     axes = DotGeneral(op.contract_lhs, op.contract_rhs, op.batch_lhs, op.batch_rhs)
     sums = rewriter.insert(axes, whole, node)
+    # The only rounding of the sum; in floats each addition may round.
     (made,) = rewriter.insert(Cast(dtypes.f32), sums.results, node).results
     factor = _factor(spreads, result.type.shape, rewriter, node)
     if factor is not None:
@@ -269,6 +279,7 @@ def _factor(
     first, *others = spreads
     if not others:
         return emit_spread(first, shape, rewriter, before)
+    # The product of two small scales, then one multiplication of the large tensor.
     axes = sorted({each.axis for each in spreads if each.axis is not None})
     small = tuple(size if axis in axes else 1 for axis, size in enumerate(shape)) if axes else ()
     values: list[Value] = []
