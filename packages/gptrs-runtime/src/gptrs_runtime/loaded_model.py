@@ -115,6 +115,7 @@ class LoadedModel(CapableModel):
         """The chat templates read so far, by whether tools are passed."""
         self.template_variables: dict[str, object] = {}
 
+    # Type checkers would otherwise accept any attribute.
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
@@ -244,6 +245,8 @@ class LoadedModel(CapableModel):
     def checked_inputs(self, inputs: np.ndarray) -> np.ndarray:
         """Return images as f32, tokens as si64; UsageError if the model does not take the array."""
         array = np.asarray(inputs)
+        # All processes of a mesh must run the same input, or their collective operations would wait
+        # for each other with different shapes.
         self.backend.agree(lambda: {"input": f"{array.dtype}{array.shape} {array.tobytes().hex()}"})
         if self.takes_images:
             require_images(array, self.kind, self.image_reader().channels)
@@ -272,6 +275,7 @@ class LoadedModel(CapableModel):
     @property
     def tokenizer(self) -> TextTokenizer:
         """The tokenizer next to the weights; ModelError if there is none."""
+        # An adapter does not change the tokenizer, and reading one takes a while.
         if self.base is not None:
             return self.base.tokenizer
         if self._tokenizer is None:
@@ -311,6 +315,7 @@ class LoadedModel(CapableModel):
         no begin-of-text token, and unknown tokens; ModelError for messages if the model has no chat
         template, or one that refuses them.
         """
+        # Already checked: its placeholders are no tokens of the vocabulary.
         if isinstance(prompt, PicturedTokens):
             return prompt
         tokens = self._tokens_of(checked_prompt(prompt), most)
@@ -355,6 +360,8 @@ class LoadedModel(CapableModel):
         Errors as of `conversation_tokens`; a ChatTemplateError says which one is refused.
         """
         texts: dict[int, str] = {}
+        # Some models have a template of their own for tools; each renders all its conversations at
+        # once.
         for with_tools in (False, True):
             own = [n for n, each in enumerate(conversations) if bool(each.tools) == with_tools]
             for number in own:
@@ -392,6 +399,8 @@ class LoadedModel(CapableModel):
         if not isinstance(prompt, str):
             return prompt
         if most is not None:
+            # Before encoding, whose time and memory grow with the text: a server gets texts of any
+            # length.
             self.tokenizer.require_fitting(prompt, most)
         return self.tokenizer.encode(prompt)
 
@@ -416,6 +425,7 @@ class LoadedModel(CapableModel):
             if value is None:
                 continue
             tokens = cast("list[object]", value) if isinstance(value, list) else [value]
+            # `true` is an integer in Python, and would be the token 1.
             if not all(isinstance(token, int) and not isinstance(token, bool) for token in tokens):
                 found = shown_value(cast("object", value))
                 raise ModelError(f"`{name}` must be a token or a list of tokens, got {found}")
@@ -488,6 +498,7 @@ def require_adapted(params: Params, adapter: LowRankAdapter, source: ModelSource
             quoted(base, 200),
             quoted(name),
         )
+    # Only if the names agree: the digest reads all weights once.
     elif adapter.base_digest and adapter.base_digest != weights_digest(source.weights).hex():
         _LOG.warning(
             "the adapter %s was trained on other weights than those of %s",

@@ -142,6 +142,7 @@ class Quantized(Struct, frozen=True):
 
     def _mean(self, values: Sequence[float]) -> float:
         sizes = [each.shape[0] * each.shape[1] for each in self.quantized]
+        # Weighted by size: a small layer with a large error changes little.
         total = sum(value * size for value, size in zip(values, sizes, strict=True))
         return total / sum(sizes) if sizes else 0.0
 
@@ -235,6 +236,8 @@ def _quantized_file(
     progress: StepProgress | None,
 ) -> Quantized:
     found = find_model(model_path(source))
+    # By the file, not the name: a link, or another spelling, would overwrite the model while it is
+    # read.
     if path.exists() and found.path.exists() and path.samefile(found.path):
         raise UsageError(f"{quoted(str(path), 200)} is the model that is to be quantized")
     backend = manager().get_backend(None)

@@ -131,6 +131,7 @@ class GgufTokenizer:
 
         A file may also contain the original, beside the fields of llama.cpp.
         """
+        # The original wins: the fields of llama.cpp state only part of it.
         whole = self._fields.text(WHOLE)
         if whole is not None:
             return whole.encode("utf-8")
@@ -161,6 +162,7 @@ class GgufTokenizer:
     def generation_config(self) -> Part:
         """Return the content of a `generation_config.json`: the tokens that begin and end texts."""
         ends = [self.token(which) for which in ("eos", "eot", "eom")]
+        # Several kinds end a turn with `eot` or `eom` rather than with the end of a text.
         known = list(dict.fromkeys(each for each in ends if each is not None))
         begin = self.token("bos")
         config: Part = {"eos_token_id": known} if known else {}
@@ -186,6 +188,7 @@ class GgufTokenizer:
     def _sentencepiece(self) -> Part:
         vocabulary = self._vocabulary()
         unknown = self.token("unknown")
+        # SentencePiece puts a space before a text, and the decoder takes it away again.
         prefixed = self._fields.boolean("tokenizer.ggml.add_space_prefix", True)
         steps: list[Part] = [{"type": "Prepend", "prepend": _SPACE}] if prefixed else []
         steps.append({"type": "Replace", "pattern": {"String": " "}, "content": _SPACE})
@@ -219,11 +222,13 @@ class GgufTokenizer:
 
     def _vocabulary(self) -> dict[str, int]:
         tokens = self._strings("tokenizer.ggml.tokens")
+        # A damaged length must not lead to a dict of billions.
         if len(tokens) > MAX_TOKENS:
             raise ModelError(
                 f"the vocabulary {self._where} has {len(tokens)} tokens, the limit is {MAX_TOKENS}"
             )
         vocabulary = {token: number for number, token in enumerate(tokens)}
+        # The library would silently keep the last of equal tokens, and ids would shift.
         if len(vocabulary) < len(tokens):
             twice = [token for number, token in enumerate(tokens) if vocabulary[token] != number]
             raise ModelError(f"the vocabulary {self._where} has {listed(twice)} several times")
@@ -294,6 +299,7 @@ def _indices_of(array: np.ndarray, values: Sequence[int]) -> list[int]:
 
 def _halves(merge: str) -> list[str]:
     """Return the two tokens of a merge; the first one may begin with a space."""
+    # From the second character on: the first token may itself be or begin with a space.
     cut = merge.find(" ", 1)
     return [merge[:cut], merge[cut + 1 :]]
 
@@ -305,11 +311,14 @@ def _merges_of(vocabulary: Mapping[str, int], scores: np.ndarray) -> list[list[s
     """
     merges: list[tuple[float, list[str]]] = []
     for token, number in vocabulary.items():
+        # Each cut of a token is tried, so the work grows with the square of its length.
         if len(token) > LONGEST_MERGED:
             continue
         cuts = [(token[:at], token[at:]) for at in range(1, len(token))]
         known = [cut for cut in cuts if cut[0] in vocabulary and cut[1] in vocabulary]
+        # Among the cuts of one token, transformers goes by the ids of the halves.
         known.sort(key=lambda cut: (vocabulary[cut[0]], vocabulary[cut[1]]))
         merges += [(float(scores[number]), list(cut)) for cut in known]
+    # Stable: merges of equal score keep the order of the vocabulary.
     merges.sort(key=lambda merge: -merge[0])
     return [merge for _, merge in merges]

@@ -87,6 +87,7 @@ class HfDirectory(ModelSource):
         self.config = MappingProxyType(settings)
         self.generation_config = self.read_generation_config()
         self._single = folder.find(WEIGHTS)
+        # A single file wins over an index, as in transformers: a stale index may lie beside it.
         self._index = None if self._single else folder.find(INDEX)
         self._shards = () if self._single or self._index else _unlisted_shards(folder)
         if weighted and not (self._single or self._index or self._shards):
@@ -126,7 +127,9 @@ class HfDirectory(ModelSource):
         found = self._folder.find(name, subfolder)
         if found is not None:
             data = read_whole(found, limit)
+            # After the read: a folder exchanged for a link in between must not lead elsewhere.
             self._folder.require_unchanged(subfolder or name)
+            # A clone without Git LFS leaves small text files in place of the real ones.
             require_no_pointer(self.path / subfolder / name, data, ModelError)
             return data
         if self._timm is not None and (name, subfolder) == (PREPROCESSOR, ""):
@@ -231,6 +234,8 @@ def _read_index(path: Path, shown: Path) -> dict[str, str]:
         raise CheckpointError(f"{where} needs an object `weight_map`, found {found}")
     shards = cast("dict[str, object]", weight_map)
     for tensor, shard in shards.items():
+        # The index comes with the model: `../` or an absolute path in it would open any file of the
+        # user.
         if not isinstance(shard, str) or not is_plain(shard):
             raise CheckpointError(
                 f"{where} places tensor {quoted(tensor)} in {shown_value(shard)}, which is not the"
@@ -255,6 +260,7 @@ def _unlisted_shards(folder: ModelFolder) -> tuple[str, ...]:
     last = total.pop()
     wanted = [f"model-{number:05}-of-{last}.safetensors" for number in range(1, int(last[:5]) + 1)]
     if total or len(wanted) != len(found):
+        # The number is out of a file name, and may claim 99999 shards.
         missing = [name for name in wanted[:1000] if name not in found]
         raise CheckpointError(
             f"the folder {quoted(str(folder.path), 200)} has {len(found)} of {len(wanted)} shards"

@@ -119,6 +119,7 @@ class TextTokenizer:
         with panics_unheard():
             without_panics(lambda: add_missing(self._tokenizer, added, name), name)
         set_prefix_space(self._tokenizer, prefix_space)
+        # Files of some models cut and pad all texts, which would silently change prompts.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         parts = self._tokenizer.normalizer, self._tokenizer.pre_tokenizer
