@@ -89,6 +89,7 @@ def to_device(backend: Backend, array: np.ndarray) -> Buffer:
     except BaseException as error:
         _blame(backend, "`to_device`", error)
     if not _alike(buffer, array):
+        # Big-endian arrays of files become native on the backend, which is no fault of it.
         dtype = array.dtype if array.dtype.isnative else array.dtype.newbyteorder()
         _require_type(backend, "`to_device`", buffer, dtype, array.shape)
     return buffer
@@ -199,6 +200,7 @@ class CheckedExecutable(Executable):
             results = self._made.run(inputs)
         except BaseException as error:
             _blame(self._backend, "`run`", error)
+        # Once is enough: the types of results depend on the program and the sizes, not on values.
         if self._due:
             self._check(results, inputs)
         return results
@@ -258,6 +260,7 @@ class CheckedExecutable(Executable):
             shape = tuple([evaluated(dim, sizes) for dim in type_.shape])
             what = f"result {number} of `run`"
             _require_type(self._backend, what, result, type_.dtype.numpy, shape)
+        # Only after a run that passed: a failed one must be checked again.
         self._due = self._always
 
     def _sizes(self, inputs: Sequence[Buffer]) -> dict[int, int]:
@@ -291,6 +294,7 @@ class _CheckedRun:
 def _alike(one: Buffer, other: Buffer) -> bool:
     """Return whether both are NumPy arrays of equal dtype and shape; every step calls it."""
     return (
+        # By identity and without `isinstance`: each step of a generation comes here several times.
         type(one) is np.ndarray
         and type(other) is np.ndarray
         and one.dtype is other.dtype
@@ -322,6 +326,7 @@ def _blame(backend: Backend, what: str, error: BaseException) -> NoReturn:
 
     This includes SystemExit: a plugin must not end the program.
     """
+    # Ctrl-C and a lack of memory are no faults of the backend.
     if isinstance(error, _PASSED_ON):
         raise error
     if lacks_memory(error):  # a first compilation may load the backend's libraries

@@ -117,6 +117,7 @@ class Params:
 
     def __truediv__(self, part: str | int) -> Params:
         """Return the scope one level (or, for a dotted `part`, several) further down."""
+        # Shallow: scopes share the dicts of parameters and the lock.
         below = copy.copy(self)
         below._prefix = f"{self._prefix}{part}."
         return below
@@ -161,12 +162,14 @@ class Params:
         self._adapted.add(module)
         product = adapter.product(module)
         found = product.a.shape[1], product.b.shape[0]
+        # Before anything is added: a product of other sizes may broadcast silently.
         if found != (inputs, outputs):
             raise CheckpointError(
                 f"the adapter {quoted(str(adapter.path), 200)} changes {quoted(module)} from"
                 f" {found[0]} to {found[1]} values, the model has {inputs} and {outputs}",
                 hint="it is an adapter of another model",
             )
+        # Already in the weight: adding it once more would apply the adapter twice.
         if f"{layer}.weight" in self._merged:
             return None
         name = f"{layer}{_PART}adapter {adapter.digest}"
@@ -266,6 +269,7 @@ class Params:
         whole = self._prefix + name
         with self._lock:
             if use is not None:
+                # The first use decides: a tied table is also the matrix of the output layer.
                 self._uses.setdefault(whole, use)
             if axes is not None:
                 self._axes.setdefault(whole, axes)
@@ -361,6 +365,7 @@ class Params:
         type_ = stack.parts[part]
 
         def load() -> np.ndarray:
+            # Filled part by part: joining a list would hold all matrices twice.
             joined = np.empty(type_.shape, type_.dtype.numpy)
             for index, name in enumerate(names):
                 joined[index] = source.load_part(name, part)
@@ -376,9 +381,13 @@ class Params:
                     load,
                     self.backend,
                     self._streamer,
+                    # Derived from those of the parts, so that packed copies on disk stay valid only
+                    # with all of them.
                     identity=identity_of_computed("stacked", stored),
                 )
                 whole = self._axes_of(names[0], stack.type.rank - 1)
+                # A part with fewer rows, such as scales of groups, cannot be split at the same
+                # places.
                 if whole is not None and type_.shape[1] == stack.shape[1]:
                     made.axes = (None, whole[0], *(None,) * (type_.rank - 2))
             return Tensor.of_parameter(self._parameters[key])
@@ -465,6 +474,7 @@ class Params:
 
     def _parameter(self, name: str) -> Parameter:
         own = self._own(name)
+        # The tensor of an adapter must not be taken for that of the base, which others share.
         key = name if own is None else f"{name}{_PART}adapter {own[0].digest}"
         with self._lock:
             if own is not None:
@@ -546,6 +556,7 @@ class Params:
         product = adapter.product(module)
         shape = product.b.shape[0], product.a.shape[1]
         turned = self._uses[name] == "turned"
+        # Left to `low_rank` otherwise, which reports the sizes.
         return product if type.shape == (shape[::-1] if turned else shape) else None
 
     def _merged_parameter(
@@ -560,6 +571,8 @@ class Params:
 
         recipe = f"merged with adapter {adapter.digest}"
         stored = self._identity(name, type.dtype)
+        # With the adapter in the key: caches of packed weights are on disk, and outlive this
+        # process.
         key = param_key(self._namespace, base_param_id(f"{name}{_PART}{recipe}"))
         identity = None if stored is None else stored.computed(recipe)
         return Parameter(type, key, name, load, self.backend, identity=identity, read=load)

@@ -124,9 +124,11 @@ def jvp(
     asked = _Asked("jvp", function, range(len(primals)), primals, {}, integers=True)
     given = asked.directions("tangents", tangents)
     captured = asked.capture()
+    # Closed-over tensors are constants: their direction is zero.
     rest = [None] * (len(captured.inputs) - captured.count)
     results, found = push(captured.region, captured.functions, captured.inputs, [*given, *rest])
     pairs = zip(results, found, strict=True)
+    # None inside means zero; users get tensors, so that results have one nesting.
     whole = [zeros(x) if each is None and x.dtype.is_float else each for x, each in pairs]
     value = cast("Result", rebuild(captured.outputs, iter(results)))
     return value, nested(captured.outputs, iter(whole))
@@ -155,6 +157,7 @@ class _Linear:
         self.inputs = [*leaves, *map(Tensor, body.outside)]
         self.count = len(leaves)
 
+    # A forward derivative needs no linearization, which keeps intermediate values.
     @functools.cached_property
     def linearized(self) -> Linearized:
         """Return the program on the arguments, in reverse mode."""
@@ -191,6 +194,7 @@ class _Asked:
         self._args = [as_tensors(each) for each in args]
         self._kwargs = {key: as_tensors(each) for key, each in kwargs.items()}
         self._chosen = [self._argument(each) for each in listed]
+        # -1 and the last position, or a position and its name, are the same argument.
         if len(set(self._chosen)) < len(self._chosen):
             raise UsageError(f"`argnums` of `{what}` names an argument twice: {listed}")
         self.leaves: list[Tensor] = []
@@ -218,6 +222,7 @@ class _Asked:
         label = where if isinstance(where, str) else self._label(where)
         before = len(self.leaves)
         try:
+            # In the order of the argument's own keys: the gradient is nested like it.
             structure = flatten(tree, self.leaves, AS_GIVEN)
         except Refusal as refusal:
             raise refused(refusal, f"`{self.what}` cannot differentiate by", tree, label) from None

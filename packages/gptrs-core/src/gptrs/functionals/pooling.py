@@ -70,6 +70,7 @@ class AxisWindows(Struct, frozen=True):
         # Decide without the dim if possible: a symbolic dim would need a guard.
         if self.dilation == 1 and max(self.low, self.high) < self.reach and self.dim >= 1:
             return False
+        # The last window begins behind the axis: all of it is padding.
         if self.starts[-1] >= self.dim:
             return True
         return any(

@@ -153,7 +153,9 @@ class CallSignature:
 
     def shape(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> CallShape:
         """Return the shape of a call; TypeError if the function cannot be called that way."""
+        # An integer where it can be: this is looked up on each call.
         key = (len(args), *kwargs) if kwargs else len(args)
+        # Without a lock: threads that come at once compute equal shapes, and one of them stays.
         return self._shapes.get(key) or self._shapes.setdefault(
             key, self._shape(len(args), tuple(kwargs))
         )
@@ -194,6 +196,8 @@ class CallSignature:
             raise TypeError(f"`{self._function}`: {error}") from None
         slots: list[Slot] = []
         for name, param in self._signature.parameters.items():
+            # In the order of the parameters, so that calls by position and by keyword share a
+            # capture.
             slots += self._slots(param, cast("object", bound.arguments.get(name, _EMPTY)))
         labels = tuple(slot.label for slot in slots)
         ordered = [slot.given for slot in slots] == list(range(count))
@@ -207,6 +211,7 @@ class CallSignature:
             positions = enumerate(cast("tuple[int, ...]", given))
             return [self._slot(f"{name}[{i}]", name, position) for i, position in positions]
         if isinstance(given, dict):
+            # Sorted: `f(a=1, b=2)` and `f(b=2, a=1)` are one call.
             return [self._slot(key, name, key) for key in sorted(cast("dict[str, str]", given))]
         return [self._slot(name, name, cast("int | str", given))]
 
@@ -308,6 +313,7 @@ class AxisPlan(Struct, frozen=True):
         found = list(types)
         for tensor in self.ranks:
             shape: list[int | None] = list(types[tensor].shape)
+            # Without the free sizes: the key is then the same for each call, whatever they are.
             for axis in self.axes[tensor]:
                 shape[axis] = None
             key = (tensor, types[tensor].dtype, *shape)
@@ -329,6 +335,7 @@ class AxisPlan(Struct, frozen=True):
 
         def name(found: re.Match[str]) -> str:
             number = int(found[1])
+            # A program may have symbols of its own, such as those of results, that no axis names.
             return self.names[number] if number < len(self.names) else found[0]
 
         return _SYMBOL.sub(name, text)
@@ -382,6 +389,7 @@ class DynamicAxes:
                 ]
             first += count_tensors(structure)
         names = tuple(dict.fromkeys(dim.name for dim in dims))
+        # Reversed, so that the first axis of a name is the one that stays.
         alone = {dim.name: dim for dim in reversed(dims) if not dim.more}
         for name in names:
             if name not in alone:

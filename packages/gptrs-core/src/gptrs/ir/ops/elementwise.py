@@ -81,6 +81,7 @@ def row(
 
     def register(cls: RowType) -> RowType:
         cls.kinds, cls.ulps, cls.smooth, cls.commutative = kinds, ulps, smooth, commutative
+        # A plain function would become a method, and get the op as its first operand.
         cls.definition = None if definition is None else staticmethod(definition)
         cls.functional = name if functional == "" else functional
         return op(name)(cls)
