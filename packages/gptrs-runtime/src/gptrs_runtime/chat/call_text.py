@@ -90,6 +90,7 @@ class ObjectScanner:
         if self.at == len(text):
             return False
         if text[self.at] != '"':
+            # The escape may continue with the next piece of text.
             if _PART_OF_ESCAPE.match(text, self.at):
                 return False
             self.state = "broken"
@@ -109,6 +110,7 @@ class ObjectScanner:
         found = _WORD.match(text, self.at)
         if found is None:
             self.state = "broken"
+        # `12` may become `123`, and `tru` may become `true`: only what follows ends a word.
         elif found.end() == len(text) and _BEGIN_OF_VALUE.fullmatch(found[0]):
             return False
         elif _VALUE.fullmatch(found[0]):
@@ -125,6 +127,7 @@ class ObjectScanner:
             return
         self._next = ",}" if self._open[-1] == "{" else ",]"
         if self._open == "{":
+            # The first of equal keys: what was sent to the client of a stream cannot be taken back.
             self.fields.setdefault(self.key, (self.value_begin, self.at))
             self.value_begin = -1
 
@@ -229,8 +232,10 @@ def _arguments(text: str, *, needed: bool) -> str | None:
         return None if needed else "{}"
     try:
         inner: object = json.loads(text)
+        # `encode` raises for lone surrogates, which JSON can spell and UTF-8 cannot send.
         if isinstance(inner, str) and inner.encode() and isinstance(json.loads(inner), dict):
             return inner
+    # Models write anything, among it lists nested a thousand deep.
     except (ValueError, RecursionError):
         pass
     return None

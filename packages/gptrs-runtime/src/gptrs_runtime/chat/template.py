@@ -80,6 +80,8 @@ class ChatTemplate(Struct, frozen=True):
         checked = [
             each if isinstance(each, Conversation) else Conversation(each) for each in conversations
         ]
+        # A template is code from the internet: it runs in a process of its own, with bounded time,
+        # memory and length of text.
         seconds = _CPU_SECONDS + int(_SECONDS_PER_CONVERSATION * len(checked))
         request: dict[str, object] = {
             "template": self.source,
@@ -92,6 +94,7 @@ class ChatTemplate(Struct, frozen=True):
             "memory_bytes": _MEMORY_BYTES,
         }
         texts = _answer(request, seconds * _WALL_FACTOR)
+        # A second try costs only the models whose templates lose something.
         lost = [i for i, text in enumerate(texts) if _loses_the_user(text, checked[i].messages)]
         if lost:
             parts = [
@@ -103,6 +106,7 @@ class ChatTemplate(Struct, frozen=True):
             try:
                 found = _answer({**request, "conversations": parts}, seconds * _WALL_FACTOR)
             except ChatTemplateError:
+                # Parts may be what this template cannot read: then the first rendering stays.
                 found = [texts[i] for i in lost]
             for i, text in zip(lost, found, strict=True):
                 texts[i] = texts[i] if _loses_the_user(text, checked[i].messages) else text
@@ -113,6 +117,8 @@ class ChatTemplate(Struct, frozen=True):
     ) -> dict[str, object]:
         """Return the variables that the template gets for a conversation."""
         for name in conversation.needs:
+            # A variable that no template reads would be ignored silently, as if the model
+            # disobeyed.
             if re.search(rf"\b{name}\b", self.source) is None:
                 raise UsageError(f"the chat template of this model reads no `{name}`")
         require_free_names(self.variables, ())
@@ -160,6 +166,7 @@ def _in_parts(message: Message) -> Message:
 def _checked(given: Mapping[str, object]) -> Mapping[str, object]:
     """Return variables as JSON for the template's process; UsageError if they are not JSON."""
     try:
+        # They cross to the other process as JSON.
         json.dumps(given, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"variables of a template must be JSON values: {error}") from error
@@ -208,6 +215,7 @@ def _named_of(stated: object, names: Sequence[str]) -> object:
         for entry in cast("list[object]", stated)
         if isinstance(entry, Mapping)
     ]
+    # Reversed: of equal names, the first stays.
     found = {entry.get("name"): entry.get("template") for entry in reversed(entries)}
     for name in names:
         if name in found:

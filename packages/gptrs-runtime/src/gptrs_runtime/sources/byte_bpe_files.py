@@ -124,6 +124,7 @@ def tokenizer_json(read: ReadFile, kind: TokenizerClass) -> bytes:
     numbered = _numbered(read, settings)
     special = _special(kind, settings)
     added = _added(special, vocabulary, numbered)
+    # Later ones win: special tokens over the vocabulary, and that over numbers in other files.
     ids = {**numbered, **vocabulary, **{str(part["content"]): part["id"] for part in added}}
     texts = {name: str(part["content"]) for name, part in special.items()}
     model: Part = {
@@ -183,6 +184,7 @@ def _vocabulary(read: ReadFile) -> dict[str, int]:
 def _merges(read: ReadFile) -> list[list[str]]:
     data = read(MERGES) or b""
     try:
+        # Not `splitlines`: tokens contain other characters that it takes for line breaks.
         lines = data.decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise ModelError(f"{quoted(MERGES)} is not UTF-8: byte {error.start}") from error

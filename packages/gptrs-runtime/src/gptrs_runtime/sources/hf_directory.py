@@ -127,7 +127,7 @@ class HfDirectory(ModelSource):
         found = self._folder.find(name, subfolder)
         if found is not None:
             data = read_whole(found, limit)
-            # After the read: a folder exchanged for a link in between must not lead elsewhere.
+            # After the read: a file that was replaced in between may belong to another model.
             self._folder.require_unchanged(subfolder or name)
             # A clone without Git LFS leaves small text files in place of the real ones.
             require_no_pointer(self.path / subfolder / name, data, ModelError)

@@ -76,6 +76,7 @@ class HubModel(Struct, frozen=True):
         """
         found = _ID.fullmatch(text)
         is_file = text.endswith((".gptrschk", ".gguf")) and ":" not in text
+        # `a/../b` would be a repository name to the pattern, and a path to the cache.
         if found is None or ".." in text or is_file:
             return None
         return cls(found[1], found[2], found[3])
@@ -106,6 +107,8 @@ def download(model: HubModel) -> Path:
         fetch = cast("Callable[..., str]", library.snapshot_download)
 
         def fetched(names: Sequence[str], revision: str | None) -> Path:
+            # Names of files of a repository may contain `[`, which would be a pattern to the
+            # library.
             patterns = [glob.escape(name) for name in names]
             return Path(fetch(model.repository, revision=revision, allow_patterns=patterns))
 
@@ -196,6 +199,7 @@ def _problems(library: ModuleType, model: HubModel) -> Generator[None]:
 
 def _explained(errors: ModuleType, model: HubModel, problem: Exception) -> ModelError:
     shown = quoted(str(model))
+    # First, since it derives from the error of a missing repository.
     if isinstance(problem, errors.GatedRepoError):
         return ModelError(
             f"{shown} may be read only by those to whom its authors gave access",
@@ -232,6 +236,7 @@ def _quiet_unless_seen(library: ModuleType) -> Generator[None]:
     bars = importlib.import_module(f"{library.__name__}.utils")
     hide = not sys.stderr.isatty() and not bars.are_progress_bars_disabled()
     log = logging.getLogger(f"{library.__name__}._snapshot_download")
+    # Lines of a progress bar, redrawn many times a second, would fill log files.
     if hide:
         bars.disable_progress_bars()
     log.addFilter(_is_news)
