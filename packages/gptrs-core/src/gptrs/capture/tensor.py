@@ -54,6 +54,7 @@ def _unknown(what: str, source: Source, hint: str) -> UsageError:
     placeholders = [leaf for leaf in below if isinstance(leaf, Placeholder)]
     asked = f"{what} needs the value of a `{source.type}`"
     for leaf in placeholders:
+        # A leak is reported first: the other advice would not help against it.
         if leaf.ended:
             return _leaked(asked, leaf)
     if placeholders:
@@ -118,6 +119,7 @@ class Tensor(Operators, Methods):
 
         `axes` names its axes for backends with a mesh.
         """
+        # A copy, since a tensor is immutable, and the caller's array is not.
         copy = np.array(array, order="C")
         return cls(Stored(array_type(copy.dtype, copy.shape), copy, None, axes=axes))
 
@@ -224,6 +226,7 @@ class Tensor(Operators, Methods):
     def __index__(self) -> int:
         asked = "an index or `range`"
         require_known(asked, self.source, _STATIC)
+        # An array of one element is no index in NumPy either; it would hide a lost axis.
         if self.dtype.is_integer and self.rank == 0:
             return int(self.numpy())
         raise UsageError(f"{asked} needs an integer tensor of rank 0, got `{self.type}`")
@@ -234,6 +237,7 @@ class Tensor(Operators, Methods):
     def __iter__(self) -> Iterator[Tensor]:
         require_known("iterating", self.source, _LOOP)
         self._leading_dim("iterating")
+        # Read once: a slice of each row would be a program for each.
         return map(Tensor.of_array, self.numpy())
 
     def __contains__(self, value: object) -> bool:
@@ -247,6 +251,7 @@ class Tensor(Operators, Methods):
             flush([self])
             leaf = self.source
         assert not isinstance(leaf, Captured)
+        # A view, so that the flag of the array itself, which a backend may write again, stays.
         view = execute.host_value(leaf).view()
         view.flags.writeable = False
         return view
@@ -301,6 +306,8 @@ def known_leaves(tensors: Sequence[Tensor]) -> list[Leaf] | None:
     None if a value is unknown because a function is being captured.
     """
     sources = list(map(_SOURCE, tensors))
+    # A set of types first: a loop over hundreds of weights would cost more than the step's own
+    # work.
     kinds = set(map(type, sources))
     if Captured in kinds:
         sources = [tensor.source for tensor in tensors]
@@ -346,6 +353,7 @@ def tensor(value: npt.ArrayLike, dtype: DTypeLike | None = None) -> Tensor:
         raise UsageError(f"`tensor` cannot take this `{type(value).__name__}`: {error}") from error
     if dtype is not None:
         array = array.astype(dtype_of(dtype).numpy)
+    # Only numbers of Python: an array of f64 was chosen by the user.
     elif not isinstance(value, (np.ndarray, np.generic)) and array.dtype == np.float64:
         array = array.astype(np.float32)
     return Tensor.of_array(array)
@@ -389,9 +397,11 @@ def take_array(tensor: Tensor) -> np.ndarray:
     been read. The tensor is consumed then: reading it raises ConsumedTensorError.
     """
     source = tensor.source
+    # Somebody may still look at a viewed one.
     if not isinstance(source, Stored) or source.viewed or source.consumed or not source.backend:
         return tensor.numpy().copy()
     found = execute.host_value(source)
+    # Memory of a mapped file, or of somebody else.
     if not found.flags.writeable:
         return found.copy()
     source.consumed = True

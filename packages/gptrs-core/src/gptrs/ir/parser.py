@@ -93,12 +93,15 @@ class _Reader:
             if name in self._signatures:
                 raise token.error(f"function {token} is defined twice")
             function = Function(name, self._function(token))
+            # After its body: a function calls only those above it, so that there is no recursion.
             self._signatures[name] = function.body.signature
             functions.append(function)
         if "main" not in self._signatures:
             raise self._lexer.token.error("a program needs a function called `@main`")
         program = Program(tuple(functions))
         try:
+            # Operations are checked above, each with its place; this checks what concerns the
+            # whole.
             verify(program)
         except ProgramError as error:
             raise self._lexer.token.error(str(error)) from None
@@ -133,8 +136,10 @@ class _Reader:
         token = self._lexer.take("word", f"the region `{name}(...)`")
         if token.text != name:
             raise token.error(f"expected the region `{name}(...)`, found {token}")
+        # Recursive descent: deeper nesting would end in a RecursionError of Python.
         if self._nesting == MAX_NESTING:
             raise token.error(f"regions are nested deeper than {MAX_NESTING}")
+        # Regions are isolated: names of the enclosing one are not visible in them.
         outer, self._scope = self._scope, _Scope()
         self._nesting += 1
         params = self._params()
@@ -236,12 +241,14 @@ class _Reader:
             self._unfold(node.word, 1, type_)
         value = Value(type_)
         op = Constant(parse_literal(node, type_))
+        # In front of the instruction that reads it, which is appended afterwards.
         self._scope.instructions.append(Instruction(op, (), (value,)))
         return value
 
     def _unfold(self, at: Token, splats: int, type_: TensorType) -> None:
         if not type_.is_static:  # refused where the literal is read
             return
+        # Before anything is allocated: 20 characters can ask for any amount of memory.
         self._splat_bytes_left -= splats * type_.nbytes
         if self._splat_bytes_left < 0:
             raise at.error(f"the splats of the text exceed {MAX_SPLAT_BYTES} bytes")

@@ -38,6 +38,7 @@ class Flag(SameInJson):
 
     @override
     def accepts(self, value: object) -> bool:
+        # Exactly this type: NumPy's bool would print as `True`, and 1 as a number.
         return type(value) is bool
 
     @override
@@ -148,6 +149,7 @@ class Float(AttributeKind):
 
     @override
     def print(self, value: float) -> str:
+        # `repr` gives the shortest text that reads back as the same number.
         return repr(value)
 
     @override
@@ -163,11 +165,13 @@ class Float(AttributeKind):
 
     @override
     def to_json(self, value: float) -> object:
+        # JSON has no NaN and infinities; Python would write words that other readers refuse.
         return value if math.isfinite(value) else repr(value)
 
     @override
     def from_json(self, node: JsonNode) -> object:
         value = node.value
+        # JSON of other languages writes 1.0 as 1; a larger integer may not be a float exactly.
         if isinstance(value, float) or (type(value) is int and abs(value) <= _EXACT_INTEGERS):
             return float(value)
         if isinstance(value, str) and value in ("nan", "inf", "-inf"):
