@@ -84,6 +84,7 @@ def _of_one_size(images: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Group neighbours of equal size into batches."""
     batches: list[list[np.ndarray]] = []
     for image in images:
+        # Neighbours only, so that the order of the results is that of the images.
         if batches and batches[-1][0].shape == image.shape:
             batches[-1].append(image)
         else:
@@ -123,6 +124,7 @@ def match(
     vectors = text_vectors(model, texts, LongTexts(truncate, lengths))
     pictures = embed_images(model, images, batch_size, normalize=True)
     scale, bias = scorer.scale_and_bias()
+    # In f64: the scale of about 100 multiplies rounding errors of the cosines.
     cosines = pictures.astype(np.float64) @ Normalize()(vectors).T
     logits = (cosines * scale + bias).astype(np.float32)
     shares = sigmoid(logits) if scorer.independent_scores else softmax(logits)
@@ -140,6 +142,7 @@ def text_vectors(model: LoadedModel, texts: Sequence[str], long: LongTexts) -> n
     rows = [row for row, _ in found_rows]
     for row in rows:
         require_known_tokens(row, scorer.vocab_size)
+    # CLIP takes its vector at the first end token: repeating that token behind it changes nothing.
     padding = _padding(model) if scorer.pads_texts else rows[0][-1]
     found: list[np.ndarray] = []
     for start in range(0, len(rows), BATCH_SIZE):
@@ -277,6 +280,7 @@ def similarities(vectors: np.ndarray, function: Similarity = "cosine") -> np.nda
         case "dot":
             return vectors @ vectors.T
         case "euclidean":
+            # Row by row: all differences at once would take N times the memory.
             return np.stack([-np.sqrt(np.square(vectors - row).sum(1)) for row in vectors])
         case "manhattan":
             return np.stack([-np.abs(vectors - row).sum(1) for row in vectors])

@@ -52,6 +52,7 @@ class Batches:
         self._setup = GenerationSetup(model, options)
         self._model = model
         self._tasks = tasks
+        # All at once: an error in the last prompt should not come after an hour of work.
         self._prompts = [self._checked(task) for task in tasks]
         self._searched: list[tuple[int, GeneratedText]] = []
         if self._setup.beams is not None:
@@ -117,6 +118,7 @@ def _named(task: Task) -> Generator[None]:
     try:
         yield
     except (UsageError, ModelError) as error:
+        # Of the same type, since callers tell errors of usage from those of models.
         raise type(error)(f"{task.name}: {error.message}", hint=error.hint) from error
 
 
@@ -177,6 +179,7 @@ class Several:
             return
         self._scheduler = setup.new_scheduler()
         file = PromptFile(model, options, setup.cache)
+        # The others branch off when the prompt is read: it is read and kept once for all.
         self._scheduler.add(self._texts[0], self._texts[1:], file.save)
 
     @property

@@ -100,6 +100,7 @@ def opens_thoughts(model: LoadedModel, form: AnswerForm, prompt: Sequence[int]) 
     them."""
     if form.thoughts is None:
         return False
+    # Only the end: decoding a long conversation would take longer than the first token.
     tail = model.tokenizer.decode(list(shown_tokens(prompt))[-_TAIL:], special=True)
     return tail.rstrip().endswith(form.thoughts.begin.rstrip())
 
@@ -133,6 +134,7 @@ def read_answer(
     if opened is None:
         opened = opens_thoughts(model, form, generation.prompt_token_ids)
     text = generation.text
+    # A text without special tokens has lost the marks between thoughts and answer.
     if form.shown and not any(mark in text for mark in form.shown):
         text = _with_marks(model, generation, form.shown)
     reader = AnswerReader(form, opened=opened)
@@ -143,6 +145,7 @@ def thought_tokens(model: LoadedModel, reader: AnswerReader, tokens: Sequence[in
     """Return how many tokens of an answer are thoughts, including their marks."""
 
     def length(count: int) -> int:
+        # Lengths of decoded beginnings, found by bisection: tokens do not align with characters.
         return len(model.tokenizer.decode(tokens[:count], special=reader.form.shown))
 
     counts = range(len(tokens) + 1)
@@ -175,6 +178,7 @@ def _with_marks(model: LoadedModel, generation: Generation, shown: frozenset[str
     whole = model.tokenizer.decode(generation.token_ids, special=shown)
     if generation.finish_reason != "stop":
         return whole
+    # The visible text was cut at a stop string; the whole one is cut at the same character.
     parts, room = list[str](), len(generation.text)
     for part in re.split(f"({'|'.join(map(re.escape, shown))})", whole):
         if part in shown:
@@ -242,6 +246,7 @@ class ChatSession:
     def _answer(self, messages: list[Message]) -> TextStream:
         prompt = self._model.conversation_tokens(messages)
         answer = TextStream(self._model, prompt, self._options.for_stream())
+        # After everything that may fail, so that an error leaves the conversation as it was.
         self.messages = messages
         return answer
 
@@ -256,6 +261,7 @@ class ChatSession:
 
         Its thoughts become `reasoning_content` of the message, which templates may omit.
         """
+        # Stops a generation that is still running: the conversation goes on without the rest.
         answer.close()
         made = read_answer(self._model, answer.generation)
         thoughts = {} if made.reasoning is None else {"reasoning_content": made.reasoning}
