@@ -218,3 +218,39 @@ def test_an_endless_loop_can_be_interrupted(body: str) -> None:
         signal.signal(signal.SIGALRM, previous)
     (result,) = executable.run([np.array(False), np.array(2.0, np.float32)])
     assert float(np.asarray(result)) == 2.0
+
+
+ROWS_OF_LOOPS = """ptir.v0.5
+func @main(%s: f32[1, 96], %xs: f32[5, 1, N], %w: f32[N, 96], %v: f32[96, N])
+    -> (f32[1, 96], f32[5, 1, N]) {
+  %0, %1, %2, %3 = scan %s, %w, %v, %xs {carry_count = 3}
+    body(%h: f32[1, 96], %a: f32[N, 96], %b: f32[96, N], %x: f32[1, N]) {
+      %0 = dot_general %h, %a {contract_lhs = [1], contract_rhs = [1]} : f32[1, N]
+      %1 = add %0, %x : f32[1, N]
+      %2 = dot_general %1, %b {contract_lhs = [1], contract_rhs = [1]} : f32[1, 96]
+      return %2, %a, %b, %1
+    } : (f32[1, 96], f32[N, 96], f32[96, N], f32[5, 1, N])
+  return %0, %3
+}
+"""
+
+
+@pytest.mark.paths
+@pytest.mark.parametrize("threads", [1, 2])
+def test_steps_that_read_weights_from_their_end_give_the_same_bits(threads: int) -> None:
+    # The first weight is several tasks of one row, with a rest of panels; the second is less.
+    n = 2500
+    random = np.random.default_rng(2)
+    shapes = (1, 96), (5, 1, n), (n, 96), (96, n)
+    s, xs, w, v = (random.standard_normal(shape).astype(np.float32) / 9 for shape in shapes)
+    roles = [ARGUMENT, ARGUMENT, InputRole.PARAMETER, InputRole.PARAMETER]
+    text = ROWS_OF_LOOPS.replace("N", str(n))
+    loop = create(threads).compile(parse_program(text), roles)
+    step = create(1).compile(parse_program(text.replace("[5", "[1")), roles)
+    for _ in range(2):  # steps are odd in number: the second run begins at the other end
+        last, found = loop.run([s, xs, w, v])
+        state = s
+        for x, y in zip(xs, np.asarray(found), strict=True):
+            state, want = (np.asarray(each) for each in step.run([state, x[None], w, v]))
+            np.testing.assert_array_equal(y, want[0])
+        np.testing.assert_array_equal(last, state)

@@ -16,7 +16,7 @@ from onnx import numpy_helper, parser  # noqa: E402
 import gptrs_onnx  # noqa: E402
 from gptrs_observe.profile import Profile, recording  # noqa: E402
 
-HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
+HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>\n'
 RANDOM = np.random.default_rng(0)
 
 
@@ -147,6 +147,18 @@ GRAPHS["a layer that a recurrent one reads"] = (
     "\n s = Mul (c, xs)\n y, h = RNN <hidden_size = 3> (s, i, r)",
     {"w": codes(12, 6), "i": scales(1, 3, 6) / 30, "r": scales(1, 3, 3)},
     "4, 1, 12", "4, 1, 1, 3", "integer_product",
+)  # fmt: skip
+
+
+GRAPHS["a recurrent layer of codes"] = (
+    "y, h = com.microsoft.DynamicQuantizeLSTM <hidden_size = 5, direction = \"bidirectional\">"
+    " (x, w, r, b, , , , , ws, wz, rs, rz)",
+    {
+        "w": codes(2, 7, 20), "ws": scales(2) / 4, "wz": np.zeros(2, np.int8),
+        "r": codes(2, 5, 20), "rs": scales(2, 20) / 40, "rz": np.zeros((2, 20), np.int8),
+        "b": scales(2, 40),
+    },
+    "6, 3, 7", "6, 2, 3, 5", "integer_product",
 )  # fmt: skip
 
 

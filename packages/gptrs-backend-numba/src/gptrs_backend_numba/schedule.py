@@ -160,12 +160,18 @@ class ScheduleBuilder:
     """Collects the steps of a region; knows the view and the last use of each value.
 
     `owned` are storages from outside that the region may overwrite after their last use in it.
+    `repeats` tells that the region runs again and again: it is the body of a loop.
     """
 
     def __init__(
-        self, context: Context, last_use: Mapping[Value, int], owned: Iterable[Storage]
+        self,
+        context: Context,
+        last_use: Mapping[Value, int],
+        owned: Iterable[Storage],
+        repeats: bool = False,
     ) -> None:
         self.context = context
+        self.repeats = repeats
         self.constants = context.constants
         self.steps: list[ScheduleStep] = []
         self.position = 0

@@ -16,10 +16,11 @@ from gptrs_backend_numba.fusion.linear import (
     ROUND_TO_BF16,
     TRANSPOSED_WEIGHTS,
 )
+from gptrs_backend_numba.fusion.loop_codes import WIDEN_IN_LOOPS
 from gptrs_backend_numba.fusion.quantized import FUSE_QUANTIZED, FUSE_QUANTIZED_GROUPED
 from gptrs_backend_numba.fusion.rows import FUSE_NORMS, FUSE_ROTARY, FUSE_SOFTMAX
 
-LEGALIZE: tuple[Pass, ...] = (FUSE_INTEGERS, TRANSPOSED_WEIGHTS, PADDING)
+LEGALIZE: tuple[Pass, ...] = (WIDEN_IN_LOOPS, FUSE_INTEGERS, TRANSPOSED_WEIGHTS, PADDING)
 """Passes that absorb neighbours into claimed composites, before parameters are folded."""
 FUSE: tuple[Pass, ...] = (
     CHANNELS_LAST,

@@ -194,14 +194,19 @@ class _MovedRead:
 
 
 def lower_region(
-    context: Context, region: Region, params: Sequence[View], owned: Iterable[Storage] = ()
+    context: Context,
+    region: Region,
+    params: Sequence[View],
+    owned: Iterable[Storage] = (),
+    repeats: bool = False,
 ) -> tuple[ScheduleBuilder, tuple[View, ...]]:
     """Add the steps of a region whose parameters are `params`; return the views of its results.
 
-    It may overwrite the storages in `owned`. Compiles the kernels that it needs.
+    It may overwrite the storages in `owned`. Compiles the kernels that it needs. `repeats`: it is
+    the body of a loop.
     """
     units = group(region)
-    builder = ScheduleBuilder(context, _last_uses(region, units), owned)
+    builder = ScheduleBuilder(context, _last_uses(region, units), owned, repeats)
     for param, view in zip(region.params, params, strict=True):
         builder.bind(param, view)
     for builder.position, unit in enumerate(units):
@@ -236,7 +241,8 @@ def cond(builder: ScheduleBuilder, unit: Unit) -> None:
     predicate, *operands = (builder.view(value) for value in unit.last.operands)
     owned = [view.storage for view in operands if builder.may_overwrite(view)]
     branches = [
-        lower_region(builder.context, region, operands, owned) for region in unit.last.regions
+        lower_region(builder.context, region, operands, owned, builder.repeats)
+        for region in unit.last.regions
     ]
     (then, on_true), (otherwise, on_false) = branches
     for result, one, other in zip(unit.last.results, on_true, on_false, strict=True):
@@ -257,7 +263,7 @@ def while_(builder: ScheduleBuilder, unit: Unit) -> None:
     condition, body = unit.last.regions
     state, owned = _carried(builder, unit, body, len(unit.last.operands))
     test, (predicate,) = lower_region(builder.context, condition, state)
-    inner, results = lower_region(builder.context, body, state, owned)
+    inner, results = lower_region(builder.context, body, state, owned, repeats=True)
     _carry(inner, results, state, owned)
     begin, end = Label(), Label()
     builder.steps += [begin, *test.steps, Jump(end, unless=predicate), *inner.steps]
@@ -280,7 +286,7 @@ def scan(builder: ScheduleBuilder, unit: Unit) -> None:
     state, owned = _carried(builder, unit, body, op.carry_count)
     counter = Counter(steps - 1, 0, -1) if op.reverse else Counter(0, steps - 1)
     rows = [builder.view(value).row(counter) for value in operands[op.carry_count :]]
-    inner, given = lower_region(builder.context, body, (*state, *rows), owned)
+    inner, given = lower_region(builder.context, body, (*state, *rows), owned, repeats=True)
     for view, stack in zip(given[op.carry_count :], stacked, strict=True):
         inner.deliver(view, stack.row(counter))
     _carry(inner, given[: op.carry_count], state, owned)

@@ -42,6 +42,7 @@ from gptrs_backend_numba.kernels.matmul.gemm import (
     LM,
     OUT_STEP,
     RANK,
+    REPEATS,
     RIGHT,
     RK,
     RN,
@@ -57,7 +58,12 @@ from gptrs_backend_numba.lowering.contraction import product_of
 from gptrs_backend_numba.lowering.convolution import windows
 from gptrs_backend_numba.lowering.convolution_calls import Windows
 from gptrs_backend_numba.lowering.matmul import packed_view, parameter
-from gptrs_backend_numba.lowering.product_calls import PARALLEL_FROM, column_blocks, division
+from gptrs_backend_numba.lowering.product_calls import (
+    PARALLEL_FROM,
+    column_blocks,
+    division,
+    repeats,
+)
 from gptrs_backend_numba.lowering.table import custom_call
 from gptrs_backend_numba.packing import BytePanels, Packing
 from gptrs_backend_numba.passes.elementwise_groups import Unit
@@ -345,6 +351,7 @@ def _multiply(
     bytes_ = _PATCH_BYTES if image else _ROW_BYTES
     most = bytes_ // (tall * greatest(product.k, 1))
     fields |= division(product, tiles, most, builder.context.threads)
+    fields[REPEATS] = int(repeats(builder, product))
     axes = [*product.axes(product.lhs), *product.axes(product.rhs)]
     geometry = [*kernels.integer_numbers(fields), *axes]
     right = _packed(builder, product, geometry, fields[kernels.DEPTH])

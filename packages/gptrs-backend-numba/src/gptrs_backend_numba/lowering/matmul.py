@@ -26,6 +26,7 @@ from gptrs_backend_numba.kernels.matmul.gemm import (
     PACK,
     PACKED,
     RANK,
+    REPEATS,
     RIGHT,
     RIGHT_MODE,
     RK,
@@ -47,6 +48,7 @@ from gptrs_backend_numba.lowering.product_calls import (
     column_blocks,
     division,
     geometry,
+    repeats,
     run,
     tasks_of_thread,
 )
@@ -217,6 +219,7 @@ def _multiply_tiles(
     fields |= division(product, tiles, most, builder.context.threads, shares) | {
         RIGHT_MODE: mode,
         BLOCK_LENGTH: block_length,
+        REPEATS: int(mode == PACKED and repeats(builder, product)),
         TILE: compiled_task(kernels.any_tile(kind)),
         PACK: compiled_task(kernels.right_packing(right.dtype.itemsize)),
     }

@@ -137,6 +137,11 @@ def call_fields(product: Product, out: View, epilogue: Epilogue) -> dict[int, in
     }  # fmt: skip
 
 
+def repeats(builder: ScheduleBuilder, product: Product) -> bool:
+    """Return whether one row meets a right side that the next step of a loop reads again."""
+    return builder.repeats and product.lhs.rows == 1 and not product.batch
+
+
 def geometry(product: Product, fields: dict[int, int]) -> list[int]:
     """Return the numbers that the kernels read; fields that are not given are 0."""
     axes = [*product.axes(product.lhs), *product.axes(product.rhs)]

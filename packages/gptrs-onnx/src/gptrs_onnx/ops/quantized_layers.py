@@ -8,7 +8,7 @@ from gptrs.api.programs import DType, dtypes
 from gptrs_onnx.node import Node, converts
 from gptrs_onnx.ops import pooling
 from gptrs_onnx.ops.activations import along_or_from
-from gptrs_onnx.ops.arithmetic import matmul_integer, product
+from gptrs_onnx.ops.arithmetic import matmul_integer
 from gptrs_onnx.ops.quantization import dynamic_quantize_linear, quantized
 
 
@@ -68,21 +68,6 @@ def dynamic_quantize_matmul(
     """Return the product of `a`, quantized by its own range, and a quantized matrix, as floats."""
     codes, scale, zero = dynamic_quantize_linear(a)
     return matmul_integer_to_float(codes, b, scale, b_scale, zero, b_zero, bias)
-
-
-def row_products(
-    a: Tensor, b: Tensor, b_scale: Tensor, b_zero: Tensor, bias: Tensor | None
-) -> Tensor:
-    """Return `dynamic_quantize_matmul` for the steps of a loop, with sums in floats.
-
-    Products of codes are whole numbers below 2^16, and sums of them are rounded as those of other
-    floats are. `b` becomes f32 once, in front of the loop.
-    """
-    codes, scale, zero = dynamic_quantize_linear(a)
-    right = F.cast(b, dtypes.si32) - F.cast(_one_or_row(b_zero), dtypes.si32)
-    sums = product(F.cast(_apart(codes, zero), dtypes.f32), F.cast(right, dtypes.f32))
-    result = sums * (scale * _one_or_row(b_scale))
-    return result if bias is None else result + bias
 
 
 @converts("com.microsoft.QGemm")

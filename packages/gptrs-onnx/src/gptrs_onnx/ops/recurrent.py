@@ -11,7 +11,7 @@ from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
 from gptrs_onnx.node import Node, converts
 from gptrs_onnx.ops.activations import hard_sigmoid, leaky_relu, softsign, thresholded_relu
-from gptrs_onnx.ops.quantized_layers import row_products
+from gptrs_onnx.ops.quantized_layers import dynamic_quantize_matmul
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -267,4 +267,4 @@ def dynamic_quantize_lstm(
 def _quantized_product(
     weight: Tensor, scale: Tensor, zero: Tensor, rows: Tensor, bias: Tensor | None
 ) -> Tensor:
-    return row_products(rows, weight, scale, zero, bias)
+    return dynamic_quantize_matmul(rows, weight, scale, zero, bias)

@@ -25,7 +25,7 @@ from gptrs_backend_numba.codegen.kernel import (
     kernel_part,
 )
 from gptrs_backend_numba.codegen.machine import keep_alive, offset, pointer
-from gptrs_backend_numba.codegen.tasks import share_tasks
+from gptrs_backend_numba.codegen.tasks import ranges_of, share_tasks
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.kernels.matmul.gemm_ir import (
     PANEL,
@@ -44,7 +44,7 @@ from gptrs_backend_numba.kernels.matmul.gemm_ir import (
 # The (size, stride) pairs of the batch axes follow them, at `LEFT` and at `RIGHT`.
 
 
-LENGTH = 28
+LENGTH = 30
 """The count of numbers in front of the batch axes."""
 (
     M, N, K,
@@ -62,6 +62,8 @@ LENGTH = 28
     DIRECT,  # whether sums are results: f32, with nothing but a bias and a residual of f32
     HAS_BIAS, HAS_RESIDUAL,
     OUT_STEP, RESIDUAL_STEP,  # elements from one row to the next
+    REPEATS,  # 0; for a row that meets the same packed right side in each step of a loop 1 or 2
+    RANGES,  # of neighbouring tasks, one of a thread, filled in by the call
 ) = range(LENGTH)  # fmt: skip
 
 PACKED, BLOCKS, IN_PLACE, ALONG_K = range(4)
@@ -89,8 +91,31 @@ def run_gemm(state, function, count, threads, lhs, rhs, bias, residual, sums, ou
     """Run the tasks of a product; operands that there are not may be any address."""
     G = pointer(geometry, np.int64)
     G[BIAS], G[RESIDUAL], G[SUMS] = bias, residual, sums
+    turn(G, count, threads)
     share_tasks(state, function, count, threads, lhs, rhs, out, geometry)
     return 0
+
+
+@register_jitable
+def turn(G, count, threads):
+    """Let every second step of a loop read a right side from its end.
+
+    What a step has read last is still in the L2 cache: of 1 MiB most of it, 1.15 times as fast.
+    """
+    if G[REPEATS]:
+        G[REPEATS] = 3 - G[REPEATS]
+        G[RANGES] = ranges_of(count, threads)
+
+
+@register_jitable
+def turned_task(G, task, count):
+    """Return the task to do for a task: in turned steps that from the end of the same range."""
+    if G[REPEATS] == 2:
+        for number in range(G[RANGES]):
+            begin, end = count * number // G[RANGES], count * (number + 1) // G[RANGES]
+            if begin <= task < end:
+                return begin + end - 1 - task
+    return task
 
 
 @kernel_part
@@ -115,15 +140,18 @@ def multiply_row(G, geometry, L, right, batch, panel, memory, out):
     R, step, panel_step = right
     B = R + panel * panel_step
     nothing = np.int64(0)
+    # The processor looks ahead well enough within its caches: what a loop reads again and again
+    # comes 1.25 times as fast from L2 and L3 without instructions to prefetch it (Zen 4).
+    ahead = nothing if G[REPEATS] else B + 64 * PANEL
     if G[DIRECT]:
         bias = G[BIAS] + 4 * column if G[HAS_BIAS] else nothing
         residual = nothing
         if G[HAS_RESIDUAL]:
             residual = G[RESIDUAL] + 4 * (batch * G[RESIDUAL_STEP] + column)
         call_tile(G[TILE], L, B, step, k, 0, bias, 0, residual, 0,
-                  out + 4 * (batch * G[OUT_STEP] + column), 0, B + 64 * PANEL, 0, step)  # fmt: skip
+                  out + 4 * (batch * G[OUT_STEP] + column), 0, ahead, 0, step)  # fmt: skip
     else:
-        call_tile(G[TILE], L, B, step, k, 0, 0, 0, 0, 0, memory, PANEL, B + 64 * PANEL, 0, step)
+        call_tile(G[TILE], L, B, step, k, 0, 0, 0, 0, 0, memory, PANEL, ahead, 0, step)
         call_compiled(G[FINISH], memory, 0, out, batch, column, 1, PANELS_OF_ROW * PANEL,
                       geometry, 0)  # fmt: skip
 
@@ -239,7 +267,9 @@ def gemm_task(lhs, rhs, out, geometry, task, *, SIZE):
     """
     G = pointer(geometry, np.int64)
     m, n, k, block_length, mode = G[M], G[N], G[K], G[BLOCK_LENGTH], G[RIGHT_MODE]
-    block = block_of_task(G, task, (n + PANEL - 1) // PANEL)
+    panels = (n + PANEL - 1) // PANEL
+    task = turned_task(G, task, (panels + G[PANELS_A_TASK] - 1) // G[PANELS_A_TASK])
+    block = block_of_task(G, task, panels)
     batch, _, _, first_panel, last_panel = block
     L = lhs + 4 * batch * m * k
     R = rhs + SIZE * offset(G, G[RIGHT], G[RANK], batch)
@@ -248,16 +278,19 @@ def gemm_task(lhs, rhs, out, geometry, task, *, SIZE):
         step, panel_step = np.int64(SIZE * PANEL), SIZE * PANEL * k
         R = rhs + batch * ((n + PANEL - 1) // PANEL) * panel_step
     right = (R, step, panel_step)
-    lone = m == 1 and mode == PACKED
+    groups = np.int64(0)
+    if m == 1 and mode == PACKED:
+        groups = max(0, min(last_panel, n // PANEL) - first_panel) // PANELS_OF_ROW
     held = np.empty(0 if mode == PACKED else SIZE * PANEL * block_length, np.uint8)
     own, memory = np.int64(held.ctypes.data), tile_memory()
     begin = np.int64(0)
     while True:  # once for k = 0, where results are bias and residual
         length = min(block_length, k - begin)
-        panel = first_panel
-        while lone and panel + PANELS_OF_ROW <= min(last_panel, n // PANEL):
+        for each in range(groups):
+            at = groups - 1 - each if G[REPEATS] == 2 else each
+            panel = first_panel + at * PANELS_OF_ROW
             multiply_row(G, geometry, L, right, batch, panel, memory, out)
-            panel += PANELS_OF_ROW
+        panel = first_panel + groups * PANELS_OF_ROW
         while panel < last_panel:
             multiply_panel(
                 G, geometry, L, right, block, panel, begin, length, own, memory, out, SIZE

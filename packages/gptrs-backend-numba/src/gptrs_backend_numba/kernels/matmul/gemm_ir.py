@@ -50,7 +50,7 @@ def tile(rows: int, dtype: str, panels: int = 1, chains: int = 1):
 
     With several panels, which follow one another in a packed rhs, the sums of each are `PANEL`
     elements behind those of the one before. Of each a whole row is prefetched at a time, as far
-    ahead as the first address says.
+    ahead as the first address says; nothing if it is 0.
 
     Each sum adds its products in order of k, and so is the same in a tile of any height, unless
     there are several `chains`: sums of every `chains`-th product then, which are added at the end.
@@ -115,8 +115,12 @@ def _emit_tile(emit, arguments, rows, dtype, panels, chains):
         ahead.append(emit.pointer(second_prefetch))
     state = [emit.pointer(lhs), *streams, *ahead, *starts]
     tail = builder.and_(count, number(unroll - 1))
-    for times, steps in ((builder.sub(count, tail), unroll), (tail, 1)):
-        body = _products(emit, rows, dtype, (step, prefetch_step), steps, panels)
+    whole, quiet = builder.sub(count, tail), number(0)
+    if panels > 1:
+        quiet = builder.select(builder.icmp_signed("==", prefetch, quiet), whole, quiet)
+    loops = (quiet, unroll, False), (builder.sub(whole, quiet), unroll, True), (tail, 1, False)
+    for times, steps, prefetches in loops[panels == 1 :]:
+        body = _products(emit, rows, dtype, (step, prefetch_step), steps, panels, prefetches)
         state = emit.loop(times, steps, state, body)
     sums = state[1 + len(streams) + len(ahead) :]
     results = vector_addresses(emit, out, row, *vectors)
@@ -156,7 +160,7 @@ def increased(emit, sums, address, starts):
     return results
 
 
-def _products(emit, rows, dtype, moves, steps, panels):
+def _products(emit, rows, dtype, moves, steps, panels, looks_ahead):
     """Return the body of the loop over k: `steps` values, each added to the next chain of sums."""
     width = bytes_of(dtype) * WIDTH
     lines = range(0, width * VECTORS, 64) if panels > 1 else (0,)
@@ -167,7 +171,7 @@ def _products(emit, rows, dtype, moves, steps, panels):
         sums = state[1 + panels + prefetches :]
         at = 0
         for u in range(steps):
-            for address in ahead if steps > 1 else ():
+            for address in ahead if looks_ahead else ():
                 for line in lines:
                     emit.prefetch(emit.moved(address, line), near=2)
             right = [

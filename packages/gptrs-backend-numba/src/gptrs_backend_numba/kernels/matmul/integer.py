@@ -51,7 +51,9 @@ from gptrs_backend_numba.kernels.matmul.gemm import (
     LK,
     LM,
     OUT_STEP,
+    PANELS_A_TASK,
     RANK,
+    REPEATS,
     RIGHT,
     RK,
     RN,
@@ -61,6 +63,8 @@ from gptrs_backend_numba.kernels.matmul.gemm import (
     N,
     block_of_task,
     span_of_tile,
+    turn,
+    turned_task,
 )
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, tile_memory
 from gptrs_backend_numba.kernels.matmul.integer_finish_ir import MAGIC, finish_rows
@@ -120,6 +124,7 @@ def run_integer(
     G = pointer(geometry, np.int64)
     G[ZERO], G[OTHER_ZERO], G[TERM], G[SCALE], G[BIAS] = zero, other_zero, term, scale, bias
     G[STEP], G[MIDDLE] = step, middle
+    turn(G, count, threads)
     share_tasks(state, function, count, threads, lhs, rhs, out, geometry)
     return 0
 
@@ -274,6 +279,7 @@ def integer_task(
     G = pointer(geometry, np.int64)
     m, n, k, tiles = G[M], G[N], G[K], G[TILES]
     panels = (n + PANEL - 1) // PANEL
+    task = turned_task(G, task, (panels + G[PANELS_A_TASK] - 1) // G[PANELS_A_TASK])
     part = block_of_task(G, task, panels)
     batch, first_tile, last_tile, first_panel, last_panel = part
     whole, taller = m // tiles, m % tiles
@@ -298,7 +304,8 @@ def integer_task(
     if ON_AMX:
         memory = begin + 4 * PANEL
     configure()
-    for panel in range(first_panel, last_panel):
+    for number in range(last_panel - first_panel):
+        panel = last_panel - 1 - number if G[REPEATS] == 2 else first_panel + number
         codes = rhs + (batch * panels + panel) * (PANEL * depth + STEP_BYTES)
         column = panel * PANEL
         width = min(PANEL, n - column)
