@@ -139,6 +139,24 @@ def test_batches_of_products() -> None:
 
 
 @pytest.mark.paths
+def test_codes_of_numbers_beyond_f32() -> None:
+    n = 2 * PANEL + 3
+    a, b = np.full((9, 8), 200, np.uint8), np.ones((n, 8), np.int8)
+    scale = np.full(n, 0.01, np.float32)
+    scale[[0, 1, 2, n - 1]] = np.inf, np.nan, 3e38, -3e38
+    extra = {"scale": scale, "step": np.float32(0.5), "middle": np.float32(3)}
+    for part in (slice(None), slice(3, 3 + PANEL)):  # with such numbers, and without
+        own = {**extra, "scale": scale[part]}
+        b_part = b[part]
+        result = TensorType(dtypes.ui8, (9, len(b_part)))
+        found = run(INTEGER_PRODUCT, (a, b_part), result, AXES, own, least=0.0, most=255.0)
+        with np.errstate(over="ignore"):
+            want = np.rint(np.float32(1600) * own["scale"] / own["step"]) + 3
+        want = np.where(np.isnan(want), 0, np.clip(want, 0, 255)).astype(np.uint8)
+        np.testing.assert_array_equal(found, np.broadcast_to(want, found.shape))
+
+
+@pytest.mark.paths
 @pytest.mark.parametrize(
     ("kind", "scale", "bias", "relu", "step", "middle"),
     pairs(("f32", "si8", "ui8"), ZEROS, (True, False), (True, False), (True, False), (True, False)),

@@ -135,14 +135,18 @@ class _Finish:
 
             emit.loop(rows, 1, [emit.moved(sums, (first, 4)), emit.moved(out, (first, size))], row)
 
-        probes = [b.fmul(each, ZERO) for column in operands for each in column if each]
-        if not self._is_code or not probes:
+        if not self._is_code or (self._scales == 0 and not self._biased and not self._divides):
             all_rows(True)
             return
-        # Of finite scales and biases no result is NaN: codes of it, 0, need two instructions more.
-        total = probes[0]
-        for each in probes[1:]:
-            total = b.fadd(total, each)
+        # Where no result can be NaN or too large, codes need four instructions less.
+        total = ZERO
+        for factor, shift in operands:
+            most = self._quotients(b, splat(2.0**32) if factor is None else
+                                   b.fmul(factor, splat(2.0**32)), numbers)  # fmt: skip
+            total = b.fadd(total, b.fmul(most, ZERO))
+            if shift is not None:
+                twice = self._quotients(b, b.fmul(shift, splat(2.0)), numbers)
+                total = b.fadd(total, b.fmul(twice, ZERO))
         finite = b.fcmp_ordered("ord", total, total)
         finite = call_llvm(b, f"llvm.vector.reduce.and.v{WIDTH}i1", ir.IntType(1), [finite])
         with b.if_else(finite) as (usual, other):
@@ -150,6 +154,9 @@ class _Finish:
                 all_rows(True)
             with other:
                 all_rows(False)
+
+    def _quotients(self, b, x, numbers):
+        return b.fmul(x, numbers[2]) if self._divides else x
 
     def _loaded(self, emit, pointer, mask):
         if mask is None:
@@ -184,7 +191,9 @@ class _Finish:
         if self._divides and FUSED:
             # A division takes as long as all the rest. The quotient is that of the reciprocal,
             # mended by what is left over (Markstein 1990).
-            quotient = _clamped(b, b.fmul(x, inverse), splat(-1024.0), splat(1024.0))
+            quotient = b.fmul(x, inverse)
+            if not finite:
+                quotient = _clamped(b, quotient, splat(-1024.0), splat(1024.0))
             rest = emit.multiply_add(b.fneg(quotient), step, x)
             quotient = emit.multiply_add(rest, inverse, quotient)
         elif self._divides:
