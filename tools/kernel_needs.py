@@ -36,6 +36,7 @@ from gptrs_backend_numba import parts
 from gptrs_backend_numba.backend import PRECISIONS
 from gptrs_backend_numba.codegen import compiled
 from gptrs_backend_numba.kernels.amx.integer import all_amx_integer_kernels
+from gptrs_backend_numba.kernels.code_table import code_table
 from gptrs_backend_numba.kernels.convolution import depthwise, direct
 from gptrs_backend_numba.kernels.matmul.gemm_ir import ROWS as TALLEST
 from gptrs_backend_numba.kernels.matmul.integer import all_integer_kernels
@@ -170,7 +171,8 @@ def _convolutions() -> Iterator[compiled.WantedKernel]:
 
 def _integers() -> Iterator[compiled.WantedKernel]:
     """Yield the kernels for codes of 8 bits, which imported networks have."""
-    yield from map(compiled.WantedKernel, [*all_integer_kernels(), *all_amx_integer_kernels()])
+    found = [*all_integer_kernels(), *all_amx_integer_kernels(), code_table()]
+    yield from map(compiled.WantedKernel, found)
 
 
 def _tokenizer() -> dict[str, object]:

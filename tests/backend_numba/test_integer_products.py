@@ -21,6 +21,7 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.backend import create
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.kernels.matmul.integer_ir import INTEGER_ROWS
+from gptrs_backend_numba.lowering.code_table import CODE_TABLE
 from gptrs_backend_numba.lowering.integer_products import (
     EXTRA,
     INTEGER_CONV2D,
@@ -206,6 +207,25 @@ def test_codes_are_rounded_as_a_division_rounds_them() -> None:
                 quotient = np.rint(y / extra["step"]) - np.float32(3)
             want = np.where(np.isnan(quotient), 0, np.clip(quotient, -128, 127)).astype(np.int8)
             np.testing.assert_array_equal(found, want, err_msg=str((step, scale)))
+
+
+@pytest.mark.paths
+@pytest.mark.parametrize("kinds", [("si8", "ui8"), ("ui8", "si8")])
+def test_codes_are_looked_up(kinds: tuple[str, str]) -> None:
+    random = np.random.default_rng(4)
+    every = np.arange(256).astype(np.uint8)
+    table = random.permutation(every)
+    for count in (1, 300, 1 << 17):
+        found = codes(random, (count, 3), "ui8")
+        found.flat[: min(256, found.size)] = every[: found.size]
+        given, kept = (dtypes.by_name(kind) for kind in kinds)
+        inputs = [found.view(given.numpy), table.view(kept.numpy)]
+        builder = Builder()
+        params = [builder.param(TensorType.of(each)) for each in inputs]
+        call = CustomCall(CODE_TABLE, (TensorType(kept, found.shape),), Dictionary.of({}))
+        program = Program((Function("main", builder.region(builder.emit(call, *params))),))
+        (got,) = create(2).compile(program, [ARGUMENT, ARGUMENT]).run(inputs)
+        np.testing.assert_array_equal(np.asarray(got).view(np.uint8), table[found])
 
 
 WINDOWS = {

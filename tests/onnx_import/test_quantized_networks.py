@@ -161,6 +161,18 @@ GRAPHS["a recurrent layer of codes"] = (
     "6, 3, 7", "6, 2, 3, 5", "integer_product",
 )  # fmt: skip
 
+GRAPHS["GELU of codes, in parts that are codes"] = (
+    f"{QUANTIZED} a = Mul (xd, root)\n aq = QuantizeLinear (a, ys, yz)\n"
+    "ad = DequantizeLinear (aq, ys, yz)\n e = Erf (ad)\n eq = QuantizeLinear (e, es, xz)\n"
+    "ed = DequantizeLinear (eq, es, xz)\n p = Add (ed, one)\n f = Mul (p, xd)\n"
+    f" {ROUNDED}",
+    {
+        **SIDES, "root": np.float32(0.5**0.5), "es": np.float32(1 / 127),
+        "one": np.float32(1),
+    },
+    "3, 19, 23", "3, 19, 23", "code_table",
+)  # fmt: skip
+
 
 def model_of(name: str) -> Any:
     nodes, initializers, takes, gives, _ = GRAPHS[name]

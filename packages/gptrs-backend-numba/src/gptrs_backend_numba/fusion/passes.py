@@ -7,6 +7,7 @@ from gptrs.optimizer.pass_base import Pass
 from gptrs_backend_numba.fusion import is_on
 from gptrs_backend_numba.fusion.attention import FUSE_ATTENTION
 from gptrs_backend_numba.fusion.biased_attention import FUSE_BIASED_ATTENTION
+from gptrs_backend_numba.fusion.code_tables import CODE_TABLES
 from gptrs_backend_numba.fusion.convolution import FUSE_CONVOLUTIONS, PADDING, ROUND_CONVOLUTIONS
 from gptrs_backend_numba.fusion.convolution_chain import CHANNELS_LAST
 from gptrs_backend_numba.fusion.integer_products import FUSE_INTEGERS
@@ -20,7 +21,13 @@ from gptrs_backend_numba.fusion.loop_codes import WIDEN_IN_LOOPS
 from gptrs_backend_numba.fusion.quantized import FUSE_QUANTIZED, FUSE_QUANTIZED_GROUPED
 from gptrs_backend_numba.fusion.rows import FUSE_NORMS, FUSE_ROTARY, FUSE_SOFTMAX
 
-LEGALIZE: tuple[Pass, ...] = (WIDEN_IN_LOOPS, FUSE_INTEGERS, TRANSPOSED_WEIGHTS, PADDING)
+LEGALIZE: tuple[Pass, ...] = (
+    WIDEN_IN_LOOPS,
+    FUSE_INTEGERS,
+    CODE_TABLES,
+    TRANSPOSED_WEIGHTS,
+    PADDING,
+)
 """Passes that absorb neighbours into claimed composites, before parameters are folded."""
 FUSE: tuple[Pass, ...] = (
     CHANNELS_LAST,
