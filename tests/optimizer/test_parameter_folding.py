@@ -7,6 +7,7 @@ import pytest
 
 from fuzzing.differential import run
 from gptrs.ir import Program, parse_program, print_program, verify
+from gptrs.ir.printer import print_region
 from gptrs.optimizer.parameter_folding import fold_parameters
 from gptrs.optimizer.split import Recipe, Split
 from gptrs_conformance.program_generator import random_inputs, random_program
@@ -243,3 +244,55 @@ def test_functions_take_what_is_derived_of_constants_in_all_their_calls():
         dict(zip("xvws", inputs, strict=False)) | {"given": inputs[4]},
     )
     np.testing.assert_array_equal(run_split(found, inputs)[0], whole[0])
+
+
+STEPS = """
+func @main(%x: f32[2, 4], %codes: si8[4, 4], %scale: f32[], %n: si64[]) -> (f32[2, 4], f32[4, 4]) {
+  %wide = cast %codes {dtype = f32} : f32[4, 4]
+  %scales = broadcast_to %scale {shape = [4, 4]} : f32[4, 4]
+  %weight = mul %wide, %scales : f32[4, 4]
+  %i = constant {value = 0} : si64[]
+  %last, %end, %y, %w = while %i, %n, %x, %weight
+    condition(%i0: si64[], %n0: si64[], %x0: f32[2, 4], %w0: f32[4, 4]) {
+      %more = compare %i0, %n0 {direction = lt} : i1[]
+      return %more
+    }
+    body(%i1: si64[], %n1: si64[], %x1: f32[2, 4], %w1: f32[4, 4]) {
+      %one = constant {value = 1} : si64[]
+      %next = add %i1, %one : si64[]
+      %product = dot_general %x1, %w1 {contract_lhs = [1], contract_rhs = [0]} : f32[2, 4]
+      return %next, %n1, %product, %w1
+    } : (si64[], si64[], f32[2, 4], f32[4, 4])
+  %states, %same = scan %y, %weight, %wide {carry_count = 2}
+    body(%x2: f32[2, 4], %w2: f32[4, 4], %row: f32[4]) {
+      %rows = broadcast_to %row {shape = [2, 4]} : f32[2, 4]
+      %sum = add %x2, %rows : f32[2, 4]
+      %z = dot_general %sum, %w2 {contract_lhs = [1], contract_rhs = [0]} : f32[2, 4]
+      return %z, %w2
+    } : (f32[2, 4], f32[4, 4])
+  return %states, %w
+}
+"""
+
+
+def test_loops_decode_the_weights_that_they_read(monkeypatch):
+    """Kernels read stored weights: each step of a loop must see how its own are decoded."""
+    monkeypatch.setattr("gptrs.optimizer.parameter_folding.GROWTH_ALLOWED", 0)
+    found = split(STEPS, "codes", "scale")
+    assert not recipes(found)
+    *_, loop, scan = (made for made in found.program.main.body.instructions if made.regions)
+    assert [value.type.dtype.name for value in loop.operands] == [
+        "si64",
+        "si64",
+        "f32",
+        "si8",
+        "f32",
+    ]
+    assert [value.type.dtype.name for value in scan.operands] == ["f32", "si8", "f32", "f32"]
+    assert all("cast" in print_region(made.regions[-1]) for made in (loop, scan))
+    inputs = [np.ones((2, 4), np.float32), np.arange(16, dtype=np.int8).reshape(4, 4)]
+    inputs += [np.array(0.25, np.float32), np.array(3)]
+    names = parse_program("ptir.v0.5\n" + STEPS)
+    expected = run(names, dict(zip(names.inputs, inputs, strict=True)))
+    for one, other in zip(run_split(found, inputs), expected, strict=True):
+        np.testing.assert_array_equal(one, other)

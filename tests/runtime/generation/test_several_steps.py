@@ -13,6 +13,9 @@ from gptrs.capture.backend_calls import steps_at_once
 from gptrs.errors import ExecutionError, PluginError
 from gptrs.ir import dtypes
 from gptrs.nn import CausalLMModule
+from gptrs.nn.greedy_steps import greedy_steps
+from gptrs.nn.page_buffers import PagedTexts
+from gptrs.nn.ragged_step import own_pages, ragged_step
 from gptrs_runtime.generation.options import GenerationOptions
 from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.generation.setup import GenerationSetup
@@ -125,6 +128,29 @@ def test_a_text_that_streams_holds_the_others_to_single_steps():
     assert not model.lm.greedy
 
 
+def test_the_first_steps_of_a_model_are_single_ones():
+    class Patient(LoopingBackend):
+        single_steps_first = 4
+
+    model = FakeModel((None,), Patient())
+    setup = GenerationSetup(model, PLAIN)
+    for _ in range(2):
+        run(setup.new_scheduler(), setup.new_text([1, 2, 3]))
+    assert len(model.lm.steps) == 1 + 4 + 1, "those of prompts are more"
+    assert [int(steps.limit) for steps in model.lm.greedy] == [5, 3, 5, 5, 2]
+
+
+def test_a_run_is_short():
+    """As many steps as take 50 ms: new texts and cancellations wait for its end."""
+    model = FakeModel((None,), LoopingBackend())
+    setup = GenerationSetup(model, PLAIN)
+    assert setup.cache is not None
+    for _ in range(2):
+        setup.cache.times.record(1, 0.02)
+    run(setup.new_scheduler(), setup.new_text([1, 2, 3]))
+    assert [int(steps.limit) for steps in model.lm.greedy] == [2] * 6
+
+
 def test_a_backend_asks_for_one_step_at_least():
     class NoSteps(FakeBackend):
         steps_at_once = 0
@@ -159,9 +185,38 @@ def test_real_models(variant, tmp_path, backend, monkeypatch):
     options = GenerationOptions(11, GREEDY, ignore_eos=True)
     by_one = texts_of(gptrs.load_model(folder, backend), options.for_stream())
     monkeypatch.setattr(type(backend), "steps_at_once", 4, raising=False)
+    monkeypatch.setattr(type(backend), "single_steps_first", 0)
     counts = counted_runs(monkeypatch)
     assert texts_of(gptrs.load_model(folder, backend), options) == by_one
     assert counts == [4, 4, 2]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"weights": "q4"},
+        {"weights": "q8", "precision": "f32"},
+        {"weights": "q4", "precision": "bf16"},
+    ],
+)
+def test_weights_of_each_type_give_the_same_bits(how):
+    """In a loop, kernels read the same stored weights, so that logits are equal bit for bit."""
+    lm = gptrs.load_model("demo", "numba", **how).causal_lm()
+    prompts = [[5, 11, 2], [19, 7, 3]]
+    texts = PagedTexts(lm, 2, 64)
+    start = tokens = texts.append(prompts).argmax(-1)
+    first = ragged_step(tokens[:, None], texts.lengths, [own_pages(2, 64)])
+    logits = []
+    for _ in range(3):
+        logits.append(texts.append(tokens[:, None]))
+        tokens = logits[-1].argmax(-1)
+    texts = PagedTexts(lm, 2, 64)
+    assert np.array_equal(texts.append(prompts).argmax(-1), start)
+    steps = greedy_steps(first, [3] * 2, [frozenset()] * 2, 3, 16)
+    found = lm.greedy_steps(steps, texts.buffers)
+    assert np.array_equal(found.tokens[:3], [each.argmax(-1) for each in logits])
+    assert np.array_equal(found.logits[:3], [each.max(-1) for each in logits])
 
 
 def test_states_that_take_nothing_back_go_step_by_step(tmp_path, monkeypatch):

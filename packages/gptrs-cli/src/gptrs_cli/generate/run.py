@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -111,7 +112,7 @@ def _run(request: GenerateRequest, settings: Settings, profile: Profile | None) 
         model.template_variables.update(template_variables(request.prompt.template_var))
         options = generation_options(request, model, settings)
         several = request.output.num_return > 1
-        if request.output.stream or not (settings.json or several):
+        if request.output.stream or (sys.stdout.isatty() and not (settings.json or several)):
             options = options.for_stream()
         # Special tokens are the marks of thoughts and calls, which the reader of answers needs to
         # see.

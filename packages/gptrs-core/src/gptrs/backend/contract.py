@@ -297,6 +297,8 @@ class Backend(ABC):
     generation then runs a `while` loop around the model and the choice of each token; no token is
     visible before the whole group is chosen.
     """
+    single_steps_first: int = 0
+    """Decode steps of a model before its first group: fewer would not repay compiling the loop."""
 
     def legalize(self) -> Sequence[Pass]:
         """Return the passes that replace unsupported ops, see `Pipeline`.

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from gptrs.ir.builder import with_operands
-from gptrs.ir.ops.control_flow import Call
+from gptrs.ir.builder import splice, with_operands
+from gptrs.ir.ops.control_flow import Call, Scan, While
 from gptrs.ir.ops.layout import Reshape
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
 from gptrs.optimizer.evaluation import CHEAP, cut, definitions, known_instructions
-from gptrs.optimizer.passes.cleanup import without_dead_code
+from gptrs.optimizer.passes.cleanup import carry_count, invariants, without_dead_code
 from gptrs.optimizer.split import Recipe, Split
 
 GROWTH_ALLOWED = 4_096
@@ -26,10 +26,10 @@ def fold_parameters(program: Program, constant: Sequence[bool]) -> Split:
     The largest such parts of `@main` become recipes. Exceptions are free computations (reshapes,
     broadcasts), results larger than their parameters (wider types, repetitions), instructions that
     must not run ahead (see `known_instructions`), and values that are only returned, which the
-    caller keeps anyway. A failing recipe fails when it is first needed. Constant parameters that
-    are unused, or that only recipes read, are removed from the program. Functions are folded like
-    `@main` for parameters that are constant in all of their calls in `@main`, which passes them the
-    derived values.
+    caller keeps anyway. Loops that read such a value compute it inside. A failing recipe fails when
+    it is first needed. Constant parameters that are unused, or that only recipes read, are removed
+    from the program. Functions are folded like `@main` for parameters that are constant in all of
+    their calls in `@main`, which passes them the derived values.
     """
     lifted = _with_folded_functions(program, constant)
     if lifted is None:
@@ -49,12 +49,13 @@ def _fold_main(program: Program, constant: Sequence[bool]) -> Split:
     wanted = _frontier(region, foldable, set(given))
     recipes = {value: _recipe(value, region) for value in wanted}
     derived = {value: Value(value.type) for value in recipes}
-    body = _reading(region, derived)
+    reading = _reading(region, derived)
+    body = _with_decoding_loops(reading, given)
     numbers = {param: position for position, param in enumerate(region.params)}
     read = {operand for made in body.instructions for operand in made.operands} | set(body.results)
     params = [p for p in region.params if p in read or not constant[numbers[p]]]
     inputs = (*(numbers[param] for param in params), *recipes.values())
-    if inputs == tuple(range(len(region.params))):
+    if body is reading and inputs == tuple(range(len(region.params))):
         return Split(program, inputs)
     main = Region((*params, *derived.values()), body.instructions, body.results)
     others = (f for f in program.functions if f.name != "main")
@@ -144,6 +145,62 @@ def _frontier(region: Region, foldable: set[Instruction], given: set[Value]) -> 
             pending.extend(defined[value].operands)
     # In the program's order, whatever the order of the search.
     return [value for value in worth if value in wanted]
+
+
+def _with_decoding_loops(region: Region, given: Sequence[Value]) -> Region:
+    """`while(s, f(w)): g(s, y) -> while(s, w): g(s, f(w))` for what `given` parameters decide.
+
+    That is what widens or decodes stored weights. Kernels that read them as they are stored must
+    see both: outside of the loop, a run of 16 decode steps of 4-bit weights decoded the whole model
+    and then took 10 times as long.
+    """
+    if not any(isinstance(made.op, While | Scan) for made in region.instructions):
+        return region
+    known = {made for made, depends in known_instructions(region, given).items() if depends}
+    defined = {value: made for made in known for value in made.results}
+    kept: list[Instruction] = []
+    renamed: dict[Value, Value] = {}
+    for made in region.instructions:
+        if isinstance(made.op, While | Scan):
+            found = [at for at in invariants(made) if made.operands[at] in defined]
+            if found:
+                renamed.update((made.results[at], made.operands[at]) for at in found)
+                made = _decoding(made, found, region)
+        kept.append(with_operands(made, renamed))
+    if not renamed:
+        return region
+    results = tuple(renamed.get(value, value) for value in region.results)
+    return without_dead_code(Region(region.params, tuple(kept), results))
+
+
+def _decoding(loop: Instruction, found: Sequence[int], region: Region) -> Instruction:
+    """Return a loop that computes the operands `found`, which its body only reads, by itself."""
+    values = [loop.operands[at] for at in found]
+    chain = cut(values, region.params, definitions(region)).main.body
+    read = {operand for made in chain.instructions for operand in made.operands}
+    given = [param for param in region.params if param in read]
+    count = carry_count(loop)
+    rest = [at for at in range(count) if at not in found]
+
+    def carried(values: Sequence[Value], more: Sequence[Value]) -> tuple[Value, ...]:
+        return (*(values[at] for at in rest), *more, *values[count:])
+
+    def decoding(inner: Region) -> Region:
+        own = [Value(param.type) for param in given]
+        instructions: list[Instruction] = []
+        made = splice(Region(tuple(given), chain.instructions, chain.results), own, instructions)
+        known = dict(zip([inner.params[at] for at in found], made, strict=True))
+        instructions += [with_operands(each, known) for each in inner.instructions]
+        body = inner is loop.regions[-1]
+        results = carried(inner.results, own) if body else inner.results
+        return Region(carried(inner.params, own), tuple(instructions), results)
+
+    op = loop.op
+    if isinstance(op, Scan):
+        op = replace(op, carry_count=len(rest) + len(given))
+    results = carried(loop.results, [Value(param.type) for param in given])
+    regions = tuple(without_dead_code(decoding(inner)) for inner in loop.regions)
+    return Instruction(op, carried(loop.operands, given), results, regions)
 
 
 def _recipe(value: Value, region: Region) -> Recipe:

@@ -37,9 +37,9 @@ class PagedCache(TextCache):
     """The pages of all texts of `lm`, which share common prefixes; a `TextCache`.
 
     `budget` is in bytes, None for the default of `group_layouts`; `steps_at_once` is how many
-    greedy steps form one run, for models that support it. Texts are lost (`TextPages.lost`; admit
-    them again) when an interrupt, or a fork while another thread changes pages, leaves them in an
-    unknown state. Threads wait for each other.
+    greedy steps form one run, for models that support it, after `single_steps` single ones. Texts
+    are lost (`TextPages.lost`; admit them again) when an interrupt, or a fork while another thread
+    changes pages, leaves them in an unknown state. Threads wait for each other.
 
     If the model has a `short_context`, a text that exceeds it is read again in one step, and shares
     pages only with other such texts.
@@ -56,6 +56,7 @@ class PagedCache(TextCache):
         budget: int | None,
         *,
         steps_at_once: int = 1,
+        single_steps: int = 0,
     ) -> None:
         super().__init__()
         self.dtype = dtype
@@ -72,6 +73,8 @@ class PagedCache(TextCache):
         self.short_context = cast("int | None", getattr(lm, "short_context", None))
         self._shapes = StepShapes(backend)
         self._steps_at_once = steps_at_once
+        self._single_steps = single_steps
+        """How many decode steps run singly before the first group."""
         self.pool = self._new_pool()
         _every_cache.add(self)
 
@@ -122,6 +125,8 @@ class PagedCache(TextCache):
     @override
     def steps_at_once(self) -> int:
         """Most steps of `run_greedy`; 1 with states, which cannot roll back tokens after an end."""
+        if self._single_steps > 0:
+            return 1
         can = cast("bool", getattr(self._lm, "repeats_steps", False)) and not self.keeps_states
         return self._steps_at_once if can else 1
 
@@ -186,6 +191,7 @@ class PagedCache(TextCache):
         with self._consistent():
             for row in rows:
                 self.pool.commit(row.text, row.tokens)
+        self._single_steps -= all([len(row.tokens) == 1 for row in rows])
         return logits[: sum(bool(row.tokens) + len(row.guess) for row in rows)]
 
     def _logits(self, rows: Sequence[Row], step: RaggedStep) -> np.ndarray:
@@ -353,7 +359,14 @@ def paged_cache(model: LoadedModel, dtype: DType, budget: int | None) -> PagedCa
 def _new_cache(model: LoadedModel, dtype: DType, budget: int | None) -> PagedCache:
     # A loop of several steps would need all weights at once.
     steps = 1 if model.streamer is not None else steps_at_once(model.backend)
-    return PagedCache(model.causal_lm(), model.backend, dtype, budget, steps_at_once=steps)
+    return PagedCache(
+        model.causal_lm(),
+        model.backend,
+        dtype,
+        budget,
+        steps_at_once=steps,
+        single_steps=model.backend.single_steps_first,
+    )
 
 
 def _step(rows: Sequence[Row]) -> RaggedStep:

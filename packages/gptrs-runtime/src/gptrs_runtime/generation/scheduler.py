@@ -42,6 +42,9 @@ _ROOM: Final = 128
 _LEAST_ROOM: Final = 64
 """With less room than this it grows: a step may choose as many tokens."""
 _MOST_READING: Final = 8
+_LONGEST_RUN_S: Final = 0.05
+"""Seconds that several steps in one run should take at most: new texts, `cancel`, and texts that
+end early wait for its end, and slower models spend little of their time in Python."""
 _LOOK_S: Final = 0.1
 """How often it is asked who gives way: that takes 0.1 ms with 1,024 texts that wait."""
 _MOST_SCORED: Final = 64
@@ -57,8 +60,8 @@ class Scheduler:
     half of the room, and the shortest of the others the rest, so that a short prompt need not wait
     for a long one. The outcome of a text does not depend on others.
 
-    If the cache can run several steps at once, greedy texts do so; new texts, `cancel`, and texts
-    that end early then wait for the end of the run.
+    If the cache can run several steps at once, greedy texts do so, for some `_LONGEST_RUN_S`; new
+    texts, `cancel`, and texts that end early then wait for the end of the run.
 
     With `grows`, texts start with room for their prompt and some more, and get more as they grow.
     If there is none, the youngest text is preempted and continues later; recomputation gives the
@@ -202,7 +205,12 @@ class Scheduler:
         most = min(most, *(self._before_border(read.work) for read in reads))
         # All texts run the same number of steps: the one with the least room decides.
         most = min(most, *(read.work.room - read.work.pages.length for read in reads))
-        return min(most, *(read.work.text.steps_ahead for read in reads)) if most > 1 else 1
+        if most <= 1:
+            return 1
+        step_s = self._cache.times.estimate(len(reads))
+        if step_s is not None:
+            most = min(most, max(1, int(_LONGEST_RUN_S / step_s)))
+        return min(most, *(read.work.text.steps_ahead for read in reads))
 
     def _run_several(self, reads: Sequence[Read], most: int) -> None:
         """Run up to `most` steps at once; each text takes as many tokens as it has room for."""

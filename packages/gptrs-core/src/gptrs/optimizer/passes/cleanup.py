@@ -119,7 +119,7 @@ def without_loop_invariants(region: Region, sound: Collection[str] = ()) -> Regi
         changed = True
         loop = _hoist(instruction, hoisted, kept)
         kept.append(loop)
-        count = _carry_count(instruction)
+        count = carry_count(instruction)
         extra = len(loop.results) - len(instruction.results)
         own = loop.results[:count] + loop.results[count + extra :]
         known.update(zip(instruction.results, own, strict=True))
@@ -128,7 +128,8 @@ def without_loop_invariants(region: Region, sound: Collection[str] = ()) -> Regi
     return Region(region.params, tuple(kept), tuple(known.get(v, v) for v in region.results))
 
 
-def _carry_count(instruction: Instruction) -> int:
+def carry_count(instruction: Instruction) -> int:
+    """Return how many values a loop carries, its first operands and results."""
     op = instruction.op
     return op.carry_count if isinstance(op, Scan) else len(instruction.operands)
 
@@ -138,7 +139,7 @@ def _hoisted(instruction: Instruction, sound: Collection[str]) -> dict[Instructi
     if not isinstance(instruction.op, While | Scan):
         return {}
     body = instruction.regions[-1]
-    invariant = set(_invariant_params(instruction))
+    invariant = {body.params[at] for at in invariants(instruction)}
     movable: dict[Instruction, None] = {}
     worth = False
     for made in body.instructions:
@@ -153,10 +154,12 @@ def _hoisted(instruction: Instruction, sound: Collection[str]) -> dict[Instructi
     return movable if worth else {}
 
 
-def _invariant_params(instruction: Instruction) -> list[Value]:
-    body = instruction.regions[-1]
+def invariants(loop: Instruction) -> list[int]:
+    """Return the carried values that the body of a loop returns unchanged, by index."""
+    body = loop.regions[-1]
     pairs = zip(body.params, body.results, strict=False)
-    return [param for param, result in list(pairs)[: _carry_count(instruction)] if param is result]
+    same = [param is result for param, result in pairs]
+    return [at for at in range(carry_count(loop)) if same[at]]
 
 
 def _may_fail(made: Instruction) -> bool:
@@ -170,7 +173,7 @@ def _hoist(
 
     New carried values follow the old ones.
     """
-    body, count = instruction.regions[-1], _carry_count(instruction)
+    body, count = instruction.regions[-1], carry_count(instruction)
     rest = [made for made in body.instructions if made not in hoisted]
     # Constants are duplicated on both sides: they are free and need not be carried.
     cheap = [made for made in hoisted if isinstance(made.op, CHEAP)]
@@ -197,7 +200,7 @@ def _hoist(
 def _with_body(
     instruction: Instruction, body: Region, ahead: list[Value], params: tuple[Value, ...]
 ) -> Instruction:
-    op, count = instruction.op, _carry_count(instruction)
+    op, count = instruction.op, carry_count(instruction)
     if isinstance(op, Scan):
         op = replace(op, carry_count=count + len(ahead))
     regions: tuple[Region, ...] = (body,)
