@@ -14,7 +14,14 @@ from typing import cast
 import numpy as np
 from msgspec.structs import replace
 
-from gptrs.backend.contract import BoundInputs, Buffer, Executable, InputRole, KernelRun
+from gptrs.backend.contract import (
+    BoundInputs,
+    Buffer,
+    Executable,
+    InputRole,
+    KernelRun,
+    SubmittedRun,
+)
 from gptrs.backend.mapped_files import COUNT, EVER, MAPPED_FILES, NEW, RUNNING
 from gptrs.errors import ExecutionError
 from gptrs.ir.program import Value
@@ -334,6 +341,12 @@ class NumbaExecutable(Executable):
     def run_bound(self, inputs: Sequence[Buffer], bound: BoundInputs) -> list[Buffer]:
         """Run with trailing inputs that stay the same: `bound` is examined once, not every time."""
         return self._run(inputs, bound, self._interpret_all)
+
+    def submit(
+        self, inputs: Sequence[Buffer], bound: BoundInputs | None
+    ) -> tuple[list[Buffer], SubmittedRun | None]:
+        """Run on `inputs`; nothing is left to wait for."""
+        return self._run(inputs, bound, self._interpret_all), None
 
     def run_profiled(
         self, inputs: Sequence[Buffer], tell: Callable[[KernelRun], None]

@@ -98,34 +98,29 @@ def run(request: GenerateRequest, settings: Settings) -> int:
     JSON includes the profile that `settings` ask for.
     """
     with observed(settings) as profile:
-        return _run(request, settings, profile)
-
-
-def _run(request: GenerateRequest, settings: Settings, profile: Profile | None) -> int:
-    if request.batch.prompts is not None:
-        return batch.run_prompts(request, request.batch.prompts, settings)
-    prompt = read_prompt(
-        request.prompt, has_default=request.model is None and not request.prompt.chat
-    )
-    with Waiting(f"loading {model_shown(request.model)}") as waiting:
-        model = loaded_model(request.model, settings, request.adapter)
-        model.template_variables.update(template_variables(request.prompt.template_var))
-        options = generation_options(request, model, settings)
-        several = request.output.num_return > 1
-        if request.output.stream or (sys.stdout.isatty() and not (settings.json or several)):
-            options = options.for_stream()
-        # Special tokens are the marks of thoughts and calls, which the reader of answers needs to
-        # see.
-        if request.prompt.chat and not options.special:
-            options = replace(options, special=answer_form(model).shown)
-        work = _Work(request, model, prompt, waiting, options)
-        waiting.now("reading the prompt")
-        with compilation_shown(model.backend, waiting):
-            if settings.json:
-                interrupted = work.print_json(several, profile)
-            else:
-                interrupted = work.print_several() if several else work.print_text()
-    return INTERRUPTED if interrupted else work.complain()
+        if request.batch.prompts is not None:
+            return batch.run_prompts(request, request.batch.prompts, settings)
+        prompt = read_prompt(
+            request.prompt, has_default=request.model is None and not request.prompt.chat
+        )
+        with Waiting(f"loading {model_shown(request.model)}") as waiting:
+            model = loaded_model(request.model, settings, request.adapter)
+            model.template_variables.update(template_variables(request.prompt.template_var))
+            options = generation_options(request, model, settings)
+            several = request.output.num_return > 1
+            if request.output.stream or (sys.stdout.isatty() and not (settings.json or several)):
+                options = options.for_stream()
+            # Special tokens mark thoughts and calls: the reader of answers needs to see them.
+            if request.prompt.chat and not options.special:
+                options = replace(options, special=answer_form(model).shown)
+            work = _Work(request, model, prompt, waiting, options)
+            waiting.now("reading the prompt")
+            with compilation_shown(model.backend, waiting):
+                if settings.json:
+                    interrupted = work.print_json(several, profile)
+                else:
+                    interrupted = work.print_several() if several else work.print_text()
+        return INTERRUPTED if interrupted else work.complain()
 
 
 class _Work:

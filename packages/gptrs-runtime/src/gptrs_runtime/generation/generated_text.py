@@ -116,6 +116,8 @@ class GeneratedText:
         """How many greedy tokens may be chosen at once; see `room`. 1 if logits are needed for
         processors, scores, sampling, or guesses.
         """
+        if self._steps_at_once == 1:
+            return 1
         looks = self._processors.changes_logits or self._logprobs is not None
         if looks or self.guesses is not None or not self._sampler.takes_largest:
             return 1

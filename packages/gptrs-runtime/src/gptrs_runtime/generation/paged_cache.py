@@ -70,6 +70,7 @@ class PagedCache(TextCache):
         )
         self._expect()
         self._lm = lm
+        self._sees = hasattr(lm, "mixed_step")
         self.short_context = cast("int | None", getattr(lm, "short_context", None))
         self._shapes = StepShapes(backend)
         self._steps_at_once = steps_at_once
@@ -119,7 +120,21 @@ class PagedCache(TextCache):
         """Append tokens to texts; return logits f32 [R, V] after the last one and after each
         guessed token."""
         with self._lock:
-            return self._run(rows)
+            with self._consistent():
+                if self.short_context is not None:
+                    rows = [self._whole(row) for row in rows]
+                for text, tokens, guess, after in rows:
+                    self._copy(self.pool.extend(text, len(tokens) + after + len(guess)))
+                step = self._shapes.padded(_step(rows))
+            with self._changing():
+                # Committed only after a complete run: pages of a failed step hold arbitrary keys
+                # and values, and the index must not offer them.
+                logits = self._logits(rows, step)
+            with self._consistent():
+                for row in rows:
+                    self.pool.commit(row.text, row.tokens)
+            self._single_steps -= all([len(row.tokens) == 1 for row in rows])
+        return logits[: sum([bool(row.tokens) + len(row.guess) for row in rows])]
 
     @property
     @override
@@ -177,26 +192,9 @@ class PagedCache(TextCache):
         text.family ^= LONG
         return row._replace(tokens=[*known, *row.tokens])
 
-    def _run(self, rows: Sequence[Row]) -> np.ndarray:
-        with self._consistent():
-            if self.short_context is not None:
-                rows = [self._whole(row) for row in rows]
-            for text, tokens, guess, after in rows:
-                self._copy(self.pool.extend(text, len(tokens) + after + len(guess)))
-            step = self._shapes.padded(_step(rows))
-        with self._changing():
-            # Committed only after a complete run: pages of a failed step hold arbitrary keys and
-            # values, and the index must not offer them.
-            logits = self._logits(rows, step)
-        with self._consistent():
-            for row in rows:
-                self.pool.commit(row.text, row.tokens)
-        self._single_steps -= all([len(row.tokens) == 1 for row in rows])
-        return logits[: sum(bool(row.tokens) + len(row.guess) for row in rows)]
-
     def _logits(self, rows: Sequence[Row], step: RaggedStep) -> np.ndarray:
         """Run the model on rows; only models that read images get pictures."""
-        if has_pictures(step.tokens):
+        if self._sees and has_pictures(step.tokens):
             lm = cast("ImageLM", self._lm)
             tokens, vectors, given = seen(lm, step.tokens)
             return lm.mixed_step(step._replace(tokens=tokens), vectors, given, self.buffers)

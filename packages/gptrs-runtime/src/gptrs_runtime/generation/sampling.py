@@ -223,16 +223,19 @@ def _likeliest(logits: np.ndarray, count: int) -> np.ndarray:
 
 
 def _reached_by(logits: np.ndarray, count: int) -> float | None:
-    """Return a threshold reached by at least `count` logits and few others; None if nearly all
-    would reach it.
+    """Return a threshold reached by at least `count` logits and few others; None if all of them
+    are wanted.
 
     Each of many groups has a maximum, and the count-th largest of these maxima is reached by at
     least `count` logits.
     """
-    groups = logits.size // _GROUPS_OF
-    if groups <= count:
+    if count >= logits.size:
         return None
-    # Groups are strided rather than adjacent, so that the maximum over axis 0 runs over contiguous
-    # rows. Logits of an incomplete group can only increase the number that reach the threshold.
-    largest = logits[: groups * _GROUPS_OF].reshape(_GROUPS_OF, groups).max(axis=0)
-    return float(np.partition(largest, groups - count)[groups - count])
+    groups = logits.size // _GROUPS_OF
+    if groups > count:
+        # Groups are strided rather than adjacent, so that the maximum over axis 0 runs over
+        # contiguous rows. Logits of an incomplete group can only increase the number that reach the
+        # threshold.
+        logits = logits[: groups * _GROUPS_OF].reshape(_GROUPS_OF, groups).max(axis=0)
+    edge = logits.size - count
+    return float(np.partition(logits, edge)[edge])

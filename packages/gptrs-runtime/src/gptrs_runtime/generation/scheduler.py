@@ -169,9 +169,21 @@ class Scheduler:
         CacheBudgetError if texts of other schedulers leave no room to begin. After any error,
         including an interrupt, the scheduler can continue: unfinished work is repeated.
         """
-        with self._cache.exclusive():
-            with span("step"):
-                self._advance()
+        with self._cache.exclusive(), span("step"):
+            self._choose_late()
+            self._settle()
+            if self._grows:
+                self._give_room()
+            self._admit()
+            if rows := self._rows():
+                most = self._steps_at_once(rows)
+                if most > 1:
+                    self._run_several(rows, most)
+                else:
+                    self._run(rows)
+                self._settle()
+            elif self._masks is not None:
+                self._masks.wait_for_any(self._running)
             grown, self._grown = self._grown, []
             failed, self._failed = self._failed, []
         for text, error in failed:
@@ -179,38 +191,18 @@ class Scheduler:
             self._when_failed(text, error)
         return grown
 
-    def _advance(self) -> None:
-        self._choose_late()
-        self._settle()
-        if self._grows:
-            self._give_room()
-        self._admit()
-        rows = self._rows()
-        if rows:
-            most = self._steps_at_once(rows)
-            if most > 1:
-                self._run_several(rows, most)
-            else:
-                self._run(rows)
-            self._settle()
-        elif self._masks is not None:
-            self._masks.wait_for_any(self._running)
-
     def _steps_at_once(self, reads: Sequence[Read]) -> int:
         """Return how many steps of these texts one run of the model may take."""
         # Prompts in the same step would make all of its texts wait for the end of the run.
-        if not all(read.grows for read in reads):
-            return 1
-        most = min(self._cache.steps_at_once, self._chunk)
-        most = min(most, *(self._before_border(read.work) for read in reads))
-        # All texts run the same number of steps: the one with the least room decides.
-        most = min(most, *(read.work.room - read.work.pages.length for read in reads))
+        ahead = [read.work.text.steps_ahead if read.grows else 1 for read in reads]
+        most = min(self._cache.steps_at_once, self._chunk, *ahead)
         if most <= 1:
             return 1
+        # All texts run the same number of steps: the one with the least room decides.
+        for work in (read.work for read in reads):
+            most = min(most, self._before_border(work), work.room - work.pages.length)
         step_s = self._cache.times.estimate(len(reads))
-        if step_s is not None:
-            most = min(most, max(1, int(_LONGEST_RUN_S / step_s)))
-        return min(most, *(read.work.text.steps_ahead for read in reads))
+        return most if step_s is None else min(most, max(1, int(_LONGEST_RUN_S / step_s)))
 
     def _run_several(self, reads: Sequence[Read], most: int) -> None:
         """Run up to `most` steps at once; each text takes as many tokens as it has room for."""
@@ -242,7 +234,7 @@ class Scheduler:
         started = time.perf_counter()
         logits = self._cache.run([Row(r.work.pages, r.tokens, r.guessed) for r in reads])
         # Only time steps of single tokens: a prompt chunk has rows without logits.
-        if all(len(read.tokens) == 1 for read in reads):
+        if all([len(read.tokens) == 1 for read in reads]):
             self._guesser.record(len(logits), time.perf_counter() - started)
         first = 0
         for read in reads:

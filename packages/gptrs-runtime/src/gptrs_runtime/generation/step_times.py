@@ -50,7 +50,7 @@ class StepTimes:
         if self._steps % _LIFETIME == 0:
             self._forget()
         if len(samples) >= _TRUSTED:
-            self._known[rows] = min(seconds for _, seconds in samples)
+            self._known[rows] = min([seconds for _, seconds in samples])
 
     def estimate(self, rows: int) -> float | None:
         """Return the seconds of a step of `rows` rows; None before the first measurement.

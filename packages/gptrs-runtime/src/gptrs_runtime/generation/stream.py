@@ -49,7 +49,7 @@ class TextStream:
         return f"<TextStream: {tokens} so far, {outcome.text[-40:]!r}>"
 
     def __iter__(self) -> Iterator[str]:
-        return self
+        return self._pieces
 
     def __next__(self) -> str:
         return next(self._pieces)

@@ -125,6 +125,8 @@ class StopFilter:
 
     def push(self, piece: str) -> str:
         """Return the text that certainly precedes any stop string."""
+        if not self._stops:
+            return piece
         if self.stopped:
             return ""
         text = self._held + piece
