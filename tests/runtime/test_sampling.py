@@ -267,6 +267,21 @@ def test_top_k_finds_the_largest_of_many(count):
     np.testing.assert_array_equal(tokens, expected)
 
 
+@pytest.mark.parametrize("spread", [0.0, 0.01, 1.0, 3.0, 8.0])
+@pytest.mark.parametrize("top_p", [1e-9, 0.1, 0.9, 0.999, 1 - 1e-12])
+def test_top_p_takes_the_heaviest_in_order(spread, top_p):
+    """However many they are: the shortest beginning of the sorted weights with that share."""
+    logits = np.random.default_rng(3).normal(0, spread, 3000).astype(np.float32)
+    logits[100:200] = logits[0]  # ties
+    tokens, _ = candidates(logits, Sampling(top_p=top_p))
+    order = np.argsort(-logits, kind="stable")
+    weights = np.exp(logits - logits.max())[order]
+    before = np.cumsum(weights, dtype=np.float64) - weights
+    share = top_p * float(weights.sum(dtype=np.float64))
+    assert len(tokens) == max(1, int(np.searchsorted(before, share)))
+    assert sorted(tokens) == sorted(order[: len(tokens)])
+
+
 def test_streams_of_a_seed_are_independent():
     logits = np.random.default_rng(0).normal(size=500).astype(np.float32)
 

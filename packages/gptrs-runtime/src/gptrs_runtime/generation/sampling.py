@@ -22,6 +22,9 @@ _LARGEST_TEMPERATURE: Final = 1e30
 _FIRST_GUESS: Final = 256
 """Number of weights summed first, in the hope that top-p needs no more."""
 
+_HEAVY: Final = (1e-2, 1e-4, 0.0)
+"""Least weights sorted at first, where the likeliest token has 1: to sort all of 50,000 takes 1 ms.
+"""
 _GROUPS_OF: Final = 64
 """Group size, see `_reached_by`."""
 _BLOCK: Final = 512
@@ -175,8 +178,14 @@ def _nucleus_of_all(
     """Apply top-p to the whole vocabulary; among equal logits smaller tokens come first. Results
     are in token order."""
     weights = _weights(logits, sampling)
-    falling = np.sort(weights)[::-1]  # many times faster than `argsort`
-    count = _count_reaching(falling, top_p * float(weights.sum(dtype=np.float64)))
+    share = top_p * float(weights.sum(dtype=np.float64))
+    falling, count = weights[:0], 0
+    for least in _HEAVY:
+        # `sort` is many times faster than `argsort`.
+        falling = np.sort(weights[weights >= least])[::-1]
+        count = _count_reaching(falling, share)
+        if count < falling.size:  # otherwise lighter ones may be needed, too
+            break
     tokens = np.flatnonzero(weights >= falling[count - 1])
     # Ties at the edge: keep the smaller tokens, as a stable descending sort would.
     if tokens.size > count:
