@@ -16,7 +16,7 @@ from typing_extensions import override
 from gptrs.api import GptrsError, UnsupportedError
 from gptrs.api.backends import Backend
 from gptrs.api.importers import ConvertedGraph, ModelInput, Step, jitted
-from gptrs.api.models import Params, Tensor, tensor
+from gptrs.api.models import Params, Tensor
 from gptrs.backend.weight_identity import WeightFile
 from gptrs.ir.specialize import lone_symbol
 from gptrs_onnx import ops
@@ -172,16 +172,15 @@ class OnnxModel(ConvertedGraph):
             if array.size > SMALL:
                 raise _refused(asked[name], name, array.size)
         free = [name for name in given if name not in known]
+        # Bytes, not values: NaN equals itself here, and 0.0 differs from -0.0, as in a program.
         values = tuple(
-            # Bytes, not values: NaN equals itself here, and 0.0 differs from -0.0, as in a program.
-            (name, each.dtype.str, each.shape, each.tobytes())
-            for name, each in known.items()
+            [(name, each.dtype.str, each.shape, each.tobytes()) for name, each in known.items()]
         )
-        ranks = tuple((name, given[name].ndim) for name in free)
+        ranks = tuple([(name, given[name].ndim) for name in free])
         step = self._kept(
             (values, ranks, facts.key), partial(self._made, known, free, given, facts)
         )
-        return step, tuple(tensor(given[name]) for name in free)
+        return step, tuple([Tensor.of_array(given[name]) for name in free])
 
     def _made(
         self,

@@ -38,18 +38,25 @@ from gptrs.variables import Variables
 _scope: ContextVar[Backend | None] = ContextVar("gptrs_backend", default=None)
 
 
-@contextmanager
-def use_backend(backend: Backend | str) -> Generator[Backend]:
+class use_backend:  # noqa: N801 - used like a function; a generator would take 2 us more a call
     """Scope in which graphs whose leaves have no backend run on `backend`, an object or a name.
 
     PluginError for a name that no usable backend has, UsageError if it is not a backend.
     """
-    made = get_backend(backend) if isinstance(backend, str) else required_backend(backend)
-    token = _scope.set(made)
-    try:
-        yield made
-    finally:
-        _scope.reset(token)
+
+    __slots__ = ("_backend", "_token")
+
+    def __init__(self, backend: Backend | str) -> None:
+        self._backend = (
+            get_backend(backend) if isinstance(backend, str) else required_backend(backend)
+        )
+
+    def __enter__(self) -> Backend:
+        self._token = _scope.set(self._backend)
+        return self._backend
+
+    def __exit__(self, *_: object) -> None:
+        _scope.reset(self._token)
 
 
 def scoped_backend() -> Backend | None:

@@ -68,12 +68,10 @@ class ModelInput(Struct, frozen=True):
     def fits(self, shape: Sequence[int]) -> bool:
         """Return whether `shape` has the declared rank and numeric sizes."""
         stated = self.shape
-        return stated is None or (
-            len(shape) == len(stated)
-            and all(
-                isinstance(want, str) or want == have
-                for want, have in zip(stated, shape, strict=True)
-            )
+        if stated is None or stated == shape:
+            return True
+        return len(shape) == len(stated) and all(
+            isinstance(want, str) or want == have for want, have in zip(stated, shape, strict=True)
         )
 
     def _converted(self, array: np.ndarray) -> np.ndarray:

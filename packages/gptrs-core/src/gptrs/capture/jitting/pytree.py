@@ -326,6 +326,9 @@ def flatten(tree: Tree, leaves: list[Tensor], dicts: DictNode = SORTED) -> Struc
         return LEAF
     if tree is None:
         return _NONE
+    if kind is np.ndarray:  # before the search for a node, which takes as long as a small program
+        leaves.append(_tensor_of(cast("np.ndarray", tree)))
+        return LEAF
     node = dicts if kind is dict else _nodes.get(kind) or _node_of(kind)
     if node is None:
         return _flatten_single(tree, leaves)
