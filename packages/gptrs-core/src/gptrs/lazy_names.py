@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptrs.lazy_module import lazy_module
+from gptrs.lazy_module import collector_paused, lazy_module
 from gptrs.spans import span
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def attach(
     def load(name: str) -> object:
         if name not in sources:
             raise _NoPublicNameError(module, name, stub, elsewhere)
-        with span("import", name):
+        with span("import", name), collector_paused():
             try:
                 source = import_module(sources[name])
             except ModuleNotFoundError as error:

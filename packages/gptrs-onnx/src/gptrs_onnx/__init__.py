@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from gptrs.lazy_module import collector_paused
+
 if TYPE_CHECKING:
     from gptrs_onnx.exporting import export, to_proto
     from gptrs_onnx.model import OnnxModel, from_proto, load, supported_operators
@@ -20,7 +22,8 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module `gptrs_onnx` has no attribute {name!r}")
     module = "gptrs_onnx.exporting" if name in _WRITING else "gptrs_onnx.model"
-    return getattr(import_module(module), name)
+    with collector_paused():
+        return getattr(import_module(module), name)
 
 
 def __dir__() -> list[str]:

@@ -15,7 +15,7 @@ from numba.core.compiler import Flags, compile_extra
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.target_extension import target_override
 
-from gptrs.backend.memory import collector_paused
+from gptrs.lazy_module import collector_paused
 from gptrs_backend_numba.codegen.inlining import register_waiting
 from gptrs_backend_numba.codegen.kernel_target import NAME, TARGET, KernelCompiler, KernelLibrary
 from gptrs_backend_numba.codegen.machine_code import MachineCode

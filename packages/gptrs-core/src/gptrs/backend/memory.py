@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import sys
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -176,18 +174,3 @@ def _total(several: Iterable[tuple[int, int]], sizes: Mapping[int, int]) -> int:
 def _size(count: int) -> str:
     power = min((max(count, 1).bit_length() - 1) // 10, len(_UNITS) - 1)
     return f"{count / 1024**power:.4g} {_UNITS[power]}"
-
-
-# The collector of reference cycles, paused where many objects are made but few are garbage.
-
-
-@contextmanager
-def collector_paused() -> Generator[None]:
-    """Scope that disables the collector, and restores it afterwards if it was enabled."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

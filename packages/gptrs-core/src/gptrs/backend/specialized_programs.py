@@ -13,9 +13,9 @@ from gptrs.backend.contract import (
     KernelRun,
     SubmittedRun,
 )
-from gptrs.backend.memory import collector_paused
 from gptrs.ir.program import Program
 from gptrs.ir.specialize import Specializer, specialize, symbol_sources
+from gptrs.lazy_module import collector_paused
 from gptrs.memory_cache import MemoryCache
 
 MOST_SIZES = 256

@@ -14,7 +14,6 @@ import numpy as np
 from msgspec import Struct
 
 from gptrs.backend.contract import Backend
-from gptrs.backend.memory import collector_paused
 from gptrs.capture import execute
 from gptrs.capture.backend_calls import to_device, to_host
 from gptrs.capture.compilation import Prepared, prepare
@@ -43,6 +42,7 @@ from gptrs.capture.tensor import Tensor, known_leaves
 from gptrs.ir.program import Program
 from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs.ir.tensor_type import TensorType
+from gptrs.lazy_module import collector_paused
 from gptrs.quoting import counted
 from gptrs.spans import span
 
