@@ -93,7 +93,6 @@ UNRUNNABLE = {
     "an old operator set": ('["" : 3]', "float[n] x", "float[n] y", "y = Relu (x)"),
     "a sequence": ('["" : 17]', "seq(float[n]) x", "float[n] y", "y = SequenceAt (x, i)"),
     "strings": ('["" : 17]', "string[n] x", "string[n] y", "y = Identity (x)"),
-    "a type": ('["" : 21]', "float8e4m3fnuz[?] x", "float[n] y", "y = Cast <to = 1> (x)"),
     "sizes that do not fit": ('["" : 17]', "float[1, n] x", "float[1, m] y",
                               'y = Pad <mode = "reflect"> (x, p)'),
 }  # fmt: skip

@@ -16,8 +16,8 @@ import gptrs_onnx  # noqa: E402
 from gptrs.errors import UnsupportedError  # noqa: E402
 
 PARTS = 16
-LEAST = 0.90
-"""The share of all tests that pass; the others are strings, sequences and types PTIR lacks."""
+LEAST = 0.95
+"""The share of all tests that pass; the others are strings, sequences, images and random numbers."""
 BUILT_IN = {"bfloat16": 1.6e-2, "float16": 2e-3}
 """Units in the last place of narrow floats: sums are in another order than the standard's."""
 

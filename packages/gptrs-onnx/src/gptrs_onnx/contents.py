@@ -10,7 +10,7 @@ from gptrs.api import ModelError, UnsupportedError
 from gptrs.api.importers import DAMAGE, FileContents, FileValue
 from gptrs_onnx import known_ops, ops
 from gptrs_onnx.conversion import kind_of
-from gptrs_onnx.element_types import DTYPES
+from gptrs_onnx.element_types import DTYPES, is_read
 from gptrs_onnx.node import converts, has_body, shown
 from gptrs_onnx.onnx_ir import ir
 from gptrs_onnx.reading import read_any_model, require_read_version
@@ -108,14 +108,14 @@ def _missing(
     yield from ((name, why) for name, why in reasons.items() if why is not None)
     for value in values:
         held = value.type
-        if isinstance(held, ir.TensorType) and held.dtype not in DTYPES:
+        if isinstance(held, ir.TensorType) and not is_read(held.dtype):
             yield shown(value.name), f"its element type is {held.dtype.name}, which PTIR lacks"
         elif not isinstance(held, (ir.TensorType, ir.OptionalType)) and held is not None:
             yield (
                 shown(value.name),
                 f"it is a {_type_text(held, None)}, and values are tensors",
             )
-    for name in sorted({each.dtype.name for each in stored if each.dtype not in DTYPES}):
+    for name in sorted({each.dtype.name for each in stored if not is_read(each.dtype)}):
         yield f"weights of {name}", "PTIR lacks the element type"
 
 

@@ -7,19 +7,25 @@ from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Final, NoReturn, TypeAlias, cast
 
+import numpy as np
+
 from gptrs.api import GptrsError, ModelError, UnsupportedError
 from gptrs.api.backends import SizeGuards
 from gptrs.api.models import Tensor
 from gptrs.ir.symbolic_dim import ASSUMPTIONS
 from gptrs_onnx import known_ops
-from gptrs_onnx.element_types import dtype_of
+from gptrs_onnx.element_types import HELD_IN, narrow_type, stored_dtype
 from gptrs_onnx.node import (
+    Bound,
     Items,
     Known,
+    Narrow,
     Node,
     Origins,
     Value,
+    as_tensor,
     body_of,
+    constant,
     converts,
     is_symbolic,
     is_weight,
@@ -80,7 +86,7 @@ def cut_before(node: Node) -> str:
     )
 
 
-Results: TypeAlias = "Value | Items | Sequence[Value | None] | None"
+Results: TypeAlias = "Bound | Sequence[Bound | None] | None"
 
 MAX_DEPTH: Final = 64
 """Functions, branches and loops inside one another."""
@@ -143,7 +149,7 @@ class Conversion:
         self._functions = functions
         self._opsets = opsets
         self._weight = weight
-        self._values: dict[ir.Value, Value | Items | None] = {}  # None: an optional left out
+        self._values: dict[ir.Value, Bound | None] = {}  # None: an optional left out
         self._origins: dict[ir.Value, Origins] = {}
         self._attributes: Mapping[str, ir.Attr] = {}
         self._depth = 0
@@ -157,14 +163,14 @@ class Conversion:
         """
         return Refused(error, self._refused or (), self._nodes, free)
 
-    def bind(
-        self, value: ir.Value, found: Value | Items | None, origins: Origins = frozenset()
-    ) -> None:
+    def bind(self, value: ir.Value, found: Bound | None, origins: Origins = frozenset()) -> None:
         """Give a value of the graph, None if it is left out, and the inputs it is computed from."""
+        if isinstance(found, np.ndarray) and (narrow := narrow_type(found.dtype)) is not None:
+            found = Narrow(constant(found.astype(HELD_IN[narrow].numpy)), narrow)
         self._values[value] = found
         self._origins[value] = origins
 
-    def run(self, graph: ir.Graph | ir.Function) -> list[Value]:
+    def run(self, graph: ir.Graph | ir.Function) -> list[Bound]:
         """Convert all nodes of a graph whose inputs are bound; return its outputs."""
         # A file may have a function that calls itself; Python's own limit would end in a stack
         # overflow of the C code beneath.
@@ -176,7 +182,7 @@ class Conversion:
                 self._bind_initializers(graph)
             for source in graph:
                 self._convert(source)
-            return [self._found(value, "an output of the graph") for value in graph.outputs]
+            return [self._present(each, "an output of the graph") for each in graph.outputs]
         finally:
             self._depth -= 1
 
@@ -218,7 +224,7 @@ class Conversion:
         if source is None or source.op_type != "Cast" or source.domain not in ("", "ai.onnx"):
             return None
         found = None if source.inputs[0] is None else self._values.get(source.inputs[0])
-        if found is None or isinstance(found, (Tensor, Items)) or not is_symbolic(found):
+        if not isinstance(found, np.ndarray) or not is_symbolic(found):
             return None
         return found
 
@@ -227,21 +233,27 @@ class Conversion:
             if value in self._values or value.const_value is None:
                 continue
             stored = value.const_value
-            dtype_of(stored.dtype, f"the initializer `{shown(name)}`")
+            held = stored_dtype(stored.dtype, f"the initializer `{shown(name)}`")
             if is_weight(stored):
-                self.bind(value, self._weight(name, stored))
+                weight = self._weight(name, stored)
+                is_narrow = HELD_IN.get(stored.dtype) == held
+                self.bind(value, Narrow(weight, stored.dtype) if is_narrow else weight)
             else:
                 self.bind(value, stored_array(stored, f"the initializer `{shown(name)}`"))
 
     def _found(self, value: ir.Value, what: str) -> Value:
+        found = self._present(value, what)
+        if isinstance(found, Items):
+            refuse_sequence(f"`{shown(value.name)}`, {what},")
+        return as_tensor(found) if isinstance(found, Narrow) else found
+
+    def _present(self, value: ir.Value, what: str) -> Bound:
         found = self._given(value, what)
         if found is None:
             raise UnsupportedError(f"`{shown(value.name)}`, {what}, is an optional that is absent")
-        if isinstance(found, Items):
-            refuse_sequence(value.name, what)
         return found
 
-    def _given(self, value: ir.Value, what: str) -> Value | Items | None:
+    def _given(self, value: ir.Value, what: str) -> Bound | None:
         if value not in self._values:
             raise ModelError(f"the value `{shown(value.name)}`, {what}, is nowhere computed")
         return self._values[value]
@@ -262,7 +274,7 @@ class Conversion:
                 self._refused = [_dims_of(self._values.get(each)) for each in values]
             raise
         several = isinstance(results, (list, tuple))
-        made = list(results) if several else [cast("Value | Items | None", results)]
+        made = list(results) if several else [cast("Bound | None", results)]
         # Outputs without a name are left out; some exporters list more than the operator defines.
         if len(made) < sum(bool(each.name) for each in source.outputs):
             node.malformed(f"has {len(source.outputs)} outputs, at most {len(made)} are defined")
@@ -270,7 +282,7 @@ class Conversion:
         for value, found in zip(source.outputs, made, strict=False):
             # Sizes that follow from a shape do not depend on the values of inputs, whatever
             # computed them.
-            is_known = found is not None and not isinstance(found, (Tensor, Items))
+            is_known = isinstance(found, np.ndarray)
             self.bind(value, found, frozenset() if is_known else origins)
 
     def _node(self, source: ir.Node) -> Node:
@@ -302,7 +314,8 @@ class Conversion:
             return known
         converter = converts.get(node.name)
         if converter is not None:
-            return converter(node, values)
+            results = converter(node, values)
+            return results if node.moved is None else _as_narrow(results, node.moved)
         values = [
             None if each is None or value is None else self._found(each, what)
             for each, value in zip(inputs, values, strict=True)
@@ -319,7 +332,7 @@ class Conversion:
         function: ir.Function,
         inputs: Sequence[ir.Value | None],
         opsets: Mapping[str, int],
-    ) -> list[Value]:
+    ) -> list[Bound]:
         """Convert the body of a function in place of a node that calls it."""
         outer = self._attributes, self._opsets
         defaults = {
@@ -339,10 +352,19 @@ class Conversion:
             self._attributes, self._opsets = outer
 
 
-def _dims_of(value: Value | Items | None) -> Sequence[int]:
+def _as_narrow(results: Results, narrow: ir.DataType) -> Results:
+    """Return the results of a node that moved numbers of a narrow type."""
+    if isinstance(results, (list, tuple)):
+        return [None if each is None else Narrow(as_tensor(each), narrow) for each in results]
+    return Narrow(as_tensor(cast("Tensor", results)), narrow)
+
+
+def _dims_of(value: Bound | None) -> Sequence[int]:
     """Return the dims of a value, or what it holds where it may be a shape."""
     if isinstance(value, Tensor):
         return value.shape
+    if isinstance(value, Narrow):
+        return value.values.shape
     if value is None or isinstance(value, Items):
         return ()
     is_shape = value.ndim == 1 and value.dtype.kind in "iO" and len(value) <= MOST_DIMS

@@ -1,10 +1,12 @@
-"""Element types of ONNX and those of PTIR that mean the same."""
+"""Element types of ONNX: those of PTIR that mean the same, or that hold all their numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from gptrs.api import UnsupportedError
 from gptrs.api.programs import DType, dtypes
@@ -37,6 +39,33 @@ DTYPES: Final[Mapping[ir.DataType, DType]] = MappingProxyType(
 ONNX_TYPES: Final[Mapping[DType, ir.DataType]] = MappingProxyType(
     {dtype: onnx_type for onnx_type, dtype in DTYPES.items()}
 )
+HELD_IN: Final[Mapping[ir.DataType, DType]] = MappingProxyType(
+    {
+        ir.DataType.INT2: dtypes.si8,
+        ir.DataType.UINT2: dtypes.ui8,
+        ir.DataType.FLOAT4E2M1: dtypes.f16,
+        ir.DataType.FLOAT8E4M3FNUZ: dtypes.f16,
+        ir.DataType.FLOAT8E5M2FNUZ: dtypes.f16,
+        ir.DataType.FLOAT8E8M0: dtypes.f32,
+    }
+)
+"""Element types that PTIR lacks, and the narrowest one that has all of their numbers."""
+_BY_NUMPY: Final = {each.numpy(): each for each in HELD_IN}
+
+
+def narrow_type(dtype: np.dtype[Any]) -> ir.DataType | None:
+    """Return the ONNX type of a NumPy type that PTIR lacks; None for any other one."""
+    return _BY_NUMPY.get(dtype)
+
+
+def is_read(onnx_type: ir.DataType) -> bool:
+    """Return whether values of this type are read."""
+    return onnx_type in DTYPES or onnx_type in HELD_IN
+
+
+def stored_dtype(onnx_type: ir.DataType, what: str) -> DType:
+    """Return the PTIR type that holds an ONNX one; UnsupportedError that names `what` if none."""
+    return HELD_IN.get(onnx_type) or dtype_of(onnx_type, what)
 
 
 def dtype_of(onnx_type: ir.DataType | int, what: str) -> DType:

@@ -14,8 +14,20 @@ import numpy as np
 from gptrs.api import ProgramError
 from gptrs.api.importers import Converters
 from gptrs.api.models import Tensor
-from gptrs.api.programs import DType
-from gptrs_onnx.node import Items, Known, Node, Value, is_symbolic, numbers, settled, sizes
+from gptrs_onnx.element_types import DTYPES
+from gptrs_onnx.node import (
+    Bound,
+    Items,
+    Known,
+    Narrow,
+    Node,
+    Value,
+    is_symbolic,
+    numbers,
+    settled,
+    sizes,
+)
+from gptrs_onnx.onnx_ir import ir
 
 MOST: Final = 65_536
 """Most elements of a known value; beyond, the program computes it."""
@@ -30,12 +42,13 @@ def is_known(name: str) -> bool:
     return name in _evaluates
 
 
-def evaluated(node: Node, values: Sequence[Value | Items | None]) -> Known | list[Known] | None:
+def evaluated(node: Node, values: Sequence[Bound | None]) -> Known | list[Known] | None:
     """Return the outputs of a node whose inputs are known; None where the program computes it."""
     evaluate = _evaluates.get(node.name)
     if evaluate is None or any(isinstance(each, Items) for each in values):
         return None
     # These two read types alone, so that a tensor of the program has a known answer, too.
+    values = [each.values if isinstance(each, Narrow) else each for each in values]
     if node.name not in ("Shape", "Size") and (
         any(isinstance(each, Tensor) for each in values) or not _is_small(values)
     ):
@@ -134,15 +147,18 @@ def _transpose(x: Known, *, perm: list[int] | None = None) -> Known:
 
 
 @_evaluates("Cast")
-def _cast(x: Known, *, to: DType) -> Known:
+def _cast(x: Known, *, to: int) -> Known:
+    dtype = DTYPES.get(ir.DataType(to))
+    if dtype is None:
+        return NotImplemented
     if is_symbolic(x):
         # Sizes fit into 32 bits; narrower integers would wrap, and a float of a symbol is no size.
-        return x if to.is_integer and to.bits >= 32 else NotImplemented
+        return x if dtype.is_integer and dtype.bits >= 32 else NotImplemented
     # Narrow floats and integers of 4 bits are rounded by the backend, by PTIR's rules, not NumPy's.
-    if to.is_complex or to.bits < (32 if to.is_float else 8 if to.is_integer else 0):
+    if dtype.is_complex or dtype.bits < (32 if dtype.is_float else 8 if dtype.is_integer else 0):
         return NotImplemented
     with np.errstate(all="ignore"):
-        return x.astype(to.numpy)
+        return x.astype(dtype.numpy)
 
 
 @_evaluates("Slice")

@@ -13,7 +13,7 @@ import onnx
 from msgspec.structs import replace
 from typing_extensions import override
 
-from gptrs.api import GptrsError, UnsupportedError
+from gptrs.api import GptrsError, ModelError, UnsupportedError, UsageError
 from gptrs.api.backends import Backend
 from gptrs.api.importers import ConvertedGraph, ModelInput, Step, jitted
 from gptrs.api.models import Params, Tensor
@@ -27,8 +27,18 @@ from gptrs_onnx.conversion import (
     SymbolsRefusedError,
     symbols_may_be_refused,
 )
-from gptrs_onnx.element_types import dtype_of
-from gptrs_onnx.node import SMALL, Known, as_tensor, converts, is_weight, shown
+from gptrs_onnx.element_types import HELD_IN, stored_dtype
+from gptrs_onnx.node import (
+    SMALL,
+    Items,
+    Known,
+    Narrow,
+    as_tensor,
+    converts,
+    is_weight,
+    refuse_sequence,
+    shown,
+)
 from gptrs_onnx.onnx_ir import ir
 from gptrs_onnx.reading import InitializerSource, model_of, read_model
 from gptrs_onnx.size_facts import Facts, identifiers
@@ -72,6 +82,11 @@ class OnnxModel(ConvertedGraph):
         slots = [slot_of(each) for each in graph.inputs if each.name not in inner]
         outputs = [str(each.name) for each in graph.outputs]
         super().__init__(origin, backend, {slot.name: slot for slot in slots}, outputs)
+        self._narrow = {
+            str(each.name): each.dtype
+            for each in (*graph.inputs, *graph.outputs)
+            if each.dtype is not None and each.dtype in HELD_IN
+        }
         if opened is None:
             weights = weights_of(model, own)
             opened = weights, Params(weights, backend=self.backend, dtype=None, origin=origin)
@@ -81,6 +96,33 @@ class OnnxModel(ConvertedGraph):
         free = dict.fromkeys(each for shape in shapes for each in shape if isinstance(each, str))
         self._numbers = {name: number for number, name in enumerate(free)}
         self._learnt: list[Facts] = []
+
+    @override
+    def argument(self, name: str, value: object) -> np.ndarray:
+        """Return an input; one of a narrow type is an array of it, or holds only its numbers."""
+        narrow = self._narrow.get(name)
+        if narrow is None:
+            return super().argument(name, value)
+        held, own = HELD_IN[narrow].numpy, narrow.numpy()
+        array = np.asarray(value)
+        if array.dtype == own:
+            return super().argument(name, array.astype(held))
+        array = super().argument(name, value)
+        with np.errstate(all="ignore"):
+            if not np.array_equal(array.astype(own).astype(held), array, equal_nan=own.kind != "i"):
+                raise UsageError(
+                    f"the input `{shown(name)}` of type {narrow.name} got other numbers",
+                    hint=f"give it an array of `ml_dtypes.{own}`",
+                )
+        return array
+
+    @override
+    def _run(self, given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        found = super()._run(given)
+        for index, name in enumerate(self.outputs if self._narrow else ()):
+            if name in self._narrow:
+                found[index] = found[index].astype(self._narrow[name].numpy())
+        return found
 
     @override
     def _tried(
@@ -229,7 +271,11 @@ class OnnxModel(ConvertedGraph):
             if name in known:
                 conversion.bind(value, known[name])
             elif name in free:
-                conversion.bind(value, free[name], frozenset({name}))
+                narrow = self._narrow.get(name)
+                found = free[name]
+                conversion.bind(
+                    value, found if narrow is None else Narrow(found, narrow), frozenset({name})
+                )
             elif name in self.inputs:
                 conversion.bind(value, None)
         return conversion
@@ -252,7 +298,20 @@ def weights_of(model: ir.Model, own: WeightFile | None) -> InitializerSource:
 
 
 def _outputs(conversion: Conversion, model: ir.Model) -> tuple[Tensor, ...]:
-    return tuple(map(as_tensor, conversion.run(model.graph)))
+    """Return the outputs, those of narrow types in the types that hold them."""
+    results: list[Tensor] = []
+    for output, found in zip(model.graph.outputs, conversion.run(model.graph), strict=True):
+        if isinstance(found, Items):
+            refuse_sequence(f"`{shown(output.name)}`, an output of the graph,")
+        narrow = found.type if isinstance(found, Narrow) else None
+        if narrow != (output.dtype if output.dtype in HELD_IN else None):
+            stated, name = output.dtype.name if output.dtype else "nothing", shown(output.name)
+            raise ModelError(
+                f"the output `{name}` is stated to be {stated}, and is"
+                f" {as_tensor(found).dtype if narrow is None else narrow.name}"
+            )
+        results.append(found.values if isinstance(found, Narrow) else as_tensor(found))
+    return tuple(results)
 
 
 class _Search:
@@ -339,7 +398,7 @@ def slot_of(value: ir.Value) -> ModelInput:
     if not isinstance(held, ir.TensorType):
         kind = type(held).__name__.removesuffix("Type").lower() if held else "unknown"
         raise UnsupportedError(f"the input `{shown(name)}` is of type {kind}, tensors are taken")
-    dtype = dtype_of(held.dtype, f"the input `{shown(name)}`")
+    dtype = stored_dtype(held.dtype, f"the input `{shown(name)}`")
     if value.shape is None or optional:
         return ModelInput(name, dtype, None, optional)
     dims = [_size_of(size, f"{name}_{place}") for place, size in enumerate(value.shape)]

@@ -17,7 +17,7 @@ from gptrs.api import ModelError, UnsupportedError, importers
 from gptrs.api.importers import DAMAGE, clipped, is_number, size_tensor
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
-from gptrs_onnx.element_types import ONNX_TYPES, dtype_of
+from gptrs_onnx.element_types import ONNX_TYPES, dtype_of, stored_dtype
 from gptrs_onnx.onnx_ir import ir
 
 # The values of an ONNX graph while it is converted: known, or tensors of the program.
@@ -37,7 +37,10 @@ SMALL: Final = 4096
 """Most elements of a constant that is known; larger ones are weights."""
 
 
-_CODES = (ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8, ir.DataType.UINT8)
+_CODES = (
+    *(ir.DataType.INT2, ir.DataType.UINT2, ir.DataType.INT4, ir.DataType.UINT4),
+    *(ir.DataType.INT8, ir.DataType.UINT8),
+)
 
 
 def is_weight(stored: ir.TensorProtocol) -> bool:
@@ -76,10 +79,17 @@ def numbers(known: Known) -> list[int]:
     return [each if known.dtype == object else int(each) for each in known.reshape(-1)]
 
 
-def as_tensor(value: Value) -> Tensor:
+def as_tensor(value: Bound) -> Tensor:
     """Return the value as a tensor; what is known becomes a constant, symbols become computed."""
     if isinstance(value, Tensor):
         return value
+    if isinstance(value, Items):
+        refuse_sequence("a value of the graph")
+    if isinstance(value, Narrow):
+        raise UnsupportedError(
+            f"a value of the graph is of type {value.type.name}, and tensors are computed with",
+            hint="cast it to a wider type in the graph",
+        )
     if not is_symbolic(value):
         return constant(settled(value))
     elements = [size_tensor(each) for each in value.reshape(-1)]
@@ -99,6 +109,42 @@ def stored_array(tensor: ir.TensorProtocol, what: str) -> Known:
         raise ModelError(f"{what} cannot be read: {shown(error)}") from error
 
 
+class Items(Struct, frozen=True):
+    """The tensors of a sequence, in order; how many is known while a graph is converted."""
+
+    values: tuple[Value, ...]
+
+
+class Narrow(Struct, frozen=True):
+    """Numbers of an element type that PTIR lacks, in the type that holds them (`HELD_IN`).
+
+    Operators that only move numbers work on `values`; casts and quantization read and make them.
+    """
+
+    values: Tensor
+    type: ir.DataType
+
+
+Bound: TypeAlias = Value | Items | Narrow
+"""Whatever a name of a graph stands for."""
+Numbers: TypeAlias = Tensor | Narrow
+"""A parameter of converters that take tensors of narrow types, too."""
+
+
+def values_of(x: Numbers) -> Tensor:
+    """Return numbers as a tensor, narrow ones in the type that holds them."""
+    return x.values if isinstance(x, Narrow) else x
+
+
+_MOVES: Final = frozenset(
+    (
+        *("Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "Pad", "Reshape"),
+        *("Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
+    )
+)
+"""Operators that move numbers and compute none: they take any element type."""
+
+
 Origins = frozenset[str]
 """The inputs of the graph that a value is computed from."""
 
@@ -106,11 +152,11 @@ Origins = frozenset[str]
 class Scope(Protocol):
     """The graph being converted, as converters of nodes with graphs of their own use it."""
 
-    def bind(self, value: ir.Value, found: Value, origins: Origins = ...) -> None:
+    def bind(self, value: ir.Value, found: Bound | None, origins: Origins = ...) -> None:
         """Give a value of the graph, and the inputs that it is computed from."""
         ...
 
-    def run(self, graph: ir.Graph) -> list[Value]:
+    def run(self, graph: ir.Graph) -> list[Bound]:
         """Convert all nodes of a graph whose inputs are bound; return its outputs."""
         ...
 
@@ -130,12 +176,6 @@ MAX_COMPUTED: Final = 2**26
 def shown(name: object) -> str:
     """Return a name out of a file as a message shows it: escaped and cut."""
     return clipped(str(name), 60)
-
-
-class Items(Struct, frozen=True):
-    """The tensors of a sequence, in order; how many is known while a graph is converted."""
-
-    values: tuple[Value, ...]
 
 
 converts = importers.Converters("gptrs-onnx", "gptrs_onnx.supported_operators()")
@@ -160,6 +200,8 @@ class Node(importers.Node):
         self.given = given
         self.attributes = {name: each.value for name, each in given.items()}
         self.conversion = conversion
+        self.moved: ir.DataType | None = None
+        """The narrow type of the operands that the node moves, None if it is none."""
 
     @override
     def __str__(self) -> str:
@@ -170,20 +212,36 @@ class Node(importers.Node):
     def operand(self, index: int, kind: str, value: object) -> object:
         """Return an input: `Known` as an array, `Sizes` as integers, `Value` as it is.
 
-        `Items` are those of a sequence; anything else is a tensor.
+        `Items` are those of a sequence, `Bound` is anything, and `Numbers` are tensors and narrow
+        ones; anything else is a tensor.
         """
-        if value is None:
-            return None
+        if value is None or kind == "Bound":
+            return value
         if kind == "Items":
             if not isinstance(value, Items):
                 self.malformed(f"takes a sequence, and its input {index} is none")
             return value
         if isinstance(value, Items):
             name = self.source.inputs[index]
-            refuse_sequence(None if name is None else name.name, f"an input of {self}")
+            refuse_sequence(f"`{shown(None if name is None else name.name)}`, an input of {self},")
+        if isinstance(value, Narrow):
+            return value if kind == "Numbers" else self._moved(value)
         if kind in ("Known", "Sizes"):
             return self.known(index) if kind == "Known" else numbers(self.known(index))
         return value if kind == "Value" else as_tensor(cast("Value", value))
+
+    def _moved(self, value: Narrow) -> Tensor:
+        """Return numbers of a narrow type for an operator that moves them."""
+        if self.name not in _MOVES:
+            self.refuse(
+                f"computes with numbers of type {value.type.name}, which are only cast, quantized"
+                " and moved",
+                hint="cast them to a wider type in the graph",
+            )
+        if self.moved not in (None, value.type):
+            self.malformed("has operands of different types")
+        self.moved = value.type
+        return value.values
 
     def known(self, index: int) -> Known:
         """Return an input as an array; NeedsKnownError if it depends on inputs that are not."""
@@ -235,14 +293,14 @@ class Node(importers.Node):
         if kind == "Graph":
             return found.value
         stored = cast("ir.TensorProtocol", found.value)
-        dtype_of(stored.dtype, what)
+        stored_dtype(stored.dtype, what)
         return stored_array(stored, what)
 
 
-def refuse_sequence(name: str | None, what: str) -> NoReturn:
+def refuse_sequence(what: str) -> NoReturn:
     """Raise UnsupportedError for a sequence where a tensor is needed."""
     raise UnsupportedError(
-        f"`{shown(name)}`, {what}, is a sequence, and tensors are computed with",
+        f"{what} is a sequence, and tensors are computed with",
         hint="stack its tensors into one, or make each an output of its own",
     )
 

@@ -20,7 +20,7 @@ from gptrs.backend.weight_identity import WeightFile, file_digest
 from gptrs.checkpoint.files.open_file import open_regular
 from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
 from gptrs.checkpoint.formats.safetensors_header import TensorEntry
-from gptrs_onnx.element_types import ONNX_TYPES, dtype_of
+from gptrs_onnx.element_types import HELD_IN, is_read, stored_dtype
 from gptrs_onnx.node import SMALL, shown, stored_array
 from gptrs_onnx.onnx_ir import ir
 
@@ -123,11 +123,7 @@ def _lift_weights(graph: ir.Graph) -> None:
         name = output.name
         if not isinstance(tensor, ir.TensorProtocol) or output.is_graph_output() or not name:
             continue
-        if (
-            tensor.size <= SMALL
-            or tensor.dtype not in ONNX_TYPES.values()
-            or name in graph.initializers
-        ):
+        if tensor.size <= SMALL or not is_read(tensor.dtype) or name in graph.initializers:
             continue
         weight = ir.Value(
             name=name,
@@ -293,7 +289,8 @@ class InitializerSource:
         found = stored_array(self._tensor(name), f"the initializer `{shown(name)}`")
         if found.shape != wanted.shape:
             raise CheckpointError(f"the initializer `{shown(name)}` is {found.shape}, not {wanted}")
-        return found
+        is_narrow = self._tensor(name).dtype in HELD_IN
+        return found.astype(wanted.dtype.numpy) if is_narrow else found
 
     def _tensor(self, name: str) -> ir.TensorProtocol:
         found = self._stored.get(name)
@@ -304,14 +301,14 @@ class InitializerSource:
 
 def _type_of(name: str, tensor: ir.TensorProtocol) -> TensorType:
     sizes = tuple(int(size) for size in tensor.shape)  # pyright: ignore[reportArgumentType]
-    return TensorType(dtype_of(tensor.dtype, f"the initializer `{shown(name)}`"), sizes)
+    return TensorType(stored_dtype(tensor.dtype, f"the initializer `{shown(name)}`"), sizes)
 
 
 def _mapped(stored: Mapping[str, ir.TensorProtocol]) -> dict[str, MappedTensors]:
     """Return the mapped file of each initializer in another file; ModelError for a broken one."""
     entries: dict[Path, dict[str, TensorEntry]] = {}
     for name, tensor in stored.items():
-        if isinstance(tensor, ir.ExternalTensor):
+        if isinstance(tensor, ir.ExternalTensor) and tensor.dtype not in HELD_IN:
             folder, file = cast("str", tensor.base_dir), cast("str", tensor.location)
             place = Path(os.fspath(folder)) / os.fspath(file)
             entries.setdefault(place.resolve(), {})[name] = _entry(name, tensor)

@@ -11,7 +11,7 @@ from gptrs.api.models import Tensor
 from gptrs.capture.execute import use_backend
 from gptrs.ir.symbolic_dim import evaluated, symbols_of
 from gptrs_onnx.conversion import Conversion
-from gptrs_onnx.node import SMALL, Items, Known, Value, settled, stored_array
+from gptrs_onnx.node import SMALL, Items, Known, Narrow, Value, settled, stored_array
 from gptrs_onnx.onnx_ir import ir
 
 
@@ -81,8 +81,8 @@ class Trial(Conversion):
         if value not in self._values:
             self._compute(value)
         found = self._values[value]
-        if found is None or isinstance(found, Items):
-            raise UnrecognizedError(f"`{value.name}` is a sequence, or absent")
+        if found is None or isinstance(found, (Items, Narrow)):
+            raise UnrecognizedError(f"`{value.name}` is a sequence, absent, or of a narrow type")
         return found
 
     def _compute(self, value: ir.Value) -> None:

@@ -9,7 +9,10 @@ from gptrs.api.importers import scalar
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import DType, dtypes
-from gptrs_onnx.node import Node, Value, as_tensor, converts
+from gptrs_onnx.element_types import HELD_IN, dtype_of
+from gptrs_onnx.node import Bound, Narrow, Node, Numbers, as_tensor, converts, values_of
+from gptrs_onnx.onnx_ir import ir
+from gptrs_onnx.ops.narrow_types import narrowed
 
 Binary = Callable[[Tensor, Tensor], Tensor]
 
@@ -158,15 +161,19 @@ _LARGEST = {dtypes.f8e4m3: 448.0, dtypes.f8e5m2: 57344.0}
 
 
 @converts("Cast")
-def cast(node: Node, x: Tensor, *, to: DType) -> Tensor:
+def cast(node: Node, x: Numbers, *, to: int) -> Numbers:
     """Convert to the type that the node names."""
-    return converted(node, x, to)
+    if to in HELD_IN:
+        return narrowed(node, x, ir.DataType(to))
+    return converted(node, values_of(x), dtype_of(to, f"the attribute `to` of {node}"))
 
 
 @converts("CastLike")
-def cast_like(node: Node, x: Value, target: Value) -> Tensor:
+def cast_like(node: Node, x: Numbers, target: Bound) -> Numbers:
     """Convert to the type of another tensor."""
-    return converted(node, as_tensor(x), as_tensor(target).dtype)
+    if isinstance(target, Narrow):
+        return narrowed(node, x, target.type)
+    return converted(node, values_of(x), as_tensor(target).dtype)
 
 
 def converted(node: Node, x: Tensor, dtype: DType) -> Tensor:

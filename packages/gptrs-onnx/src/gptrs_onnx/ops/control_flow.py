@@ -11,7 +11,7 @@ from gptrs.api import GptrsError
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs_onnx.conversion import NeedsKnownError
-from gptrs_onnx.node import Node, Value, as_tensor, converts
+from gptrs_onnx.node import Bound, Node, Value, as_tensor, converts
 from gptrs_onnx.onnx_ir import ir
 
 UNROLLED: Final = 32
@@ -21,7 +21,7 @@ UNROLLED: Final = 32
 @converts("If")
 def branch(
     node: Node, condition: Value, *, then_branch: ir.Graph, else_branch: ir.Graph
-) -> list[Value] | tuple[Tensor, ...]:
+) -> list[Bound] | tuple[Tensor, ...]:
     """Return what one of two graphs gives, of the same types unless it is known which.
 
     A graph that does not fit the sizes may be the one that is never taken: the condition is asked.
@@ -40,15 +40,15 @@ def branch(
 
 
 def _plain(
-    run: Callable[[ir.Graph], list[Value]], graph: ir.Graph
+    run: Callable[[ir.Graph], list[Bound]], graph: ir.Graph
 ) -> Callable[[], tuple[Tensor, ...]]:
     return lambda: tuple(map(as_tensor, run(graph)))
 
 
 @converts("Loop")
 def loop(
-    node: Node, count: Value | None, condition: Value | None, *carried: Value, body: ir.Graph
-) -> Sequence[Value]:
+    node: Node, count: Value | None, condition: Value | None, *carried: Bound | None, body: ir.Graph
+) -> Sequence[Bound | None]:
     """Return the last carried values of a loop, and what its iterations give, stacked."""
     states = list(carried)
     most = None if count is None else int(node.known(0).reshape(-1)[0])
@@ -66,8 +66,8 @@ def loop(
 
 
 def _unrolled(
-    node: Node, body: ir.Graph, count: int, going: Value, states: list[Value], scanned: int
-) -> list[Value]:
+    node: Node, body: ir.Graph, count: int, going: Value, states: list[Bound | None], scanned: int
+) -> list[Bound | None]:
     """Return the results of a loop whose iterations are known, as copies of its body."""
     collected: list[list[Tensor]] = [[] for _ in range(scanned)]
     asked = node.source.inputs[1] if len(node.source.inputs) > 1 else None
@@ -78,7 +78,8 @@ def _unrolled(
         if not bool(going.reshape(-1)[0]):
             break
         results = _iteration(node, body, np.asarray(iteration, np.int64), going, states)
-        going, states, asked = results[0], results[1 : 1 + len(states)], body.outputs[0]
+        going, asked = _condition(results[0]), body.outputs[0]
+        states = list(results[1 : 1 + len(states)])
         for each, value in zip(collected, results[1 + len(states) :], strict=True):
             each.append(as_tensor(value))
     if scanned and not all(collected):
@@ -86,25 +87,29 @@ def _unrolled(
     return [*states, *(F.stack(each, 0) for each in collected)]
 
 
+def _condition(found: Bound) -> Value:
+    return found if isinstance(found, np.ndarray) else as_tensor(found)
+
+
 def _iteration(
-    node: Node, body: ir.Graph, number: Value, going: Value, states: Sequence[Value]
-) -> list[Value]:
+    node: Node, body: ir.Graph, number: Value, going: Value, states: Sequence[Bound | None]
+) -> list[Bound]:
     conversion = node.conversion
     origins = conversion.origins_of(node.source.inputs)
     for formal, actual in zip(body.inputs, (number, going, *states), strict=True):
-        conversion.bind(formal, actual, origins if isinstance(actual, Tensor) else frozenset())
+        is_known = isinstance(actual, np.ndarray)
+        conversion.bind(formal, actual, frozenset() if is_known else origins)
     return conversion.run(body)
 
 
 def _while(
-    node: Node, body: ir.Graph, most: int | None, going: Value, states: Sequence[Value]
-) -> list[Value]:
+    node: Node, body: ir.Graph, most: int | None, going: Value, states: Sequence[Bound | None]
+) -> list[Bound]:
     """Return the last carried values of a loop that the program runs."""
-    start = [
-        primitives.constant(np.int64(0)),
-        F.reshape(as_tensor(going), []),
-        *map(as_tensor, states),
-    ]
+    carried = [as_tensor(each) for each in states if each is not None]
+    if len(carried) < len(states):
+        node.refuse("carries an optional that is absent at its start")
+    start = [primitives.constant(np.int64(0)), F.reshape(as_tensor(going), []), *carried]
 
     def goes_on(number: Tensor, holds: Tensor, *_: Tensor) -> tuple[Tensor]:
         return (holds if most is None else F.logical_and(holds, number < most),)
@@ -186,13 +191,13 @@ def _placed(x: Tensor, axis: int) -> Tensor:
 
 
 @converts("OptionalHasElement")
-def has_element(x: Value | None = None) -> Value:
+def has_element(x: Bound | None = None) -> Value:
     """Return whether there is a value."""
     return np.asarray(x is not None)
 
 
 @converts("Optional", "OptionalGetElement")
-def element(node: Node, x: Value | None = None) -> Value | None:
+def element(node: Node, x: Bound | None = None) -> Bound | None:
     """Return the value; ModelError where one is needed and absent."""
     if x is None and node.op_type == "OptionalGetElement":
         node.malformed("needs a value that is absent")

@@ -7,11 +7,11 @@ import math
 from gptrs.api.importers import is_number
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
-from gptrs_onnx.node import Node, Sizes, Value, converts
+from gptrs_onnx.node import Bound, Node, Sizes, converts
 
 
 @converts("Identity")
-def identity(x: Value) -> Value:
+def identity(x: Bound) -> Bound:
     """Return the input."""
     return x
 

@@ -6,11 +6,13 @@ from gptrs.api.importers import scalar
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import DType, dtypes
-from gptrs_onnx.element_types import dtype_of
-from gptrs_onnx.node import Node, converts
+from gptrs_onnx.element_types import HELD_IN, dtype_of
+from gptrs_onnx.node import Narrow, Node, Numbers, converts, values_of
+from gptrs_onnx.onnx_ir import ir
 from gptrs_onnx.ops import pooling
 from gptrs_onnx.ops.arithmetic import converted, product
 from gptrs_onnx.ops.convolution import convolved_integers
+from gptrs_onnx.ops.narrow_types import narrowed
 
 
 def _spread(part: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
@@ -46,21 +48,33 @@ def quantized(ratio: Tensor, zero: Tensor | None, dtype: DType) -> Tensor:
 def quantize_linear(
     node: Node,
     x: Tensor,
-    scale: Tensor,
-    zero: Tensor | None = None,
+    scale: Numbers,
+    zero: Numbers | None = None,
     *,
     axis: int = 1,
     block_size: int = 0,
     output_dtype: int = 0,
-) -> Tensor:
+) -> Numbers:
     """Return `round(x / scale) + zero` as codes, for a tensor, an axis, or blocks along it."""
     axis, block = axis % x.rank if x.rank else 0, block_size
+    narrow = zero.type if isinstance(zero, Narrow) else None
+    if output_dtype in HELD_IN:
+        narrow = ir.DataType(output_dtype)
+    scale, zero = values_of(scale), None if zero is None else values_of(zero)
     dtype = dtypes.ui8 if zero is None else zero.dtype
-    if output_dtype:
+    if output_dtype and narrow is None:
         dtype = dtype_of(output_dtype, str(node))
     # bf16 and f16 have fewer digits than codes of 8 bits need beside a scale.
     wide = F.cast(x, dtypes.f32) if x.dtype.bits < 32 or x.dtype.is_integer else x
     ratio = wide / F.cast(_spread(scale, x, axis, block), wide.dtype)
+    if narrow is not None and HELD_IN[narrow].is_integer:
+        least, most = (-2, 1) if narrow == ir.DataType.INT2 else (0, 3)
+        moved = F.round(ratio)
+        if zero is not None:
+            moved = moved + F.cast(_spread(zero, x, axis, block), moved.dtype)
+        return narrowed(node, F.clamp(moved, float(least), float(most)), narrow)
+    if narrow is not None:
+        return narrowed(node, ratio, narrow)
     if dtype.is_float:
         return converted(node, ratio, dtype)
     return quantized(ratio, None if zero is None else _spread(zero, x, axis, block), dtype)
@@ -69,15 +83,18 @@ def quantize_linear(
 @converts("DequantizeLinear", "com.microsoft.DequantizeLinear")
 def dequantize_linear(
     node: Node,
-    x: Tensor,
-    scale: Tensor,
-    zero: Tensor | None = None,
+    x: Numbers,
+    scale: Numbers,
+    zero: Numbers | None = None,
     *,
     axis: int = 1,
     block_size: int = 0,
     output_dtype: int = 0,
 ) -> Tensor:
-    """Return `(x - zero) * scale` in the type of the scale."""
+    """Return `(x - zero) * scale` in the type of the scale, or the one that the node names."""
+    if isinstance(scale, Narrow) and not output_dtype:
+        node.refuse(f"gives numbers of type {scale.type.name}, without `output_dtype`")
+    x, scale, zero = values_of(x), values_of(scale), None if zero is None else values_of(zero)
     axis, block = axis % x.rank if x.rank else 0, block_size
     out = dtype_of(output_dtype, str(node)) if output_dtype else scale.dtype
     if x.dtype.is_float:
