@@ -30,6 +30,7 @@ CACHED = {
     "a window": {"window": 7},
     "grouped queries": {"grouped": True},
     "a choice by an input": {"merged": True},
+    "fused positions and counts": {"fused": True, "kept": True},
 }
 """Graphs whose attention runs over pages."""
 CARRIED = {
@@ -37,6 +38,7 @@ CARRIED = {
     "logits of the last token": {"last": True},
     "tokens that see others beside attention": {"smoothed": True},
     "a bias in a choice": {"tilted": True, "merged": True},
+    "a bias and kept logits": {"tilted": True, "kept": True},
 }
 """Graphs whose past is carried from step to step."""
 KINDS = {**CACHED, **CARRIED}

@@ -17,7 +17,7 @@ from gptrs.errors import UnsupportedError  # noqa: E402
 
 PARTS = 16
 LEAST = 0.95
-"""The share of all tests that pass; the others are strings, sequences, images and random numbers."""
+"""The share that passes; the others are strings, sequences, images and random numbers."""
 BUILT_IN = {"bfloat16": 1.6e-2, "float16": 2e-3}
 """Units in the last place of narrow floats: sums are in another order than the standard's."""
 

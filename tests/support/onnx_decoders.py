@@ -131,34 +131,76 @@ def _grouped(g: Graph, x: str, layer: int) -> str:
     return g("MatMul", made, g.weight(HEADS * HEAD, WIDTH))
 
 
+def _fused(g: Graph, x: str, layer: int) -> str:
+    """Return attention as Olive's fusions leave it: rotary positions, and a shared buffer.
+
+    Queries, keys and values are products of their own; counts of positions are inputs.
+    """
+    angles = [g.weight(CONTEXT, HEAD // 2) for _ in range(2)]
+
+    def product(heads: int) -> str:
+        return g("MatMul", x, g.weight(WIDTH, heads * HEAD))
+
+    def turned(heads: int) -> str:
+        return g(
+            "RotaryEmbedding",
+            *(product(heads), "position_ids", *angles),
+            domain="com.microsoft",
+            num_heads=heads,
+        )
+
+    past = [f"past_key_values.{layer}.{part}" for part in ("key", "value")]
+    made = f"mixed{layer}"
+    inputs = [turned(HEADS), turned(KV_HEADS), product(KV_HEADS), *past]
+    g.nodes.append(
+        helper.make_node(
+            "GroupQueryAttention",
+            [*inputs, "seqlens_k", "total_sequence_length"],
+            [made, *(each.replace("past_key_values", "present") for each in past)],
+            domain="com.microsoft",
+            num_heads=HEADS,
+            kv_num_heads=KV_HEADS,
+        )
+    )
+    return g("MatMul", made, g.weight(HEADS * HEAD, WIDTH))
+
+
 def _body(
     g: Graph,
     *,
     window: int | None = None,
     counted: bool = False,
     grouped: bool = False,
+    fused: bool = False,
+    kept: bool = False,
     tilted: bool = False,
     last: bool = False,
     smoothed: bool = False,
 ) -> None:
     """Add the nodes from tokens to logits."""
     x = g("Gather", g.weight(VOCAB, WIDTH), "input_ids")
-    if not grouped:
+    if not (grouped or fused):
         at = _positions(g) if counted else "position_ids"
         x = g("Add", x, g("Gather", g.weight(CONTEXT, WIDTH), at))
     if smoothed:  # each token with the one before it in its step
         start = g("Slice", x, g.ints(0), g.ints(-1), g.ints(1))
         first = g("Slice", x, g.ints(0), g.ints(1), g.ints(1))
         x = g("Add", x, g("Concat", first, start, axis=1))
-    bias = "" if grouped else _mask(g, "past_key_values.0.key", window)
+    bias = "" if grouped or fused else _mask(g, "past_key_values.0.key", window)
     for layer in range(LAYERS):
-        mixed = _grouped(g, x, layer) if grouped else _attention(g, x, layer, bias, tilted=tilted)
+        if grouped or fused:
+            mixed = (_fused if fused else _grouped)(g, x, layer)
+        else:
+            mixed = _attention(g, x, layer, bias, tilted=tilted)
         x = g("Add", x, mixed)
         x = g(
             "Add",
             x,
             g("MatMul", g("Tanh", g("MatMul", x, g.weight(WIDTH, 32))), g.weight(32, WIDTH)),
         )
+    if kept:  # the last rows, all of them for 0, as transformers.js asks for them
+        start = g("Unsqueeze", g("Neg", "num_logits_to_keep"), g.ints(0))
+        x = g("Slice", x, start, g.ints(CONTEXT * 2), g.ints(1))
     if last:
         x = g("Slice", x, g.ints(-1), g.ints(CONTEXT * 2), g.ints(1))
     g("MatMul", x, g.weight(WIDTH, VOCAB), name="logits")
@@ -177,7 +219,17 @@ def decoder(*, merged: bool = False, first: bool = False, **settings: object) ->
     inputs = {"input_ids": ["B", "T"], "attention_mask": ["B", "P + T"], "position_ids": ["B", "T"]}
     if settings.get("counted") or settings.get("grouped"):
         del inputs["position_ids"]
+    if settings.get("fused"):
+        del inputs["attention_mask"]
     given = [helper.make_tensor_value_info(name, INT, shape) for name, shape in inputs.items()]
+    if settings.get("fused"):
+        counts: dict[str, list[str]] = {"seqlens_k": ["B"], "total_sequence_length": []}
+        given += [
+            helper.make_tensor_value_info(name, TensorProto.INT32, shape)
+            for name, shape in counts.items()
+        ]
+    if settings.get("kept"):
+        given.append(helper.make_tensor_value_info("num_logits_to_keep", INT, []))
     if first:
         empty = np.zeros((1, KV_HEADS, 0, HEAD), np.float32)
         g.weights += [
@@ -304,6 +356,9 @@ class OrtLoop:
                 "attention_mask": np.ones((1, at + count), np.int64),
                 "position_ids": np.arange(at, at + count)[None],
                 "use_cache_branch": np.array([at > 0]),
+                "seqlens_k": np.array([at + count - 1], np.int32),
+                "total_sequence_length": np.array(at + count, np.int32),
+                "num_logits_to_keep": np.array(0),
                 **past,
             }
             run = self._session.run(None, {name: given[name] for name in self._inputs})

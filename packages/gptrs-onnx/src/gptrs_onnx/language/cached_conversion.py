@@ -31,6 +31,7 @@ from gptrs_onnx.language.decoder_graph import (
     TOKENS,
     DecoderGraph,
     Part,
+    count_input,
 )
 from gptrs_onnx.language.row_checks import require_separate_rows
 from gptrs_onnx.language.trials import Trial, UnrecognizedError
@@ -136,6 +137,9 @@ class CachedConversion(Conversion):
         for name, value in self._inputs.items():
             if name == MASK:
                 self._hidden[value] = Hidden()
+            elif count_input(value, 0, 0) is not None:
+                self._hidden[value] = Hidden()
+                self._settle(value)
             elif value in self._past:
                 each = self._past[value]
                 self._hidden[value] = Hidden(frozenset({(each.layer, each.part)}))
@@ -178,6 +182,10 @@ class CachedConversion(Conversion):
             return made.astype(value.dtype.numpy() if value.dtype else np.float32)
         if value is self._inputs.get(MASK):
             return np.ones((1, past + new), np.int64)
+        if any(value is each for each in self._inputs.values()):
+            count = count_input(value, past, new)
+            if count is not None:
+                return count
         if any(value is self._inputs.get(name) for name in POSITIONS):
             rank = 2 if value.shape is None else len(value.shape)
             return np.arange(past, past + new).reshape((1,) * (rank - 1) + (new,))

@@ -23,6 +23,7 @@ from gptrs_onnx.language.decoder_graph import (
     TOKENS,
     CarriedTensor,
     DecoderGraph,
+    count_input,
 )
 from gptrs_onnx.model import OnnxModel
 from gptrs_onnx.node import shown
@@ -133,8 +134,15 @@ class CarriedPast:
             SEGMENTS: np.zeros((batch, count), np.int64),
             BRANCH: np.array([past > 0]),
         }
-        graph = self._graph if past else self._first
         made |= carried
+        for name, value in self._decoder.inputs.items():
+            counted = count_input(value, past, count)
+            if counted is None:
+                continue
+            if value.shape and not isinstance(value.shape[0], int):  # one for each text
+                counted = np.broadcast_to(counted, (batch, *counted.shape[1:]))
+            made[name] = counted
+        graph = self._graph if past else self._first
         return graph(
             **{
                 name: made[name].astype(slot.dtype.numpy, copy=False)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, Literal, cast
 
+import numpy as np
 from msgspec import Struct
 
 from gptrs.api import ModelError, UnsupportedError
@@ -23,6 +25,19 @@ SEGMENTS: Final = "token_type_ids"
 BRANCH: Final = "use_cache_branch"
 """The input of merged decoders that says whether there is a past."""
 LOGITS: Final = "logits"
+_COUNTS: Final[Mapping[str, tuple[int, int, int]]] = MappingProxyType(
+    {
+        "past_sequence_length": (1, 0, 0),
+        "past_seq_len": (1, 0, 0),
+        "total_sequence_length": (1, 1, 0),
+        "total_seq_len": (1, 1, 0),
+        "seqlens_k": (1, 1, -1),
+        # How many rows of logits to compute, where 0 stands for all of them.
+        "num_logits_to_keep": (0, 0, 0),
+        "logits_to_keep": (0, 0, 0),
+    }
+)
+"""Inputs that count: the factors of the positions before a step and in it, and what is added."""
 _PAST: Final = re.compile(r"past.*?[._](\d{1,4})[._](?:decoder[._])?(key|value)s?")
 _PRESENT: Final = re.compile(r"present.*?[._](\d{1,4})[._](?:decoder[._])?(key|value)s?")
 _CONTEXTS: Final = (
@@ -30,6 +45,20 @@ _CONTEXTS: Final = (
     *("context_length", "max_seq_len", "seq_length", "model_max_length"),
 )
 """Names of the context in settings, in the order in which they are asked."""
+
+
+def count_input(value: ir.Value, past: int, new: int) -> np.ndarray | None:
+    """Return an input that counts positions, for a text with `new` ones after `past` ones.
+
+    None for any other input.
+    """
+    factors = _COUNTS.get(str(value.name))
+    if factors is None:
+        return None
+    before, inside, more = factors
+    shape = () if value.shape is None else (1,) * len(value.shape)
+    dtype = value.dtype.numpy() if value.dtype else np.dtype(np.int64)
+    return np.full(shape, before * past + inside * new + more, dtype)
 
 
 class CarriedTensor(Struct, frozen=True):
@@ -84,7 +113,8 @@ def decoder_graph(model: ir.Model, settings: Mapping[str, object], origin: str) 
             f"{where} has no inputs for the keys and values of earlier tokens",
             hint="export it with its cache: the task `text-generation-with-past` of optimum",
         )
-    roles = {TOKENS, MASK, *POSITIONS, SEGMENTS, BRANCH, *(each.past for each in carried)}
+    roles = {TOKENS, MASK, *POSITIONS, SEGMENTS, BRANCH, *_COUNTS}
+    roles |= {each.past for each in carried}
     others = [name for name in inputs if name not in roles]
     if others:
         raise UnsupportedError(
