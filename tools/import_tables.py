@@ -113,7 +113,7 @@ _EVALUATED = {"ai.onnx": ("Constant", "Shape", "Size")}
 def _kind_of(schema: Any) -> str:
     """Return what an operator is about that is refused as such, as far as its types tell."""
     for formal in (*schema.inputs, *schema.outputs):
-        for word, why in (("seq(", "sequences"), ("map(", "maps"), ("(string)", "strings")):
+        for word, why in (("map(", "maps"), ("(string)", "strings")):
             if formal.types and all(word in kind for kind in formal.types):
                 return why
     return ""

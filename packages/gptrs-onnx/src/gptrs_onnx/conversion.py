@@ -41,7 +41,6 @@ from gptrs_onnx.size_facts import MOST_DIMS, Refused
 
 
 _REFUSED = {
-    "sequences": ("SequenceMap",),
     "strings": (
         *("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer"),
     ),
@@ -58,12 +57,6 @@ def is_refused(node: Node) -> bool:
 def refuse(node: Node) -> NoReturn:
     """Raise UnsupportedError for an operator without a converter; it says what to do."""
     kind = kind_of(node.domain, node.op_type)
-    if kind == "sequences":
-        node.refuse(
-            "is about sequences, and values are tensors",
-            hint="export the model with tensors in their place: stacked into one, or each an output"
-            " of its own",
-        )
     if kind is not None:
         node.refuse(f"is about {kind}, and values are tensors of numbers", hint=cut_before(node))
     converts.refuse(node)

@@ -10,12 +10,15 @@ import numpy as np
 from gptrs.api import GptrsError
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
+from gptrs.api.programs import dtypes
 from gptrs_onnx.conversion import NeedsKnownError
-from gptrs_onnx.node import Bound, Node, Value, as_tensor, converts
+from gptrs_onnx.node import Bound, Items, Node, Value, as_tensor, converts
 from gptrs_onnx.onnx_ir import ir
 
 UNROLLED: Final = 32
 """Most iterations of a loop that become copies of its body, so that sizes may differ."""
+UNROLLED_LISTS: Final = 1024
+"""Most iterations of one that carries a sequence, which only copies of the body can do."""
 
 
 @converts("If")
@@ -58,10 +61,14 @@ def loop(
     scanned = len(body.outputs) - 1 - len(states)
     # Copies of the body may have sizes of their own, which states of a loop may not; beyond a few,
     # compiling them costs more than it gains.
-    if most is not None and most <= UNROLLED and (scanned or not isinstance(going, Tensor)):
+    has_lists = any(isinstance(each, Items) for each in states)
+    limit = UNROLLED_LISTS if has_lists else UNROLLED
+    if most is not None and most <= limit and (scanned or not isinstance(going, Tensor)):
         return _unrolled(node, body, most, going, states, scanned)
     if scanned:
-        node.refuse(f"collects results of more than {UNROLLED} iterations")
+        if most is None or isinstance(going, Tensor):
+            node.refuse("collects results of iterations whose number depends on data")
+        return _repeated(node, body, most, states)
     return _while(node, body, most, going, states)
 
 
@@ -87,6 +94,32 @@ def _unrolled(
     return [*states, *(F.stack(each, 0) for each in collected)]
 
 
+def _repeated(
+    node: Node, body: ir.Graph, count: int, states: Sequence[Bound | None]
+) -> list[Bound]:
+    """Return the results of a loop that the program runs `count` times, whatever it computes."""
+
+    def step(*values: Tensor) -> tuple[Tensor, ...]:
+        *carried, number = values
+        results = _iteration(node, body, number, np.asarray(True), carried)
+        going = results[0]
+        if not isinstance(going, np.ndarray) or not bool(going.reshape(-1)[0]):
+            node.refuse(f"collects results, and may end before the last of {count} iterations")
+        return tuple(map(as_tensor, results[1:]))
+
+    numbers = F.arange(count, dtype=dtypes.si64)
+    last, stacked = primitives.scan(step, _carried(node, states), [numbers])
+    return [*last, *stacked]
+
+
+def _carried(node: Node, states: Sequence[Bound | None]) -> list[Tensor]:
+    """Return the states of a loop that the program runs, as tensors."""
+    carried = [as_tensor(each) for each in states if each is not None]
+    if len(carried) < len(states):
+        node.refuse("carries an optional that is absent at its start")
+    return carried
+
+
 def _condition(found: Bound) -> Value:
     return found if isinstance(found, np.ndarray) else as_tensor(found)
 
@@ -106,10 +139,8 @@ def _while(
     node: Node, body: ir.Graph, most: int | None, going: Value, states: Sequence[Bound | None]
 ) -> list[Bound]:
     """Return the last carried values of a loop that the program runs."""
-    carried = [as_tensor(each) for each in states if each is not None]
-    if len(carried) < len(states):
-        node.refuse("carries an optional that is absent at its start")
-    start = [primitives.constant(np.int64(0)), F.reshape(as_tensor(going), []), *carried]
+    going = F.reshape(as_tensor(going), [])
+    start = [primitives.constant(np.int64(0)), going, *_carried(node, states)]
 
     def goes_on(number: Tensor, holds: Tensor, *_: Tensor) -> tuple[Tensor]:
         return (holds if most is None else F.logical_and(holds, number < most),)

@@ -42,6 +42,9 @@ def batch_normalization(
 def _by_statistics(
     x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, epsilon: float
 ) -> Tensor:
+    if scale.rank > 1:  # not `spatial`, as operator sets 7 and 8 allow: an element has its own
+        centered = (x - mean) / F.sqrt(variance + epsilon)
+        return centered * scale + bias
     if {x.dtype, scale.dtype, bias.dtype, mean.dtype, variance.dtype} == {x.dtype}:
         return F.batch_norm(x, mean, variance, scale, bias, epsilon, axis=1)
     wide = [F.cast(each, dtypes.f32) for each in (x, mean, variance, scale, bias)]

@@ -9,10 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+
 from gptrs.api.importers import is_number
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
-from gptrs_onnx.node import Items, Known, Node, Value, as_tensor, converts, numbers, sizes
+from gptrs_onnx.node import (
+    Bound,
+    Items,
+    Known,
+    Node,
+    Value,
+    as_tensor,
+    converts,
+    numbers,
+    sizes,
+)
+from gptrs_onnx.onnx_ir import ir
 
 MAX_ITEMS: Final = 4096
 """Most tensors that one node puts into a sequence."""
@@ -93,6 +106,27 @@ def concat(node: Node, items: Items, *, axis: int, new_axis: bool = False) -> Va
     if not parts:
         node.malformed("joins an empty sequence")
     return (F.stack if new_axis else F.concat)(parts, axis)
+
+
+@converts("SequenceMap")
+def mapped(node: Node, first: Items, *more: Bound, body: ir.Graph) -> list[Items]:
+    """Return what a graph gives for each element; tensors among the inputs are the same for all."""
+    results: list[tuple[Value, ...]] = []
+    origins = node.conversion.origins_of(node.source.inputs)
+    for index in range(len(first.values)):
+        for formal, actual in zip(body.inputs, (first, *more), strict=True):
+            if isinstance(actual, Items):
+                if len(actual.values) != len(first.values):
+                    node.malformed("has sequences of different lengths")
+                actual = actual.values[index]
+            node.conversion.bind(formal, actual, origins)
+        results.append(tuple(map(_element, node.conversion.run(body))))
+    columns = zip(*results, strict=True) if results else [()] * len(body.outputs)
+    return [Items(tuple(each)) for each in columns]
+
+
+def _element(found: Bound) -> Value:
+    return found if isinstance(found, np.ndarray) else as_tensor(found)
 
 
 def _index(node: Node, values: Sequence[Value], given: Known, beyond: int) -> int:

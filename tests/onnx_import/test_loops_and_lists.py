@@ -1,0 +1,109 @@
+"""Graphs with loops, lists, names of outer graphs and operators of old sets, as exporters write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx", reason="these tests read ONNX models")
+onnxruntime: Any = pytest.importorskip("onnxruntime", reason="the peer that runs the same graphs")
+
+from onnx import numpy_helper, parser  # noqa: E402
+
+import gptrs_onnx  # noqa: E402
+from gptrs.errors import UnsupportedError  # noqa: E402
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def floats(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+def loop(count: int, carried: str, body: str, outputs: str = "z") -> str:
+    return f"""
+    m = Constant <value_int = {count}> ()
+    t = Constant <value = bool {{1}}> ()
+    {outputs} = Loop (m, t, {carried}) <body = b {body}>"""
+
+
+NUMBERED = "k2 = Identity (k) f = Cast <to = 1> (i) v = Add (x, f)"
+LIST_BODY = f"""(int64 i, bool k, seq(float[n, 3]) s) => (bool k2, seq(float[n, 3]) s2) {{
+    {NUMBERED} s2 = SequenceInsert (s, v) }}"""
+STACKED = f"""(int64 i, bool k, float[n, 3] s) => (bool k2, float[n, 3] s2, float[n, 3] o) {{
+    {NUMBERED} s2 = Add (s, v) o = Sub (s2, x) }}"""
+JOIN = "z = ConcatFromSequence <axis = 0> (l)"
+SQUARES = [{"x": floats(2, 3)}, {"x": floats(4, 3)}]
+STATISTICS = {name: abs(floats(2, 3)) for name in ("s", "b", "m", "v")}
+# Inputs and outputs, operator set, nodes, initializers, calls.
+GRAPHS: dict[str, tuple[str, int, str, Arrays, list[Arrays]]] = {
+    "a list that grows in a loop": (
+        "(float[n, 3] x) => (float[a, b] z)", 17,
+        "e = SequenceEmpty ()" + loop(4, "e", LIST_BODY, "l") + JOIN, {}, SQUARES,
+    ),
+    "a list that grows in a long loop": (
+        "(float[n, 3] x) => (float[a, b] z)", 17,
+        "e = SequenceEmpty ()" + loop(60, "e", LIST_BODY, "l") + JOIN, {}, SQUARES,
+    ),
+    "results of a long loop": (
+        "(float[n, 3] x) => (float[a, b] z, float[c, d, e] y)", 17,
+        loop(70, "x", STACKED, "z, y"), {}, SQUARES,
+    ),
+    "a graph for each element of a list": (
+        "(float[4, 3] x) => (float[a, b] z)", 17,
+        """p = SplitToSequence (x)
+        l = SequenceMap (p, x) <body = b (float[1, 3] s, float[4, 3] w) => (float[4, 3] v) {
+            v = Add (s, w) }>""" + JOIN, {}, SQUARES[1:],
+    ),
+    "names of outer graphs in a branch in a loop": (
+        "(float[n, 3] x, bool c) => (float[a, b] z)", 17,
+        loop(3, "x", """(int64 i, bool k, float[n, 3] s) => (bool k2, float[n, 3] s2) {
+            k2 = Identity (k)
+            s2 = If (c) <then_branch = t1 () => (float[n, 3] q) { q = Add (s, x) },
+                         else_branch = t2 () => (float[n, 3] q) { q = Mul (s, x) }> }"""), {},
+        [{**SQUARES[0], "c": np.array(True)}, {**SQUARES[1], "c": np.array(False)}],
+    ),
+    "statistics of each element, of operator set 8": (
+        "(float[n, 2, 3] x) => (float[n, 2, 3] z)", 8,
+        "z = BatchNormalization <spatial = 0> (x, s, b, m, v)", STATISTICS,
+        [{"x": floats(5, 2, 3)}],
+    ),
+    "scales that are attributes, of operator set 7": (
+        "(float[n, 2, 4, 4] x) => (float[n, 2, a, b] z)", 7,
+        'z = Upsample <mode = "linear", scales = [1.0, 1.0, 2.0, 2.0]> (x)', {},
+        [{"x": floats(2, 2, 4, 4)}],
+    ),
+}  # fmt: skip
+
+
+def model_of(case: str) -> Any:
+    slots, opset, nodes, stored, _ = GRAPHS[case]
+    text = f'<ir_version: 8, opset_import: ["" : {opset}]> g {slots} {{ {nodes} }}'
+    made = parser.parse_model(text)
+    made.graph.initializer.extend(numpy_helper.from_array(x, name) for name, x in stored.items())
+    return made
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("case", GRAPHS)
+def test_graphs_compute_what_onnx_runtime_does(case: str, backend: Any) -> None:
+    proto = model_of(case)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    peer = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+    model = gptrs_onnx.from_proto(proto, backend)
+    for given in GRAPHS[case][-1]:
+        for found, wanted in zip(model(**given).values(), peer.run(None, given), strict=True):
+            assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+            np.testing.assert_allclose(found, wanted, 1e-5, 1e-4)
+
+
+def test_results_of_a_loop_that_may_end_early_are_refused() -> None:
+    body = STACKED.replace("k2 = Identity (k)", "q = ReduceMax <keepdims = 0> (s) k2 = Less (q, q)")
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[n, 3] x) => (float[a, b] z, float[c, d, e] y) {{ {loop(70, "x", body, "z, y")} }}"""
+    with pytest.raises(UnsupportedError, match="may end before the last of 70 iterations"):
+        gptrs_onnx.from_proto(parser.parse_model(text), "ref")(SQUARES[0]["x"])
