@@ -285,6 +285,8 @@ def test_composites_with_rules_of_their_own(axis: int) -> None:
     require_slopes(lambda x: F.softmax(x, axis), x)
     require_slopes(lambda x: F.log_softmax(x, axis), x)
     require_slopes(lambda x: F.safe_softmax(x, axis), x)
+    for form in ("none", "tanh", "quick"):
+        require_slopes(lambda x, form=form: F.gelu(2 * x, form), x)
     require_slopes(lambda x, w, b: F.layer_norm(x, w, b), x, w, b)
     require_slopes(lambda x: F.layer_norm(x, axes=(-2, -1)), x)
     require_slopes(lambda x, w: F.rms_norm(x, w, weight_offset=1), x, w)

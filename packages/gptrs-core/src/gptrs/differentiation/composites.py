@@ -3,6 +3,7 @@ the decomposition."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from gptrs.differentiation.rules import (
     Functions,
     Rule,
     Step,
+    filled,
     rule_of_many,
     summed_to,
     with_callees,
@@ -144,6 +146,33 @@ def _wide(x: Tensor | None) -> Tensor:
 
 def _summed(x: Tensor, axis: int) -> Tensor:
     return expand(p.reduce(x, "sum", [axis], keepdims=True), x.shape)
+
+
+@_functional("gelu")
+def _gelu(step: Step[Composite], cotangents: Cotangents) -> Cotangents:
+    """Return g times the derivative, from x alone.
+
+    No expression is one of the forward part, or its value would be kept: by the decomposition,
+    GELU wrote five tensors and read them again, an eighth of a GPT-2 step.
+    """
+    g, x = _wide(cotangents[0]), _wide(step.operands[0])
+    form = _attribute(step.op, "approximate")
+    one = filled(1, x)
+    if form == "none":  # Phi(x) + x phi(x)
+        below = p.erf(p.mul(x, filled(-math.sqrt(0.5), x)))
+        share = p.mul(p.sub(one, below), filled(0.5, x))
+        density = p.exp(p.mul(p.mul(filled(-0.5, x), x), x))
+        slope = p.mul(p.mul(filled(1 / math.sqrt(2 * math.pi), x), x), density)
+    else:  # x logistic(z), where (1 + tanh(z / 2)) / 2 is logistic(z)
+        linear, cubic = (1.702, 0.0) if form == "quick" else (_TANH_FACTOR, 0.044715)
+        square = p.mul(p.mul(filled(linear * cubic, x), x), x)
+        share = p.logistic(p.mul(p.add(square, filled(linear, x)), x))
+        by_x = p.add(p.mul(square, filled(3, x)), filled(linear, x))
+        slope = p.mul(p.mul(p.mul(share, p.sub(one, share)), x), by_x)
+    return [converted(p.mul(g, p.add(share, slope)), step.operands[0].dtype)]
+
+
+_TANH_FACTOR = 2 * math.sqrt(2 / math.pi)
 
 
 @_functional("layer_norm", "rms_norm")

@@ -21,8 +21,9 @@ from gptrs.capture.jitting.pytree import (
 from gptrs.capture.region import CapturedBody, capture_body
 from gptrs.capture.tensor import Tensor
 from gptrs.differentiation import (
-    composites as composites,  # registers the rules of each family
+    attention as attention,  # registers the rules of each family
 )
+from gptrs.differentiation import composites as composites
 from gptrs.differentiation import contraction as contraction
 from gptrs.differentiation import control_flow as control_flow
 from gptrs.differentiation import custom as custom
