@@ -105,6 +105,17 @@ def test_weights_of_any_type_and_order(dtype: str, layout: str) -> None:
 
 
 @pytest.mark.paths
+@pytest.mark.parametrize(("k", "m"), [(96, 33), (70, 14), (64, 3), (64, 24)])
+def test_a_transposed_left_side_is_the_same_bits(k: int, m: int) -> None:
+    """As the gradients of weights multiply it; heights of tiles are no multiples of 4, too."""
+    text = program(m, 40, k).replace(f"%x: f32[{m}, {k}]", f"%x: f32[{k}, {m}]")
+    text = text.replace("contract_lhs = [1]", "contract_lhs = [0]")
+    x, w = normal(m, k), normal(40, k)
+    found = run(text, np.ascontiguousarray(x.T), w)
+    assert found.tobytes() == run(program(m, 40, k), x, w).tobytes()
+
+
+@pytest.mark.paths
 @pytest.mark.parametrize("rows", [1, 33])
 def test_bias_and_residual_are_added_to_the_sum(rows: int) -> None:
     text = f"""ptir.v0.5

@@ -200,11 +200,14 @@ def pack_left_task(
     OUT_MEMORY,
     rounded,
     round_step,
+    transpose,
     rows_of_tile,
     left_block,
 ):
     """Round one tile of the left side, f32, to numbers of `SIZE` bytes."""
     G = pointer(geometry, np.int64)
+    held = np.zeros(ROWS * STEP, np.float32)
+    memory = np.int64(held.ctypes.data)
     k, lm, lk = G[K], G[LM], G[LK]
     steps = (k + STEP - 1) // STEP
     X = pointer(lhs, np.float32)
@@ -213,10 +216,21 @@ def pack_left_task(
         length = min(STEP, k - step * STEP)
         row = left_block(G, first, step)
         row += step % _BLOCK_STEPS * room
+        # The left side of a weight's gradient is a transposed view. Element by element its rounding
+        # took an eighth of a training step; squares make it up to 1.7 times as fast.
+        square = lm == 1 and lk != 1 and length == STEP and 4 <= height <= ROWS
+        if square:
+            for i in range(0, height, 4):
+                i = min(i, height - 4)  # the last square may overlap the one before
+                for j in range(0, STEP, 4):
+                    transpose(lhs + 4 * (first + i + (step * STEP + j) * lk), 4 * lk,
+                              memory + 4 * (STEP * i + j), 4 * STEP)  # fmt: skip
         for i in range(room):
             T = pointer(out + SIZE * STEP * (row + i), OUT_MEMORY)
             begin = (first + i) * lm + step * STEP * lk
-            if i < height and length == STEP and lk == 1:
+            if square and i < height:
+                round_step(memory + 4 * STEP * i, out + SIZE * STEP * (row + i))
+            elif i < height and length == STEP and lk == 1:
                 round_step(lhs + 4 * begin, out + SIZE * STEP * (row + i))
             else:
                 some = length if i < height else 0
@@ -224,6 +238,7 @@ def pack_left_task(
                     T[j] = rounded(X[begin + j * lk])
                 for j in range(some, STEP):
                     T[j] = 0
+    keep_alive(held)
     return 0
 
 
@@ -327,6 +342,7 @@ def left_rounding(form: TileForm) -> SpecializedKernel:
         OUT_MEMORY=memory_of(dtypes.bf16 if narrow else dtypes.f32),
         rounded=cast_element_of(dtypes.f32, dtypes.bf16) if narrow else rounded_of(dtypes.bf16),
         round_step=round_step(form.size),
+        transpose=transpose(4),
         rows_of_tile=form.rows_of_tile,
         left_block=left_block.specialize(PADDED=form.padded),
     )
