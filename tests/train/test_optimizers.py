@@ -113,6 +113,59 @@ def test_lion_takes_the_sign_of_its_moment(reference):
             np.testing.assert_allclose(after[name], params[name], rtol=1e-5, atol=1e-6)
 
 
+MATRICES = {"w": (3, 4), "tall": (9, 2), "stack": (2, 5, 3), "table": (6, 4), "b": (4,)}
+
+
+def numpy_muon(p, g, mean, rate, decay):
+    """Return a matrix and its moment after an update of Muon, by NumPy in f64."""
+    mean = 0.95 * mean + 0.05 * g
+    x = 0.95 * mean + 0.05 * g
+    tall = x.shape[0] > x.shape[1]
+    x = x.T if tall else x
+    x = x / np.linalg.norm(x)
+    for _ in range(5):
+        gram = x @ x.T
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    x = x.T if tall else x
+    return p - rate * (0.2 * np.sqrt(max(p.shape)) * x + decay * p), mean
+
+
+def test_muon_moves_hidden_matrices_as_in_numpy_and_torch(reference, monkeypatch):
+    torch = pytest.importorskip("torch", reason="an oracle is torch.optim")
+    monkeypatch.setitem(globals(), "SHAPES", MATRICES)
+    hidden = ("w", "tall", "stack")
+    optimizer = optimizers.divided(
+        optimizers.muon(RATE, weight_decay=0.1), optimizers.adamw(RATE), hidden.__contains__
+    )
+    found = ours(optimizer, reference)
+    rest = torchs(lambda t, p: t.optim.AdamW(p, 0.05))
+    settings = {"weight_decay": 0.1, "adjust_lr_fn": "match_rms_adamw"}
+    for name in ("table", "b"):
+        np.testing.assert_allclose(found[-1][name], rest[-1][name], rtol=2e-5, atol=1e-6)
+    for name in hidden:
+        parts = [n if MATRICES[name][:-2] else () for n in range(2 if name == "stack" else 1)]
+        for part in parts:
+            p = gradients(100)[name][part]
+            mean, peer = np.zeros(p.shape), torch.nn.Parameter(torch.tensor(p))
+            muon = torch.optim.Muon([peer], lr=0.05, **settings)
+            for number, after in enumerate(found):
+                g = gradients(number)[name][part]
+                peer.grad = torch.tensor(g)
+                muon.step()
+                p, mean = numpy_muon(p, g, mean, 0.05, 0.1)
+                np.testing.assert_allclose(after[name][part], p, rtol=1e-4, atol=1e-4)
+            # torch iterates in bf16: 8 bits of each of 12 updates.
+            np.testing.assert_allclose(p, peer.detach().numpy(), atol=0.02)
+
+
+def test_either_part_of_a_divided_optimizer_may_be_empty(reference):
+    for takes in (lambda name: True, lambda name: False):
+        optimizer = optimizers.divided(optimizers.sgd(RATE), optimizers.sgd(RATE), takes)
+        for one, other in zip(ours(optimizer, reference), ours(optimizers.sgd(RATE), reference),
+                              strict=True):  # fmt: skip
+            assert all(np.array_equal(one[name], other[name]) for name in SHAPES)
+
+
 @pytest.mark.parametrize("most", [1e-3, 1.0, 1e6])
 def test_clipping_is_that_of_torch(most, reference):
     torch = pytest.importorskip("torch", reason="the oracle is its clip_grad_norm_")

@@ -305,6 +305,16 @@ class Learner:
         own = self.trained.keys()
         return sum(math.prod(s) for name, s in self.params.asked.weights.items() if name not in own)
 
+    def is_hidden(self, name: str) -> bool:
+        """Return whether a name is that of matrices between layers: no vector, table or head."""
+        layer, _, last = name.rpartition(".")
+        if name not in self.params.asked.weights:
+            return ".lora_" in name
+        _, outputs = self.params.asked.layers.get(layer, (0, self.vocabulary))
+        stacked = len(self.params.asked.weights[name]) > 2 and name in self.params.asked.matrices
+        new = name in self.new
+        return stacked or (last == "weight" and outputs != self.vocabulary and not new)
+
     def holding(self, trained: Mapping[str, Tensor]) -> Any:
         """Return the model with these tensors as the weights that it learns."""
         factor = 1.0 if self.adapter is None else self.adapter.factor

@@ -7,7 +7,7 @@ the program of a training step, which `gptrs.jit(..., donate=[...])` runs in pla
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from gptrs import functionals as F
@@ -149,6 +149,92 @@ def lion(
 
     def init(params: Tree) -> Tree:
         return {"count": _zero(), "mean": _zeros(params)}
+
+    return Optimizer(init, update)
+
+
+_QUINTIC: Final = (3.4445, -4.7750, 2.0315)
+"""Coefficients of `orthogonalized`, chosen by Jordan for the steepest slope at 0."""
+_MUON_RMS: Final = 0.2
+
+
+def muon(
+    rate: Schedule,
+    momentum: float = 0.95,
+    nesterov: bool = True,
+    weight_decay: float = 0.1,
+    steps: int = 5,
+) -> Optimizer:
+    """Return Muon (Jordan 2024, https://kellerjordan.github.io/posts/muon/) for matrices.
+
+    The moment of each matrix is replaced by nearly the closest orthogonal matrix. Its size is that
+    of AdamW's updates (`match_rms_adamw` of `torch.optim.Muon`, from Liu et al. 2025,
+    arXiv:2502.16982), so that the rates of AdamW apply. More than two axes are stacks of matrices.
+    For hidden layers: tables, heads and vectors need another optimizer, see `divided`.
+    """
+
+    def update(grads: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
+        count = state["count"]
+        step = _rate(rate, count)
+
+        def of(g: Tensor, p: Tensor, mean: Tensor) -> Sequence[Tensor]:
+            g = _wide(g)
+            mean = mean + (g - mean) * (1 - momentum)
+            change = orthogonalized(g + (mean - g) * momentum if nesterov else mean, steps)
+            size = _MUON_RMS * math.sqrt(max(map(int, p.shape[-2:])))
+            return -step * _with_decay(change * size, p, weight_decay, every), mean
+
+        updates, means = _each(of, grads, params, state["mean"])
+        return updates, {"count": count + 1, "mean": means}
+
+    def init(params: Tree) -> Tree:
+        return {"count": _zero(), "mean": _zeros(params)}
+
+    return Optimizer(init, update)
+
+
+def orthogonalized(x: Tensor, steps: int = 5) -> Tensor:
+    """Return matrices [..., M, N] whose singular values are moved to 0.7 ... 1.2.
+
+    The quintic Newton-Schulz iteration of Muon. It squares the smaller side, so that a step
+    multiplies min(M, N)^2 by max(M, N) numbers twice.
+    """
+    tall = int(x.shape[-2]) > int(x.shape[-1])
+    axes = [*range(x.rank - 2), x.rank - 1, x.rank - 2]
+    x = F.transpose(x, axes) if tall else x
+    norm = F.sqrt(F.sum(F.square(x), (-2, -1), keepdims=True))
+    x = x / F.maximum(norm, 1e-7)
+    a, b, c = _QUINTIC
+    for _ in range(steps):
+        gram = x @ F.transpose(x, axes)
+        x = a * x + (b * gram + c * (gram @ gram)) @ x
+    return F.transpose(x, axes) if tall else x
+
+
+def divided(one: Optimizer, other: Optimizer, takes: Callable[[str], bool]) -> Optimizer:
+    """Return an optimizer of parameters by name: `one` for those that it `takes`, else `other`."""
+
+    def parts(tree: Mapping[str, Tree]) -> tuple[dict[str, Tree], dict[str, Tree]]:
+        own = {name: value for name, value in tree.items() if takes(name)}
+        return own, {name: value for name, value in tree.items() if name not in own}
+
+    def init(params: Tree) -> Tree:
+        own, rest = parts(params)
+        return {
+            "count": _zero(),
+            **({"one": one.init(own)} if own else {}),
+            **({"other": other.init(rest)} if rest else {}),
+        }
+
+    def update(grads: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
+        after, updates = {"count": state["count"] + 1}, dict(grads)
+        for label, optimizer, g, p in zip(
+            ("one", "other"), (one, other), parts(grads), parts(params), strict=True
+        ):
+            if p:
+                own, after[label] = optimizer.update(g, state[label], p)
+                updates |= own
+        return updates, after
 
     return Optimizer(init, update)
 

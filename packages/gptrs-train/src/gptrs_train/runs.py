@@ -55,7 +55,7 @@ HELD_OUT: Final = 0.05
 _PRECISIONS: Final = ("f32", "bf16")
 _LENGTH: Final = 512
 """Default tokens per row, if the context is as long."""
-_COPIES: Final = {"adamw": 4, "lion": 3, "adafactor": 2, "sgd": 3}
+_COPIES: Final = {"adamw": 4, "muon": 4, "lion": 3, "adafactor": 2, "sgd": 3}
 """Weights, gradients and moments, in multiples of the weights."""
 
 

@@ -32,7 +32,7 @@ from gptrs_train.saved_run import Metrics, Progressed, SavedRun
 from gptrs_train.schedules import FORMS, Form, Schedule, schedule_of
 from gptrs_train.trained_modules import Dropout, seed_of
 
-OPTIMIZERS: Final = ("adamw", "lion", "adafactor", "sgd")
+OPTIMIZERS: Final = ("adamw", "muon", "lion", "adafactor", "sgd")
 Ended = Literal["done", "early", "interrupted"]
 
 
@@ -93,8 +93,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """Return the learning rate by the number of updates so far."""
         return schedule_of(self.schedule, self.rate, self.steps, self.warmup, self.least_rate)
 
-    def made_optimizer(self) -> Optimizer:
-        """Return the optimizer with its schedule; biases and norms are not decayed."""
+    def made_optimizer(self, is_hidden: Callable[[str], bool]) -> Optimizer:
+        """Return the optimizer with its schedule; biases and norms are not decayed.
+
+        Muon is for matrices that are hidden by their name, without decay of the rest.
+        """
         rate = self.made_schedule()
         decay, matrices = self.weight_decay, optimizers.matrices
         if self.optimizer == "sgd":
@@ -103,6 +106,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             return optimizers.lion(rate, self.betas, decay, matrices)
         if self.optimizer == "adafactor":
             return optimizers.adafactor(rate, weight_decay=decay, decayed=matrices)
+        if self.optimizer == "muon":
+            rest = optimizers.adamw(rate, self.betas, weight_decay=0.0)
+            return optimizers.divided(optimizers.muon(rate, weight_decay=decay), rest, is_hidden)
         return optimizers.adamw(rate, self.betas, weight_decay=decay, decayed=matrices)
 
 
@@ -144,7 +150,7 @@ class Trainer:
         learner.dropout, learner.recomputes = settings.made_dropout(), settings.recompute
         self._train, self._valid = train, valid
         self._saved, self._backend, self._tell = saved, backend, tell
-        self._optimizer = settings.made_optimizer()
+        self._optimizer = settings.made_optimizer(learner.is_hidden)
         # Donated tensors are updated in place: weights and moments exist once, not twice, at the
         # peak.
         self._update = gptrs.jit(self._whole_update, donate=["state"])
