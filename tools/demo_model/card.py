@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from transformers import GPT2LMHeadModel
-
-from demo_model.directory import TEMPERATURE, TOP_K
+from demo_model.recipe import TEMPERATURE, TOP_K
 from demo_model.tokenizer import END_OF_TEXT
-from demo_model.training import TrainingRecord
 
 TEMPLATE = """\
 ---
@@ -23,11 +22,11 @@ tags: [gpt2, python, demo]
 
 # gptrs demo model
 
-A GPT-2 of {parameters:,} parameters, trained from scratch on a CPU in {minutes:.0f} minutes. It
-exists so that gptrs has something real to run with nothing to download. It was trained on the
-source text of Python's standard library alone, and so it produces Python-looking text and nothing
-reliable: names, calls and claims in its output are made up. Use it to try an engine out, never to
-write code.
+A GPT-2 of {parameters:,} parameters, trained from scratch on a CPU by `gptrs train`, in
+{minutes:.0f} minutes. It exists so that gptrs has something real to run with nothing to download.
+It was trained on the source text of Python's standard library alone, and so it produces
+Python-looking text and nothing reliable: names, calls and claims in its output are made up. Use it
+to try an engine out, never to write code.
 
 ## Example
 
@@ -59,7 +58,7 @@ Each newline is a token of its own, and the indentation of a line is split from 
 | text | the standard library of {python}, without tests, `idlelib`, `encodings` and tables |
 | trained on | {train_files:,} files, {train_bytes:,} bytes, {train_tokens:,} tokens |
 | held out | {held_out_files:,} files, {held_out_bytes:,} bytes, {held_out_tokens:,} tokens |
-| training | {steps:,} steps, {seen:,} tokens ({passes:.1f} passes), {minutes:.1f} minutes{ending} |
+| training | {steps:,} updates, {seen:,} tokens ({passes:.1f} passes), {minutes:.1f} minutes |
 | method | Muon for the blocks' matrices, AdamW for the rest; warm-up, cosine decay, no dropout |
 
 **Held-out loss: {loss:.3f} nats per token, {bits_per_byte:.3f} bits per byte.** It is measured on
@@ -72,8 +71,8 @@ To train it again, from the root of the repository:
 {command}
 ```
 
-The schedule follows the time that is left, so that another machine, or a busy one, takes another
-number of steps and ends with other weights.
+It can be stopped and continued at any time, and ends with the same weights. Processors with other
+instructions add products in another order, so that theirs differ in their last bits.
 
 ## License
 
@@ -106,28 +105,30 @@ class Results:
 
 
 def model_card(
-    model: GPT2LMHeadModel,
+    config: Mapping[str, Any],
+    report: Mapping[str, Any],
     train: TextSize,
     held_out: TextSize,
-    record: TrainingRecord,
     results: Results,
     command: str,
 ) -> str:
-    """Return the card, in Markdown, of `model` trained as `record` says by `command`."""
-    config = model.config
+    """Return the card, in Markdown, of a model with this config.json, trained by `command`.
+
+    `report` is the result of `gptrs train`.
+    """
     return TEMPLATE.format(
-        parameters=model.num_parameters(),
-        minutes=record.seconds / 60,
+        parameters=report["trained"],
+        minutes=report["seconds"] / 60,
         temperature=TEMPERATURE,
         top_k=TOP_K,
         prompt_tokens=results.prompt_tokens,
         sample=results.sample.rstrip(),
-        activation=config.activation_function,
-        layers=config.n_layer,
-        heads=config.n_head,
-        width=config.n_embd,
-        context=config.n_positions,
-        vocabulary=config.vocab_size,
+        activation=config["activation_function"],
+        layers=config["n_layer"],
+        heads=config["n_head"],
+        width=config["n_embd"],
+        context=config["n_positions"],
+        vocabulary=config["vocab_size"],
         end_of_text=END_OF_TEXT,
         python=f"CPython {platform.python_version()}",
         train_files=train.files,
@@ -136,10 +137,9 @@ def model_card(
         held_out_files=held_out.files,
         held_out_bytes=held_out.utf8_bytes,
         held_out_tokens=held_out.tokens,
-        steps=record.steps,
-        seen=record.tokens,
-        passes=record.tokens / train.tokens,
-        ending=", interrupted before its end" if record.interrupted else "",
+        steps=report["steps"],
+        seen=report["tokens"],
+        passes=report["tokens"] / train.tokens,
         loss=results.held_out_loss,
         bits_per_byte=results.bits_per_byte(held_out),
         command=command,

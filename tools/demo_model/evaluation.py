@@ -2,55 +2,32 @@
 
 from __future__ import annotations
 
-import torch
-from tokenizers import Tokenizer
-from torch.nn import functional
-from transformers import GPT2LMHeadModel
+import numpy as np
 
-EVALUATION_BATCH = 8
+import gptrs
+from gptrs_runtime.loaded_model import LoadedModel
 
 
-@torch.no_grad()
-def held_out_loss(model: GPT2LMHeadModel, ids: torch.Tensor) -> float:
-    """Return the mean loss of `model` on `ids` (i64 vector), in nats per token, computed in f32.
+def held_out_loss(model: LoadedModel, ids: np.ndarray) -> float:
+    """Return the mean loss of `model` on `ids`, in nats per token.
 
     The text is cut into windows of the model's context that do not overlap; each token but the
     first is predicted once, from what precedes it in its window.
     """
     if len(ids) < 2:
         raise ValueError(f"a loss needs at least 2 tokens of text, got {len(ids)}")
-    model.eval()
-    context = model.config.n_positions
-    whole = (len(ids) - 1) // context * context
-    batches = list(
-        zip(
-            ids[:whole].view(-1, context).split(EVALUATION_BATCH),
-            ids[1 : whole + 1].view(-1, context).split(EVALUATION_BATCH),
-            strict=True,
-        )
-    )
-    if whole < len(ids) - 1:
-        batches.append((ids[None, whole:-1], ids[None, whole + 1 :]))
-    total = 0.0
-    for inputs, targets in batches:
-        logits = model(inputs, use_cache=False).logits
-        loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
-        total += loss.item()
-    return total / (len(ids) - 1)
+    lm = model.causal_lm()
+    tokens, context, total = ids.astype(np.int64), lm.context_length, 0.0
+    for start in range(0, len(tokens) - 1, context):
+        window = tokens[start : start + context + 1]
+        logits = lm.forward(window[None, :-1])[0].astype(np.float64)
+        largest = logits.max(-1)
+        sums = np.log(np.exp(logits - largest[:, None]).sum(-1)) + largest
+        total += float((sums - logits[np.arange(len(sums)), window[1:]]).sum())
+    return total / (len(tokens) - 1)
 
 
-@torch.no_grad()
-def sample_text(
-    model: GPT2LMHeadModel, tokenizer: Tokenizer, prompt: str, max_tokens: int, seed: int
-) -> str:
-    """Return `prompt` and up to `max_tokens` tokens sampled by the model's generation settings."""
-    model.eval()
-    torch.manual_seed(seed)
-    ids = torch.tensor([tokenizer.encode(prompt).ids])
-    generated = model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        max_new_tokens=max_tokens,
-        pad_token_id=model.config.eos_token_id,
-    )
-    return tokenizer.decode(generated[0].tolist())
+def sample_text(model: LoadedModel, prompt: str, most: int, seed: int) -> str:
+    """Return `prompt` and at most so many tokens, drawn as the model's generation settings say."""
+    sampled = gptrs.generate(model, prompt, max_tokens=most, seed=seed)
+    return prompt + sampled.text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import torch
+import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 END_OF_TEXT = "<|endoftext|>"
@@ -44,11 +44,11 @@ def end_of_text_id(tokenizer: Tokenizer) -> int:
     return token_id
 
 
-def encode_documents(tokenizer: Tokenizer, texts: Sequence[str]) -> torch.Tensor:
-    """Return the token ids of `texts` as one i64 vector, an end-of-text token around each text."""
+def encode_documents(tokenizer: Tokenizer, texts: Sequence[str]) -> np.ndarray:
+    """Return the token ids of `texts` as one u16 vector, an end-of-text token around each text."""
     end = end_of_text_id(tokenizer)
     ids = [end]
     for encoding in tokenizer.encode_batch(texts):
         ids += encoding.ids
         ids.append(end)
-    return torch.tensor(ids, dtype=torch.int64)
+    return np.array(ids, np.uint16)

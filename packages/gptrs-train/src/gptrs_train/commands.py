@@ -150,6 +150,17 @@ _OPTIONS: Final[dict[str, _Row]] = {
         None,
         None,
     ),
+    "least_rate": _Row(
+        float | None,
+        _option(
+            "--least-rate",
+            metavar="X",
+            min=0,
+            help="Learning rate of the last update (default: a tenth of --rate).",
+        ),
+        None,
+        None,
+    ),
     "schedule": _Row(
         str,
         _option("--schedule", metavar="FORM", help="constant, linear, cosine, inverse_sqrt."),
