@@ -47,8 +47,8 @@ from gptrs_conformance.op_runner import program_of
 from gptrs_models.kinds import IMAGES, KINDS, MIXTURES, PARTS, SOURCES, TEXTS, WORDS
 from gptrs_runtime.embedding.embed import embed_images, match
 from gptrs_runtime.generation.batch import generate_batch
+from gptrs_runtime.load_options import LOADED_TYPES
 from gptrs_runtime.loaded_model import LoadedModel
-from gptrs_runtime.quantizing.plan import LOADED_TYPES
 
 Settings = Mapping[str, object]
 BLOCK_TYPES: Final = tuple(each.name for each in GGUF_TYPES.values() if each.format is not None)

@@ -1,4 +1,4 @@
-"""Writes what follows from options and tasks: keywords of a generation, and tables in the docs.
+"""Writes what follows from options and tasks: keywords of functions, and tables in the docs.
 
 python tools/option_keywords.py
 """
@@ -7,19 +7,25 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from pathlib import Path
 
 from msgspec import Meta
 
 from gptrs_runtime.generation.options import GenerationOptions, all_options
 from gptrs_runtime.generation.sampling_options import Sampling
-from gptrs_runtime.option_fields import Missing, Options
+from gptrs_runtime.load_options import LoadOptions, MachineOptions
+from gptrs_runtime.option_fields import Missing, OptionField, Options, option_fields
 from gptrs_runtime.verbs import VERBS
 
 ROOT = Path(__file__).parents[1]
 KEYWORDS = ROOT / "packages/gptrs-runtime/src/gptrs_runtime/generation/keywords.py"
 PAGE = ROOT / "docs/generation.md"
 TASKS_PAGE = ROOT / "docs/distributed.md"
+LOADING_PAGE = ROOT / "docs/formats.md"
+LOADER = ROOT / "packages/gptrs-runtime/src/gptrs_runtime/load.py"
+_PARAMETERS = re.compile(r"(?<=\ndef load_model\(\n)(.*?)(?=\) -> LoadedModel:\n)", re.DOTALL)
+_FORWARDED = re.compile(r"(?<=    LoadOptions\(\n)(.*?)(?=        \),\n)", re.DOTALL)
 BEGIN = "<!-- options: written by tools/option_keywords.py -->"
 END = "<!-- end of the options -->"
 
@@ -58,15 +64,33 @@ def keywords_text() -> str:
 
 
 def _fields(options: type[Options], more: str = "") -> str:
+    kinds = _kinds(options).items()
+    return "".join(f"    {name}: {kind.removesuffix(more)}{more}\n" for name, kind in kinds)
+
+
+def _kinds(options: type[Options]) -> dict[str, str]:
+    """The types of the fields of a Struct, as they are written."""
     (made,) = ast.parse(inspect.getsource(options)).body
     assert isinstance(made, ast.ClassDef)
-    named = {
-        each.target.id: each.annotation
+    return {
+        each.target.id: _kind(each.annotation)
         for each in made.body
         if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
     }
-    kinds = {name: _kind(each) for name, each in named.items()}
-    return "".join(f"    {name}: {kind.removesuffix(more)}{more}\n" for name, kind in kinds.items())
+
+
+def loader_text() -> str:
+    """The module of `load_model`, with a parameter for each option: new ones come last."""
+    text = LOADER.read_text(encoding="utf-8")
+    taken = {
+        name for name, each in option_fields(LoadOptions).items() if each.option.keyword is None
+    }
+    kinds = _kinds(MachineOptions) | _kinds(LoadOptions)
+    before = [name for name in re.findall(r"(\w+):", _PARAMETERS.findall(text)[0]) if name in taken]
+    names = [*before, *(name for name in kinds if name in taken and name not in before)]
+    parameters = ["path: str | Path | None", *(f"{name}: {kinds[name]}" for name in names)]
+    text = _PARAMETERS.sub("".join(f"    {each} = None,\n" for each in parameters), text)
+    return _FORWARDED.sub("".join(f"            {name}={name},\n" for name in names), text)
 
 
 def _kind(annotation: ast.expr) -> str:
@@ -93,6 +117,26 @@ def table() -> str:
     return "\n".join(rows)
 
 
+def loading_table() -> str:
+    """The options of loading as a table."""
+    rows = ["| `load_model` | command line | variable | |", f"|{'---|' * 4}"]
+    for name, field in option_fields(LoadOptions).items():
+        keyword, variable = field.option.keyword, field.option.variable
+        cells = (
+            _form(keyword or name),
+            _form(field.flag or ""),
+            variable and _code(variable),
+            _help(field),
+        )
+        rows.append(f"| {' | '.join(cell or '-' for cell in cells)} |")
+    return "\n".join(rows)
+
+
+def _help(field: OptionField) -> str:
+    choices = ", ".join(map(_code, field.option.choices))
+    return f"{field.meta.description}{choices and f' {choices}'}"
+
+
 def _form(form: str | Meta | Missing) -> str:
     return f"no: {form.why}" if isinstance(form, Missing) else f"`{form}`"
 
@@ -115,14 +159,15 @@ def page_text(page: Path = PAGE) -> str:
     """A page, with its table between the marks."""
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
-    shown = table() if page == PAGE else tasks_table()
+    shown = {PAGE: table, TASKS_PAGE: tasks_table, LOADING_PAGE: loading_table}[page]()
     return f"{before}{BEGIN}\n\n{shown}\n\n{END}{after}"
 
 
 def main() -> None:
     """Write all of them."""
     KEYWORDS.write_text(keywords_text(), encoding="utf-8")
-    for page in (PAGE, TASKS_PAGE):
+    LOADER.write_text(loader_text(), encoding="utf-8")
+    for page in (PAGE, TASKS_PAGE, LOADING_PAGE):
         page.write_text(page_text(page), encoding="utf-8")
 
 

@@ -14,7 +14,7 @@ import gptrs_cli.commands
 from gptrs.plugins.descriptions import CommandPlugin
 from gptrs.plugins.manager import configure, manager
 from gptrs_cli.command_group import HELP_GROUPS, HELP_ORDER, command_of
-from gptrs_cli.options.settings import Settings
+from gptrs_cli.options.settings import LOADING, Settings
 from gptrs_runtime.verbs import VERBS
 
 OWN = tuple(importlib.metadata.entry_points(group="gptrs.commands"))
@@ -60,7 +60,7 @@ def test_no_command_takes_many_parameters(name):
 
 def test_the_shared_options_are_those_of_the_root():
     options = {p.name for p in command_of(manager().factory(CommandPlugin, "generate"), "g").params}
-    assert options.issuperset(Settings.__struct_fields__)
+    assert options.issuperset({*Settings.__struct_fields__, *LOADING} - {"load"})
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from gptrs_ray.cluster import (  # noqa: E402
 )
 from gptrs_ray.records import records  # noqa: E402
 from gptrs_ray.worker import RowWorker, WorkerSettings  # noqa: E402
+from gptrs_runtime.load_options import LoadOptions  # noqa: E402
 from runtime.tiny_bert import WORDS, save_tiny_bert  # noqa: E402
 
 pytestmark = pytest.mark.exhaustive
@@ -61,7 +62,7 @@ def save_texts(path: Path, count: int) -> list[str]:
 
 
 def settings(model: Path | str, task: str = "embed", **fields: object) -> WorkerSettings:
-    return WorkerSettings(str(model), task, backend="ref", **fields)
+    return WorkerSettings(str(model), task, loading=LoadOptions(backend="ref"), **fields)
 
 
 def vectors_in(path: Path) -> np.ndarray:
@@ -181,9 +182,9 @@ REFUSED = {
     "no option `max_tokes`": {"task": "generate", "options": {"max_tokes": 1}},
     "temperature must be": {"task": "generate", "options": {"temperature": -1}},
     "batch size must be": {"task": "generate", "options": {"batch_size": 0}},
-    "no precision `f64`": {"precision": "f64"},
-    "cannot be quantized to": {"weights": "q3"},
-    "nothing": {"backend": "nothing"},
+    "`precision` cannot be `f64`": {"loading": LoadOptions(precision="f64")},
+    "`weights` cannot be `q3`": {"loading": LoadOptions(weights="q3")},
+    "nothing": {"loading": LoadOptions(backend="nothing")},
 }
 
 
@@ -191,7 +192,7 @@ REFUSED = {
 def test_settings_are_checked_before_a_worker_starts(told, tmp_path, monkeypatch):
     monkeypatch.setattr("gptrs_ray.batch.joined", None)
     save_texts(tmp_path / "in.jsonl", 2)
-    asked = WorkerSettings(**{"model": "/x", "task": "embed", "backend": "ref"} | REFUSED[told])
+    asked = WorkerSettings(**{"model": "/x", "task": "embed"} | REFUSED[told])
     with pytest.raises(UsageError, match=told):
         run_batch(tmp_path / "in.jsonl", tmp_path / "o.jsonl", asked)
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]

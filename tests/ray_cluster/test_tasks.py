@@ -15,6 +15,7 @@ pytest.importorskip("ray", reason="Ray is not installed")
 
 from gptrs_ray.tasks import ERROR, TASKS, row_results, run_rows, task_named
 from gptrs_ray.worker import BatchWorker, Failed, RowWorker, WorkerSettings
+from gptrs_runtime.load_options import LoadOptions
 from gptrs_runtime.verbs import VERBS
 from runtime.tiny_bert import save_tiny_bert
 from runtime.tiny_chat import save_tiny_chat
@@ -169,7 +170,9 @@ def test_unknown_tasks_and_options_are_refused(demo):
 
 
 def test_a_worker_says_what_it_could_not_do():
-    worker = RowWorker(WorkerSettings("/nowhere/at/all", "generate", backend="ref"))
+    worker = RowWorker(
+        WorkerSettings("/nowhere/at/all", "generate", loading=LoadOptions(backend="ref"))
+    )
     failed = worker.load()
     assert isinstance(failed, Failed)
     assert failed.exit_code == 3
@@ -177,7 +180,7 @@ def test_a_worker_says_what_it_could_not_do():
 
 
 def test_columns_of_ray_data_become_rows_and_columns_again(bert):
-    worker = BatchWorker(WorkerSettings(str(bert), "embed", backend="ref"))
+    worker = BatchWorker(WorkerSettings(str(bert), "embed", loading=LoadOptions(backend="ref")))
     found = worker({"text": np.array(["one", "two three"], object), "n": np.array([1, 2])})
     assert found["embedding"].dtype == np.float32
     assert found["embedding"].shape[0] == 2

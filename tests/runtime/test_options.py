@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import pickle
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pytest
 from msgspec import Meta
 from msgspec.structs import replace
 
+import gptrs
 import option_keywords
 from gptrs.errors import ModelError, UsageError
 from gptrs_cli.command_group import command_of
@@ -26,12 +27,15 @@ from gptrs_runtime.generation.model_settings import (
 )
 from gptrs_runtime.generation.options import GenerationOptions, all_options
 from gptrs_runtime.generation.sampling_options import Sampling
-from gptrs_runtime.option_fields import Missing, option_fields
+from gptrs_runtime.load_options import LoadOptions
+from gptrs_runtime.option_fields import Missing, Option, OptionsOf, in_own_words, option_fields
 from gptrs_runtime.verbs import VERBS
 from gptrs_serve import bodies
+from gptrs_serve.command import serve
 from gptrs_serve.fields import decoded
 
 OPTIONS = all_options()
+LOADING = option_fields(LoadOptions)
 VALUES = {int: 3, float: 0.25}
 IN_FILES: dict[str, tuple[object, Callable[[Any], object]]] = {
     "max_new_tokens": (7, lambda settings: configured_max_tokens(settings, 1)),
@@ -71,6 +75,71 @@ def test_the_table_of_tasks_in_the_docs_is_current():
     assert written == option_keywords.page_text(page), "run `python tools/option_keywords.py`"
     for name in VERBS:
         assert f"\n| `gptrs {name}` |" in written
+
+
+def test_the_forms_of_options_of_loading_are_current():
+    page, loader = option_keywords.LOADING_PAGE, option_keywords.LOADER
+    told = "run `python tools/option_keywords.py`"
+    assert page.read_text(encoding="utf-8") == option_keywords.page_text(page), told
+    assert loader.read_text(encoding="utf-8") == option_keywords.loader_text(), told
+
+
+@pytest.mark.parametrize("name", LOADING)
+def test_an_option_of_loading_is_one_of_functions_and_commands(name):
+    field = LOADING[name]
+    parameters = inspect.signature(gptrs.load_model).parameters
+    assert (name in parameters) == (field.option.keyword is None)
+    own: Any = {each.name: each for each in command_of(generate, "generate").params}
+    served: Any = {each.name: each for each in command_of(serve, "serve").params}
+    assert own[name].opts == [field.flag]
+    assert field.meta.description in own[name].help
+    if name != "adapter":  # those of a server have names
+        assert served[name].opts == [field.flag]
+
+
+class MoreOptions(LoadOptions, frozen=True, kw_only=True):
+    """Those of loading, and one more."""
+
+    more: (
+        Annotated[
+            int,
+            Meta(ge=3, description="One more."),
+            Option(request=Missing("none"), panel="A", further=True),
+        ]
+        | None
+    ) = None
+
+
+def test_a_new_option_of_loading_reaches_commands_in_its_own_words():
+    found = in_own_words(MoreOptions, LOADING["threads"].reworded("N.", least=1), without=["mesh"])
+    assert next(iter(found)) == "threads"
+    assert found.keys() == option_fields(MoreOptions).keys() - {"mesh"}
+    assert (found["threads"].meta.description, found["threads"].meta.ge) == ("N.", 1)
+    assert (found["more"].option.panel, found["more"].meta.ge) == ("", 3)
+
+    def command(given):
+        del given
+
+    command.__annotations__["given"] = Annotated[dict, OptionsOf(found, told=True)]
+    made: Any = command_of(command, "mine")
+    context = made.make_context("mine", ["--more", "4", "--backend-option", "a=b"])
+    assert context.params["more"] == 4
+    with pytest.raises(Exception, match="greater than or equal to 3"):
+        made.make_context("mine", ["--more", "2"])
+
+
+def test_options_of_loading_on_a_command_line():
+    options = LoadOptions(backend="ref", threads=2, backend_options=("a=b", "c=d"), precision="f32")
+    assert " ".join(options.command_line()) == (
+        "--backend ref --threads 2 --backend-option a=b --backend-option c=d --precision f32"
+    )
+    assert pickle.loads(pickle.dumps(options)) == options
+    backend = options.on(LoadOptions(backend="ref", threads=2).made_backend())
+    assert dict(backend.given()).keys() == {"backend", "precision"}
+    with pytest.raises(UsageError, match="the backend `ref`, which exists, takes no `mesh`"):
+        replace(backend, mesh="data=2").made_backend()
+    with pytest.raises(UsageError, match="training takes no `weights`, got `'q8'`"):
+        replace(backend, weights="q8").refuse("training", ["weights"])
 
 
 def test_an_option_is_one_of_the_command_line_or_says_why_not():

@@ -6,9 +6,7 @@ import json
 import re
 from pathlib import Path
 
-import typer.main
-from typer import Typer
-
+from gptrs_cli.command_group import command_of
 from gptrs_serve.command import serve
 
 PAGE = Path(__file__).parents[2] / "docs" / "deployment.md"
@@ -24,8 +22,6 @@ def test_the_container_file_starts_a_server_that_there_is():
     lists = {name: json.loads(text.removeprefix("CMD ")) for name, text in lines if name in LISTS}
     gptrs, name, *words = [*lists["ENTRYPOINT"], *lists["CMD"]]
     assert (gptrs, name) == ("gptrs", "serve")
-    app = Typer()
-    app.command()(serve)
-    context = typer.main.get_command(app).make_context("serve", words)
+    context = command_of(serve, "serve").make_context("serve", words)
     assert (context.params["host"], context.params["port"]) == ("0.0.0.0", 8000)
     compile(lists["HEALTHCHECK"][2], "healthcheck", "exec")

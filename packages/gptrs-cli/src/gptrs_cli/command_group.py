@@ -17,6 +17,7 @@ from gptrs.plugins.descriptions import CommandPlugin
 from gptrs.plugins.manager import PluginManager, manager
 from gptrs.plugins.refusals import failure
 from gptrs.plugins.selection import is_own
+from gptrs_cli.options.groups import with_options
 from gptrs_cli.plain_commands import Application, PlainGroup
 from gptrs_cli.terminal.failures import is_usual_end
 
@@ -150,7 +151,7 @@ def command_of(factory: Callable[..., object], name: str) -> Any:
     """Return the click command of a typer application or of a function."""
     if not isinstance(factory, typer.Typer):
         app = Application(add_completion=False)
-        app.command(name)(factory)
+        app.command(name)(with_options(factory))
         factory = app
     return typer.main.get_command(factory)
 

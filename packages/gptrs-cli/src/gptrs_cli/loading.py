@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
-from gptrs.api.backends import Backend
 from gptrs.errors import UsageError
 from gptrs.lazy_module import lazy_module
-from gptrs.plugins.manager import get_backend
 from gptrs.plugins.trace_sinks import listening
-from gptrs_cli.options.settings import Settings, group_of
+from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.failures import OutputFileError
 from gptrs_cli.terminal.streams import note
 from gptrs_runtime.content_digest import model_path
 from gptrs_runtime.forward import command_line_overrides
-from gptrs_runtime.load import load_model
+from gptrs_runtime.load import load
 from gptrs_runtime.loaded_model import LoadedModel
 
 if TYPE_CHECKING:
@@ -36,30 +35,9 @@ else:
 
 def loaded_model(path: Path | None, settings: Settings, adapter: Path | None = None) -> LoadedModel:
     """Load the model at `path` (None: the bundled demo model); raise what `load_model` raises."""
-    weights = None if settings.weights is None else settings.weights.value
-    precision = None if settings.precision is None else settings.precision.value
     model_path(path)  # a missing model is reported before a backend is created
-    return load_model(
-        path,
-        chosen_backend(settings),
-        None,
-        settings.weight_budget,
-        weights,
-        precision,
-        adapter,
-    )
-
-
-def chosen_backend(settings: Settings) -> Backend:
-    """Return the backend of the options; raise what `get_backend` raises."""
-    return get_backend(
-        settings.backend,
-        settings.threads,
-        device=settings.device,
-        options=settings.backend_options,
-        mesh=settings.mesh,
-        processes=group_of(settings),
-    )
+    options = settings.load.on(settings.load.made_backend())
+    return load(path, replace(options, adapter=adapter))
 
 
 def adapter_of(model: LoadedModel) -> str | UnsetType:
@@ -136,7 +114,7 @@ def _deliver(profile: Profile, settings: Settings) -> None:
         return
     title = " ".join(["gptrs", *sys.argv[1:]])
     profile_files.write_profile(
-        profile, settings.profile_out, title, settings.threads, OutputFileError
+        profile, settings.profile_out, title, settings.load.threads, OutputFileError
     )
     if not settings.json:
         note(f"profile written to {settings.profile_out}; open report.html in it")

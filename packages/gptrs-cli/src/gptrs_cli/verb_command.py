@@ -13,14 +13,21 @@ from msgspec import UNSET, structs
 
 from gptrs.errors import UsageError
 from gptrs.lazy_module import lazy_module
-from gptrs_cli.options.groups import OptionsOf, command_options
+from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import MODEL, AdapterOption, ModelOption, Settings, model_shown
 from gptrs_cli.options.text_input import TextInput, TextOptions, parse_integers, parse_numbers
 from gptrs_cli.terminal.failures import Waiting
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.streams import note_below
 from gptrs_cli.terminal.tables import print_table
-from gptrs_runtime.option_fields import NUMBERS, TOKENS, OptionField, Options, option_fields
+from gptrs_runtime.option_fields import (
+    NUMBERS,
+    TOKENS,
+    OptionField,
+    Options,
+    OptionsOf,
+    option_fields,
+)
 from gptrs_runtime.results import RunTimings
 from gptrs_runtime.verbs import Verb
 

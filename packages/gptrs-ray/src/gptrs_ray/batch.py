@@ -21,6 +21,8 @@ from gptrs_ray.pool import Outcome, Pool, Slice
 from gptrs_ray.records import Results, format_of, records
 from gptrs_ray.tasks import ERROR, Row, task_named
 from gptrs_ray.worker import BatchWorker, Failed, WorkerSettings
+from gptrs_runtime.load_options import LoadOptions
+from gptrs_runtime.option_fields import option_fields
 
 ROWS: Final = 256
 """Rows of a slice: the work that is repeated when a worker is lost."""
@@ -76,9 +78,9 @@ def run_batch(
         if run.done < run.total:
             with joined(address):
                 room = room_for(workers, cpus)
-                run.work(
-                    replace(settings, threads=settings.threads or room.cpus), room, source, rows
-                )
+                threads = settings.loading.threads or room.cpus
+                loading = replace(settings.loading, threads=threads)
+                run.work(replace(settings, loading=loading), room, source, rows)
         # The rows are read again instead of kept: a file may be larger than memory.
         results.publish(
             lambda: records(source), task.empty(skip_bad=settings.skip_bad), bad=settings.skip_bad
@@ -159,11 +161,10 @@ class _Run:
 
 def _of_results(settings: WorkerSettings) -> dict[str, object]:
     """Return the settings that affect results: neither threads, nor what becomes of bad rows."""
-    fields = asdict(settings)
+    fields = {**asdict(settings), **dict(settings.loading.given())}
     # The rest is the identity of a run: a run that continues with another backend or type of
     # weights would mix results of two models in one file.
-    del fields["threads"], fields["skip_bad"]
-    return fields
+    return {name: fields[name] for name in fields.keys() - {"loading", "threads", "skip_bad"}}
 
 
 # A model over a dataset of Ray Data.
@@ -192,26 +193,28 @@ def map_batches(
     `embedding`; `output`. `workers` is the number of actors, or a range; each has `cpus` threads
     (by default the CPUs of the smallest node, 4 at most) and reserves as many CPUs. Where actors
     would reserve all CPUs, they leave one to the reads of Ray Data. Actors of a host share the
-    weights in memory. `options` are those of `gptrs.generate` or `gptrs.embed`. With `skip_bad`, a
-    row that cannot be run has nulls, and the reason in `error`.
+    weights in memory. `options` are those of `gptrs.generate` or `gptrs.embed`, and of
+    `gptrs.load_model`. With `skip_bad`, a row that cannot be run has nulls, and the reason in
+    `error`.
 
     As always in Ray Data, nothing runs before the dataset is read. Raises UsageError for unknown
     tasks and options, and for more workers than the cluster has CPUs for; other errors are raised
     when it runs.
     """
+    loading: dict[str, Any] = {"backend": backend, "weights": weights, "precision": precision}
+    known = option_fields(LoadOptions)
+    loading |= {name: options.pop(name) for name in list(options) if name in known}
     task_named(task).require_options(options)
     least, most = (workers, workers) if isinstance(workers, int) else workers
     threads, share = room_beside(least, cpus)
+    loading.setdefault("threads", threads)
     settings = WorkerSettings(
         model=model,
         task=task,
         column=column,
         options=options,
         skip_bad=skip_bad,
-        backend=backend,
-        threads=threads,
-        weights=weights,
-        precision=precision,
+        loading=LoadOptions(**loading),
     )
     settings.require()
     found = cast("Any", dataset).map_batches(

@@ -16,6 +16,8 @@ from gptrs.api import UsageError
 from gptrs_ray.batch import ROWS, BatchResult, run_batch
 from gptrs_ray.tasks import TASKS
 from gptrs_ray.worker import WorkerSettings
+from gptrs_runtime.load_options import LoadOptions, MachineOptions
+from gptrs_runtime.option_fields import OptionsOf, in_own_words, option_fields
 
 _SECONDS: Final = 5.0
 """Seconds between lines of progress."""
@@ -68,15 +70,21 @@ _Rows = Annotated[
 _SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Report rows that cannot be run in the column `error`.")
 ]
-_Backend = Annotated[
-    str | None, typer.Option("--backend", metavar="NAME", help="Backend to run the model on.")
-]
-_Weights = Annotated[
-    str | None, typer.Option("--weights", metavar="TYPE", help="Quantize on loading: q8, q4.")
-]
-_Precision = Annotated[
-    str | None,
-    typer.Option("--precision", metavar="TYPE", help="Arithmetic of products: f32, bf16, int8."),
+_FIELDS: Final = option_fields(LoadOptions)
+_Loading = Annotated[
+    dict[str, Any],
+    OptionsOf(
+        in_own_words(
+            LoadOptions,
+            _FIELDS["backend"].reworded("Backend to run the model on."),
+            _FIELDS["weights"].reworded("Quantize on loading: q8, q4.", metavar="TYPE", parsed=str),
+            _FIELDS["precision"].reworded(
+                "Arithmetic of products: f32, bf16, int8.", metavar="TYPE", parsed=str
+            ),
+            # The cluster decides on threads and devices.
+            without=[*option_fields(MachineOptions), "weight_budget", "adapter"],
+        )
+    ),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
@@ -94,9 +102,7 @@ def batch(
     cpus: _Cpus = None,
     rows: _Rows = ROWS,
     skip_bad: _SkipBad = False,
-    backend: _Backend = None,
-    weights: _Weights = None,
-    precision: _Precision = None,
+    loading: _Loading,
     as_json: _Json = False,
 ) -> None:
     """Run a model over a file of rows, on a Ray cluster.
@@ -111,9 +117,7 @@ def batch(
         column=column,
         options=_task_options(option or []),
         skip_bad=skip_bad,
-        backend=backend,
-        weights=weights,
-        precision=precision,
+        loading=LoadOptions(**loading),
     )
     with redirect_stdout(sys.stderr):  # the logger of lost hosts in Ray
         result = run_batch(

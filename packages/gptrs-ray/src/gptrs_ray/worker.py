@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
 
 from gptrs.api import BackendPlugin, GptrsError, UsageError
-from gptrs.api.backends import Precision
 from gptrs.plugins.manager import manager
-from gptrs.quoting import listed, quoted
 from gptrs_ray.tasks import Row, Rows, Task, row_results, run_rows, task_named
 from gptrs_runtime.generation.text_cache import model_identity
-from gptrs_runtime.load import load_model
+from gptrs_runtime.load import load
+from gptrs_runtime.load_options import LoadOptions
 from gptrs_runtime.loaded_model import LoadedModel
-from gptrs_runtime.quantizing.plan import LOADED_TYPES, weight_type
 
 
 class WorkerSettings(Struct, frozen=True):
     """The model, how it runs, and the task; plain values, since they travel to other hosts.
 
     `model` is an argument of `load_model`: a path that exists on each host, or a name on the hub.
-    `threads` is the number of threads of the backend.
     """
 
     model: str | None
@@ -31,32 +28,17 @@ class WorkerSettings(Struct, frozen=True):
     column: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     skip_bad: bool = False
-    backend: str | None = None
-    threads: int | None = None
-    weights: str | None = None
-    precision: str | None = None
+    loading: LoadOptions = LoadOptions()
 
     def require(self) -> None:
         """Raise UsageError for settings that no host could load a model with."""
-        if self.precision not in (None, *get_args(Precision)):
-            raise UsageError(
-                f"there is no precision {quoted(str(self.precision))}",
-                hint=f"choose from {listed(get_args(Precision))}",
-            )
-        if self.weights is not None:
-            weight_type(self.weights, LOADED_TYPES)
-        if self.backend is not None:
-            manager().find(BackendPlugin, self.backend, UsageError)
+        self.loading.require_known()
+        if isinstance(self.loading.backend, str):
+            manager().find(BackendPlugin, self.loading.backend, UsageError)
 
     def load(self) -> LoadedModel:
         """Return the model; raises the errors of `load_model`."""
-        return load_model(
-            self.model,
-            self.backend,
-            self.threads,
-            weights=self.weights,
-            precision=self.precision,  # pyright: ignore[reportArgumentType]
-        )
+        return load(self.model, self.loading)
 
 
 class Failed(Struct, frozen=True):

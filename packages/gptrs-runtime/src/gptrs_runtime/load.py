@@ -11,10 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from gptrs.backend.contract import (
-    Backend,
-    Precision,
-)
+from gptrs.backend.contract import Backend
+from gptrs.backend.settings import Precision
 from gptrs.capture.parameter import PIN_BELOW, PREFETCH, Streaming
 from gptrs.checkpoint.adapter_config import LowRankAdapter
 from gptrs.checkpoint.config_fields import Fields, ReadSettings
@@ -26,11 +24,12 @@ from gptrs.functionals.dispatch.active_overrides import entered
 from gptrs.ir import dtypes
 from gptrs.lazy_module import lazy_module
 from gptrs.plugins.exporters import importer_of
-from gptrs.plugins.manager import backend_of, manager
+from gptrs.plugins.manager import manager
 from gptrs.quoting import quoted, shown_value
 from gptrs.spans import span
 from gptrs_runtime.content_digest import model_path, weights_digest
 from gptrs_runtime.forward import model_choices
+from gptrs_runtime.load_options import LoadOptions
 from gptrs_runtime.loaded_model import LoadedModel, adapted_config, require_adapted
 from gptrs_runtime.running_model import model_factory
 from gptrs_runtime.sources.find_model import find_model, is_model_file
@@ -179,18 +178,35 @@ def load_model(
     object of policies as in `gptrs.overrides`; the variable `GPTRS_OVERRIDES`, a comma list of
     FUNCTIONAL=POLICY, and active overrides take precedence.
     """
+    return load(
+        path,
+        LoadOptions(
+            backend=backend,
+            threads=threads,
+            weight_budget=weight_budget,
+            weights=weights,
+            precision=precision,
+            adapter=adapter,
+        ),
+    )
+
+
+def load(path: str | Path | None, options: LoadOptions) -> LoadedModel:
+    """Load a model as `load_model` does, by options that also say on which devices."""
     started = time.perf_counter()
+    weights = options.weights
     with span("load model"):
-        source = _agreed_source(path, backend)
-        made = backend_of(backend, threads)
+        source = _agreed_source(path, options.backend)
+        made = options.made_backend()
         quantized = weights is not None or isinstance(source.weights, QuantizedSource)
-        engine = _with_precision(made, precision, quantized)
-        added = None if adapter is None else LowRankAdapter(adapter)
-        engine.agree(lambda: _facts(source, weights, precision, added))
+        engine = _with_precision(made, options.precision, quantized)
+        added = None if options.adapter is None else LowRankAdapter(options.adapter)
+        engine.agree(lambda: _facts(source, options, added))
         config_path = str(source.path / CONFIG)
         if source.model_file is not None:
-            _require_unchanged_weights(source, weights, adapter)
-        streamer = weight_streamer(source.config, config_path, weight_budget, source.weights)
+            _require_unchanged_weights(source, options)
+        budget = options.weight_budget
+        streamer = weight_streamer(source.config, config_path, budget, source.weights)
         if weights is not None:
             asked = manager().threads_of(made)
             quantization.quantize_at_load(source, engine, weights, streamer is not None, asked)
@@ -209,17 +225,14 @@ def load_model(
 
 
 def _facts(
-    source: ModelSource,
-    weights: str | None,
-    precision: str | None,
-    adapter: LowRankAdapter | None,
+    source: ModelSource, options: LoadOptions, adapter: LowRankAdapter | None
 ) -> dict[str, str]:
     """Return what identifies a model to processes that compute it together."""
     return {
         "model": weights_digest(source.weights).hex()
         + json.dumps(dict(source.config), sort_keys=True),
-        "type of weights": str(weights),
-        "precision": str(precision),
+        "type of weights": str(options.weights),
+        "precision": str(options.precision),
         "adapter": "none" if adapter is None else adapter.digest,
     }
 
@@ -231,12 +244,10 @@ def _module(source: ModelSource, settings: ReadSettings, params: Params) -> obje
     return source.model_file.build(settings, params)
 
 
-def _require_unchanged_weights(
-    source: ModelSource, weights: str | None, adapter: str | Path | None
-) -> None:
+def _require_unchanged_weights(source: ModelSource, options: LoadOptions) -> None:
     """Raise ModelError for an option that changes weights, whose layers an import does not name."""
-    for option, value in (("weights", weights), ("adapter", adapter)):
-        if value is not None:
+    for option in ("weights", "adapter"):
+        if getattr(options, option) is not None:
             raise ModelError(
                 f"`{option}` does not apply to {quoted(source.name)}, an imported model: its graph"
                 " does not say which weights are those of layers",

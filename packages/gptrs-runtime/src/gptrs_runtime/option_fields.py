@@ -11,7 +11,8 @@ import inspect
 import math
 import numbers
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from enum import Enum
 from functools import cache
 from types import NoneType
 from typing import (
@@ -27,7 +28,7 @@ from typing import (
 )
 
 from msgspec import NODEFAULT, Meta, Struct, StructMeta
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
 from gptrs.errors import UsageError
 from gptrs.lazy_module import lazy_module
@@ -53,8 +54,9 @@ class Option(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
 
     On the command line it is `flag`, by default `--name`, with a `metavar` and under a `panel`,
     which only `--help-all` shows if `further`; a `flag` without a hyphen names an argument.
-    `parsed` is the type of its values there, by default that of the field; one that is bool
-    `stands` for a value, by default True, or False if it begins with `--no-`. `variable` sets it,
+    `parsed` is the type of its values there, by default that of the field, or one of `choices`; one
+    that is bool `stands` for a value, by default True, or False if it begins with `--no-`.
+    `keyword` says why functions have no such parameter. `variable` sets it,
     too: the runtime itself reads it if `in_python`, else the command line does. `unset` tells the
     help what holds without it.
 
@@ -72,7 +74,9 @@ class Option(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     panel: str = ""
     further: bool = False
     parsed: Any = None
+    choices: tuple[str, ...] = ()
     stands: Any = None
+    keyword: Missing | None = None
     variable: str | None = None
     in_python: bool = False
     unset: str | None = None
@@ -101,6 +105,14 @@ class OptionField(Struct, frozen=True):
         return None if isinstance(flag, Missing) else flag or f"--{self.name.replace('_', '-')}"
 
     @property
+    def parsed(self) -> Any:
+        """The type of its values on the command line."""
+        option = self.option
+        if option.parsed is None and option.choices:
+            return Enum(self.name, {each: each for each in option.choices}, type=str)
+        return option.parsed or self.type
+
+    @property
     def negated(self) -> bool:
         """Whether the option of the command line stands for False."""
         return (self.flag or "").startswith("--no-")
@@ -112,6 +124,8 @@ class OptionField(Struct, frozen=True):
 
     def meant(self, given: Any) -> Any:
         """Return the value that a value of the command line stands for."""
+        if isinstance(given, Enum):  # one of `choices`
+            return given.value
         if given is not True:
             return given
         return not self.negated if self.option.stands is None else self.option.stands
@@ -120,6 +134,12 @@ class OptionField(Struct, frozen=True):
         """Return a value of a file, a request or the command line; None if it is `off`."""
         off = self.option.off
         return None if off is not None and _is_number(value) and value == off else value
+
+    def reworded(self, help: str, *, least: int | None = None, **option: Any) -> OptionField:
+        """Return the option of a command with words of its own: help, bound, parts of `Option`."""
+        meta = Meta(ge=self.meta.ge if least is None else least, le=self.meta.le, description=help)
+        plain = {"panel": "", "further": False, "variable": None, "unset": None, **option}
+        return replace(self, meta=meta, option=replace(self.option, **plain))
 
     def require(self, value: object) -> None:
         """UsageError unless a value, or None if that is the default, is what it must be."""
@@ -157,6 +177,25 @@ class OptionField(Struct, frozen=True):
         return f"a finite number{'' if meta.gt is meta.ge is None else least}"
 
 
+class OptionsOf:
+    """Annotation of a command's parameter that gets the given ones of `options` by name, in a dict.
+
+    They are fields of a Struct: each becomes an option of the command. With `told`, defaults are
+    shown and bounds are checked by the command line; otherwise the receiver checks them.
+    """
+
+    def __init__(
+        self, options: Mapping[str, OptionField], without: str | None = None, *, told: bool = False
+    ) -> None:
+        """Use the options that the command line has, except those in the section `without`."""
+        self.told = told
+        self.options = {
+            name: field
+            for name, field in options.items()
+            if field.flag is not None and field.option.panel != without
+        }
+
+
 class _ShortSignature(StructMeta):
     @property
     def __signature__(self) -> inspect.Signature:
@@ -192,6 +231,17 @@ def option_fields(options: type[Options]) -> Mapping[str, OptionField]:
         found[field.name] = OptionField(
             field.name, kind, default, values, meta, option, field.required
         )
+    return found
+
+
+def in_own_words(
+    options: type[Options], *own: OptionField, without: Container[str] = ()
+) -> dict[str, OptionField]:
+    """Return the options of a command: `own`, which it has reworded, then all others."""
+    found = {field.name: field for field in own}
+    for name, field in option_fields(options).items():
+        if name not in found and name not in without:
+            found[name] = field.reworded(field.meta.description or "")
     return found
 
 

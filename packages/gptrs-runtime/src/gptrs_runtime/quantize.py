@@ -31,8 +31,8 @@ from gptrs_runtime.converting.convert import (
 )
 from gptrs_runtime.converting.model_content import StoredModel, stored_model
 from gptrs_runtime.gguf_export.write import PLAIN_TYPES, SUFFIX, require_gguf, write_model
+from gptrs_runtime.load_options import LOADED_TYPES
 from gptrs_runtime.quantizing.plan import (
-    LOADED_TYPES,
     WeightType,
     planned,
     require_some,

@@ -12,17 +12,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, cast, get_args
+from typing import Annotated, Any, Final
 
 import typer
 from starlette.applications import Starlette
 
 from gptrs.api import UsageError
-from gptrs.api.backends import Backend, Precision, ProcessGroup
-from gptrs.plugins.manager import get_backend
+from gptrs.api.backends import Backend, ProcessGroup
 from gptrs.quoting import did_you_mean, listed, quoted
-from gptrs_runtime.load import load_model
+from gptrs_runtime.load import load
+from gptrs_runtime.load_options import LoadOptions
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.option_fields import OptionsOf, in_own_words, option_fields
 from gptrs_runtime.serving.engine import MOST_REQUESTS, MOST_RUNNING, Engine
 from gptrs_runtime.text_batches import parsed_bytes
 from gptrs_serve.app import Access, new_app
@@ -73,53 +74,34 @@ _Cors = Annotated[
     list[str] | None,
     typer.Option("--cors", metavar="ORIGIN", help="Let pages of this site ask; repeatable."),
 ]
-_Backend = Annotated[
-    str | None, typer.Option("--backend", metavar="NAME", help="Run the models on it.")
-]
-_Threads = Annotated[
-    int | None, typer.Option("--threads", metavar="N", min=1, help="Threads of the backend.")
-]
-_Device = Annotated[
-    str | None, typer.Option("--device", metavar="NAME", help="A device of the backend: gpu:1.")
-]
-_Mesh = Annotated[
-    str | None, typer.Option("--mesh", metavar="AXIS=N", help="Split models: data=2,tensor=4.")
-]
-_BackendOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--backend-option", metavar="NAME=VALUE", help="An option of the backend; repeatable."
+_FIELDS: Final = option_fields(LoadOptions)
+_Loading = Annotated[
+    dict[str, Any],
+    OptionsOf(
+        in_own_words(
+            LoadOptions,
+            _FIELDS["backend"].reworded("Run the models on it."),
+            _FIELDS["threads"].reworded("Threads of the backend.", least=1),
+            _FIELDS["device"].reworded("A device of the backend: gpu:1."),
+            _FIELDS["mesh"].reworded("Split models: data=2,tensor=4."),
+            _FIELDS["backend_options"].reworded("An option of the backend; repeatable."),
+            _FIELDS["weights"].reworded(
+                "Quantize the models at load: q8, q4.", metavar="TYPE", parsed=str
+            ),
+            _FIELDS["precision"].reworded(
+                "Of products: f32, bf16, int8.", metavar="TYPE", parsed=str
+            ),
+            _FIELDS["weight_budget"].reworded("Most memory for the weights of a model: 2GB, 50%."),
+            _FIELDS["coordinator"].reworded(
+                "Split models over the devices of processes that meet here; the first one serves."
+                " auto asks Slurm, Open MPI or Kubernetes."
+            ),
+            _FIELDS["processes"].reworded("How many there are."),
+            _FIELDS["process_id"].reworded("Which of them this is; 0 serves."),
+            without=["adapter"],  # adapters of a server have names, and an option of their own
+        ),
+        told=True,
     ),
-]
-_Weights = Annotated[
-    str | None,
-    typer.Option("--weights", metavar="TYPE", help="Quantize the models at load: q8, q4."),
-]
-_Precision = Annotated[
-    str | None,
-    typer.Option("--precision", metavar="TYPE", help="Of products: f32, bf16, int8."),
-]
-_WeightBudget = Annotated[
-    str | None,
-    typer.Option(
-        "--weight-budget", metavar="SIZE", help="Most memory for the weights of a model: 2GB, 50%."
-    ),
-]
-_Coordinator = Annotated[
-    str | None,
-    typer.Option(
-        "--coordinator",
-        metavar="HOST:PORT",
-        help="Split models over the devices of processes that meet here; the first one serves."
-        " auto asks Slurm, Open MPI or Kubernetes.",
-    ),
-]
-_Processes = Annotated[
-    int | None, typer.Option("--processes", metavar="N", min=1, help="How many there are.")
-]
-_ProcessId = Annotated[
-    int | None,
-    typer.Option("--process-id", metavar="I", min=0, help="Which of them this is; 0 serves."),
 ]
 _MostRunning = Annotated[
     int, typer.Option("--most-running", metavar="N", min=1, help="Answers written at once.")
@@ -238,7 +220,11 @@ def _from_file(context: typer.Context, file: Path | None) -> Path | None:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         problem = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"--config: `{file}` cannot be read: {problem}") from error
-    names = {str(each.name): each for each in context.command.params if each.name != "config"}
+    names = {  # as on the command line, with `_` for `-`
+        each.opts[0].lstrip("-").replace("-", "_"): each
+        for each in context.command.params
+        if each.name != "config"
+    }
     # Defaults, not values: options given on the command line still win, and click checks both
     # alike.
     context.default_map = {}
@@ -277,17 +263,7 @@ def serve(
     port: _Port = 8000,
     api_key_file: _KeyFile = None,
     cors: _Cors = None,
-    backend: _Backend = None,
-    threads: _Threads = None,
-    device: _Device = None,
-    mesh: _Mesh = None,
-    backend_option: _BackendOptions = None,
-    weights: _Weights = None,
-    precision: _Precision = None,
-    weight_budget: _WeightBudget = None,
-    coordinator: _Coordinator = None,
-    processes: _Processes = None,
-    process_id: _ProcessId = None,
+    loading: _Loading,
     most_running: _MostRunning = MOST_RUNNING,
     most_requests: _MostRequests = MOST_REQUESTS,
     most_wait: _MostWait = 120.0,
@@ -316,17 +292,14 @@ def serve(
     There are the routes of their APIs, /v1/rerank, /v1/classify, /v1/tag, /infill, /tokenize,
     /detokenize, /health, /ready, /metrics, /openapi.json, and a chat page at /.
     """
-    group = ProcessGroup.stated(coordinator, processes, process_id, led=True)
-    made = _backend(backend, threads, device, mesh, backend_option, group)
-    # Before any socket or key file: followers serve nobody.
+    options = LoadOptions(**loading)
+    options.require_known()
+    group = options.group(led=True)
     if group is not None and group.number:
-        return _follow(made(), group)
+        return _follow(options.made_backend(led=True), group)  # before any socket or key file
     presets = _presets(steer or [], interventions=interventions)
     limits = _limits(most_running, most_requests, most_wait)
     cache = {"cache_budget": cache_budget, "cache_dtype": cache_dtype}
-    loading = partial(
-        load_model, weight_budget=weight_budget, weights=weights, precision=_precision(precision)
-    )
     ring = KeyRing(read_keys(api_key_file), partial(read_keys, api_key_file))
     access = Access(
         keys=ring,
@@ -346,13 +319,13 @@ def serve(
         _require_guarded(admin=admin, is_open=is_open)
 
         def opened() -> tuple[Starlette, Served]:
-            runs_on = made() if group is None else _leading(made)
-            load = partial(loading, backend=runs_on)
-            loaded = with_adapters(load_models(models or ["demo"], load), adapter or [])
+            runs_on = options.made_backend(led=True) if group is None else _leading(options)
+            loads = partial(load, options=options.on(runs_on))
+            loaded = with_adapters(load_models(models or ["demo"], loads), adapter or [])
             made_engine = partial(Engine, prompt_lookup=prompt_lookup, **limits, **cache)
             engine = _engine(made_engine, loaded, draft or [], runs_on)
             served = Served(loaded, engine, most_output, most_requests)
-            served.residence = Residence(served, load, drain_seconds) if admin else None
+            served.residence = Residence(served, loads, drain_seconds) if admin else None
             served.interventions = _interventions(served, presets)
             _tell(listener, loaded, wire, is_open=is_open)
             return new_app(served, access), served
@@ -394,26 +367,6 @@ def _limits(most_running: int, most_requests: int, most_wait: float) -> dict[str
         # At least two tokens a text and step, so prompts go on while all others decode.
         "token_budget": max(256, 2 * most_running),
     }
-
-
-def _backend(
-    name: str | None,
-    threads: int | None,
-    device: str | None,
-    mesh: str | None,
-    options: Sequence[str] | None,
-    processes: ProcessGroup | None,
-) -> Callable[[], Backend]:
-    """Return what makes the backend: where several processes meet, that waits for them."""
-    return partial(
-        get_backend,
-        name,
-        threads,
-        device=device,
-        options=options or [],
-        mesh=mesh,
-        processes=processes,
-    )
 
 
 def _is_local(host: str) -> bool:
@@ -497,17 +450,9 @@ def _engine(
     return made(writers, drafts=guessing) if writers else None
 
 
-def _precision(given: str | None) -> Precision | None:
-    if given is not None and given not in get_args(Precision):
-        raise UsageError(
-            f"--precision: {quoted(given)} is none of {', '.join(get_args(Precision))}"
-        )
-    return cast("Precision | None", given)
-
-
-def _leading(made: Callable[[], Backend]) -> Backend:
+def _leading(options: LoadOptions) -> Backend:
     """Return the backend of the first process, with which the others end."""
-    backend = made()
+    backend = options.made_backend(led=True)
     # The server hands a signal on when it has ended; whoever follows hears of an exit.
     signal.signal(signal.SIGTERM, _exit)
     return backend

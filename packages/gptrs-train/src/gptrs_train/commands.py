@@ -14,12 +14,14 @@ import typer
 
 from gptrs.api import UsageError
 from gptrs.quoting import listed, quoted
+from gptrs_runtime.load_options import LoadOptions, MachineOptions
+from gptrs_runtime.option_fields import OptionsOf, in_own_words, option_fields
 from gptrs_runtime.text_batches import shown_bytes
 from gptrs_train import runs
 from gptrs_train.batches import DataFacts
 from gptrs_train.heads import TASKS
 from gptrs_train.learner import ALL_LINEAR, LowRank
-from gptrs_train.runs import Data, Facts, Machine, Outputs, Result, Watch
+from gptrs_train.runs import Data, Facts, Outputs, Result, Watch
 from gptrs_train.trainer import OPTIMIZERS, Settings, Status
 
 _SECONDS: Final = 5.0
@@ -40,6 +42,7 @@ def _option(*names: str, help: str, **more: Any) -> Any:
     return typer.Option(*names, help=help, **more)
 
 
+_FIELDS: Final = option_fields(LoadOptions)
 _OPTIONS: Final[dict[str, _Row]] = {
     "data": _Row(
         Path,
@@ -259,20 +262,22 @@ _OPTIONS: Final[dict[str, _Row]] = {
         bool, _option("--resume", help="Continue a run that was stopped."), False, False
     ),
     "force": _Row(bool, _option("--force", help="Replace an existing result."), False, False),
-    "backend": _Row(
-        str | None, _option("--backend", metavar="NAME", help="Backend to train on."), None, None
-    ),
-    "threads": _Row(
-        int | None,
-        _option("--threads", metavar="N", min=1, help="Threads of the backend."),
-        None,
-        None,
-    ),
-    "precision": _Row(
-        str | None,
-        _option("--precision", metavar="TYPE", help="Type of products: f32, bf16."),
-        None,
-        None,
+    "machine": _Row(
+        dict[str, Any],
+        OptionsOf(
+            in_own_words(
+                LoadOptions,
+                _FIELDS["backend"].reworded("Backend to train on."),
+                _FIELDS["threads"].reworded("Threads of the backend.", least=1),
+                _FIELDS["precision"].reworded(
+                    "Type of products: f32, bf16.", metavar="TYPE", parsed=str
+                ),
+                without=[*option_fields(MachineOptions), *runs.UNTAKEN],
+            ),
+            told=True,
+        ),
+        ...,
+        ...,
     ),
     "as_json": _Row(bool, _option("--json", help="Print the result as JSON."), False, False),
 }
@@ -297,9 +302,8 @@ def finetune(
     adapts = isinstance(what, LowRank) or (what is None and not for_head)
     sizes = {"batch": given["batch"] or (16 if for_head else 4)}
     settings = _settings({**given, **sizes}, 2e-4 if adapts else 2e-5, (0.9, 0.999), 0.0)
-    result = runs.finetune(
-        model, data, _outputs(given), what, settings, _machine(given), line.watch()
-    )
+    machine = LoadOptions(**given["machine"])
+    result = runs.finetune(model, data, _outputs(given), what, settings, machine, line.watch())
     _end(result, given["as_json"], line)
 
 
@@ -317,7 +321,12 @@ def train(
     line = _Line()
     settings = _settings(given, 1e-3, (0.9, 0.99), 0.1)
     result = runs.train(
-        config, _data(given), _outputs(given), settings, _machine(given), line.watch()
+        config,
+        _data(given),
+        _outputs(given),
+        settings,
+        LoadOptions(**given["machine"]),
+        line.watch(),
     )
     _end(result, given["as_json"], line)
 
@@ -362,10 +371,6 @@ def _data(given: Mapping[str, Any]) -> Data:
 
 def _outputs(given: Mapping[str, Any]) -> Outputs:
     return Outputs(given["out"], given["resume"], given["force"])
-
-
-def _machine(given: Mapping[str, Any]) -> Machine:
-    return Machine(given["backend"], given["threads"], given["precision"])
 
 
 def _what(

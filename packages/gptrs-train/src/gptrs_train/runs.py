@@ -10,11 +10,11 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Final, Literal, cast
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 import gptrs
 from gptrs.api import UsageError
@@ -23,7 +23,8 @@ from gptrs.progress import Progress
 from gptrs.quoting import quoted
 from gptrs_runtime.content_digest import weights_digest
 from gptrs_runtime.embedding.modules import EmbeddingRecipe, Pooling, embedding_recipe
-from gptrs_runtime.load import load_model
+from gptrs_runtime.load import load
+from gptrs_runtime.load_options import LoadOptions
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.sources.hf_directory import HfDirectory
 from gptrs_runtime.sources.model_source import CONFIG, ModelSource
@@ -81,14 +82,6 @@ class Outputs(Struct, frozen=True):
     force: bool = False
 
 
-class Machine(Struct, frozen=True):
-    """The backend of a run by name, its threads, and the precision of products."""
-
-    backend: str | None = None
-    threads: int | None = None
-    precision: Any = None
-
-
 class Watch(Struct, frozen=True):
     """Callbacks: `texts` as rows become tokens, `began` before the updates, `tell` after each."""
 
@@ -97,7 +90,9 @@ class Watch(Struct, frozen=True):
     tell: Callable[[Status], None] = lambda status: None
 
 
-_HERE: Final = Machine()
+_HERE: Final = LoadOptions()
+UNTAKEN: Final = ("weights", "weight_budget", "adapter")
+"""Options of loading that training does not take: what learns must be whole, and in memory."""
 _UNWATCHED: Final = Watch()
 
 
@@ -144,7 +139,7 @@ def finetune(
     outputs: Outputs,
     what: LowRank | Sequence[str] | None,
     settings: Callable[[int], Settings],
-    machine: Machine = _HERE,
+    machine: LoadOptions = _HERE,
     watch: Watch = _UNWATCHED,
 ) -> Result:
     """Train a model further; `what` is an adapter, or patterns of names of weights.
@@ -153,9 +148,8 @@ def finetune(
     gets the context of the model, at most 512. Raises UsageError, ModelError, DataError and
     SavedRunError before the first update, DivergedError after one.
     """
-    loaded = load_model(
-        model, machine.backend, machine.threads, precision=machine.precision or "f32"
-    )
+    machine.refuse("training", UNTAKEN)
+    loaded = load(model, replace(machine, precision=machine.precision or "f32"))
     backend, identity = loaded.backend, weights_digest(loaded.weights).hex()
     task = task_of_data(data)
     if task != CONTINUE:
@@ -247,7 +241,7 @@ def train(
     data: Data,
     outputs: Outputs,
     settings: Callable[[int], Settings],
-    machine: Machine = _HERE,
+    machine: LoadOptions = _HERE,
     watch: Watch = _UNWATCHED,
 ) -> Result:
     """Train a model from scratch, by the config.json in a folder and, for texts, its tokenizer.
@@ -256,8 +250,8 @@ def train(
     """
     folder = config.parent if config.name == CONFIG and config.is_file() else config
     source = HfDirectory.open(folder, weighted=False)
-    backend = gptrs.get_backend(machine.backend, threads=machine.threads)
-    backend = backend.with_precision(machine.precision)
+    machine.refuse("training", UNTAKEN)
+    backend = machine.made_backend().with_precision(machine.precision)
     learner = Learner(source, backend, ["*"], fresh=True, seed=settings(1).seed)
     whole = _whole_settings(learner, settings, backend)
     read = _read(learner, partial(_texts_of, source), data, whole, watch)

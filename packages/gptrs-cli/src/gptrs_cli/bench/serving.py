@@ -171,22 +171,9 @@ def serve(
 def _server_options(settings: Settings, load: Load) -> list[str]:
     # As the engine beside it, so that only HTTP differs. The limit of output is out of the way.
     options = ["--most-running", str(_most_running(load)), "--most-output", "100000"]
-    stated = {
-        "--backend": settings.backend,
-        "--threads": settings.threads,
-        "--device": settings.device,
-        "--mesh": settings.mesh,
-        "--cache-dtype": load.cache_dtype,
-        "--weight-budget": settings.weight_budget,
-        "--weights": settings.weights and settings.weights.value,
-        "--precision": settings.precision and settings.precision.value,
-    }
-    for name, value in stated.items():
-        if value is not None:
-            options += [name, str(value)]
-    for option in settings.backend_options:
-        options += ["--backend-option", option]
-    return options
+    if load.cache_dtype is not None:
+        options += ["--cache-dtype", load.cache_dtype]
+    return [*options, *settings.load.command_line()]
 
 
 def _most_running(load: Load) -> int:

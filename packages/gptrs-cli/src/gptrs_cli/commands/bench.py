@@ -59,7 +59,7 @@ def measured_import(
         waiting.now("measuring the machine")
         limits = measure_limits(loaded.backend)
         waiting.now("measuring runs")
-        threads = settings.threads or limits.threads
+        threads = settings.load.threads or limits.threads
         rows = imported_rows(loaded, arrays, work.rounds, limits, threads)
     return loaded, limits, rows
 
@@ -221,7 +221,7 @@ def _measure(
         # Measured on the backend of the model, in this process: the limits then hold for the same
         # number of threads and the same load of the machine as the figures beside them.
         limits = measure_limits(model.backend)
-        threads = settings.threads or limits.threads
+        threads = settings.load.threads or limits.threads
         bench = ModelBench(
             model,
             threads,
@@ -247,7 +247,7 @@ class _Measured(Struct, frozen=True):
 def _print(
     measured: _Measured, limits: MachineLimits, rows: Sequence[Row], settings: Settings
 ) -> None:
-    threads = settings.threads or limits.threads
+    threads = settings.load.threads or limits.threads
     if settings.json:
         result = Bench(
             machine=machine_fields(limits),

@@ -117,11 +117,11 @@ def bisect(
     # Checked before the search, which may take many minutes.
     if out is not None and out.exists():
         raise UsageError(f"{quoted(str(out), 200)} exists", hint="name a new folder")
-    ours = side(suspect, settings.threads)
+    ours = side(suspect, settings.load.threads)
     if trusted is None:
         trusted = suspect.partition(":")[0] + _UNOPTIMIZED
     from_file = Path(trusted).is_file()
-    theirs = None if from_file else side(trusted, settings.threads)
+    theirs = None if from_file else side(trusted, settings.load.threads)
     found: list[BisectedProgram] = []
     count = 0
     with Waiting(f"reading `{program}`") as waiting:

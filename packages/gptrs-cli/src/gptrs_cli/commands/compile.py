@@ -9,7 +9,6 @@ import typer
 from msgspec import Struct, field
 
 from gptrs_cli.inspect.checkpoint import byte_size
-from gptrs_cli.loading import chosen_backend
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
@@ -21,7 +20,7 @@ from gptrs_runtime.forward import command_line_overrides
 from gptrs_runtime.libraries.write import CompiledLibrary, compile_library
 from gptrs_runtime.results import Compile
 
-_NEEDED = ("backend", "threads", "weights", "precision", "overrides")
+_NEEDED = ("backend", "threads", "overrides", "weights", "precision")
 
 
 class LibraryOptions(Struct, frozen=True):
@@ -77,9 +76,9 @@ def command(
             model_path(source),
             library.out,
             name=library.name,
-            backend=chosen_backend(settings),
-            precision=None if settings.precision is None else settings.precision.value,
-            weights=None if settings.weights is None else settings.weights.value,
+            backend=settings.load.made_backend(),
+            precision=settings.load.precision,
+            weights=settings.load.weights,
             symbols=tuple(library.symbols),
             wheel=library.wheel,
             force=library.force,

@@ -295,7 +295,7 @@ def run(*, options: KitOptions, settings: Settings) -> None:
     if options.jobs > 1 and settings.dump_dir is not None:
         raise UsageError("`--dump-dir` takes one process", hint="leave out `--jobs`")
     plan = options.plan()
-    opened = _opened(settings.backend, _threads(settings.threads, options.jobs), settings)
+    opened = _opened(settings.backend, _threads(settings.load.threads, options.jobs), settings)
     named = f" of `{settings.backend}`" if settings.backend else ""
     with progress_bar(f"conformance{named}") as step:
         report = run_isolated(
@@ -352,7 +352,7 @@ def _of_installed(level: LevelChoice, jobs: int, settings: Settings) -> Generato
     """Yield a report of each backend; one that cannot be created is left out with a warning."""
     plan = conformance_plan(level=level.value)
     for description in manager().descriptions(BackendPlugin):
-        opened = _opened(description.name, _threads(settings.threads, jobs), settings)
+        opened = _opened(description.name, _threads(settings.load.threads, jobs), settings)
         try:
             with progress_bar(f"conformance of `{description.name}`") as step:
                 found = run_isolated(opened, plan, jobs=jobs, progress=step)

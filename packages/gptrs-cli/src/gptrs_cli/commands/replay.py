@@ -15,7 +15,6 @@ from gptrs.checkpoint.formats.tensor_archive import open_archive, require_writab
 from gptrs.errors import GptrsError, UsageError
 from gptrs.quoting import did_you_mean, quoted
 from gptrs_cli.dumped_programs import Case, ProgramInputs, cases
-from gptrs_cli.loading import chosen_backend
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
@@ -100,7 +99,7 @@ def replay(
             f"{quoted(str(program), 200)} has {len(found)} programs", hint=f"name one: {names}"
         )
     (case,) = found
-    backend = chosen_backend(settings)
+    backend = settings.load.made_backend()
     # Without the optimizer, which would fold and fuse instructions: then values would have no place
     # to be looked at.
     run = Replay(case.program, case.arrays, Here(backend.name, backend, optimizer=False))
@@ -137,7 +136,7 @@ def _print(
         print_result(
             Replayed(
                 path=str(case.path),
-                backend=chosen_backend(settings).name,
+                backend=settings.load.made_backend().name,
                 instructions=len(run),
                 values=values,
                 recorded=UNSET if record is None else str(record),

@@ -21,7 +21,7 @@ from gptrs.checkpoint.formats.tensor_archive import require_writable, write_arch
 from gptrs.plugins.exporters import import_model, importer_of
 from gptrs.quoting import quoted
 from gptrs_cli.dumped_programs import ProgramInputs, read_case
-from gptrs_cli.loading import chosen_backend, observed, profile_of
+from gptrs_cli.loading import observed, profile_of
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.named_model import is_model
@@ -168,7 +168,7 @@ def _run_program(path: Path, inputs: ProgramInputs, settings: Settings, waiting:
     waiting.now("reading the inputs")
     case = read_case(path, inputs)
     loaded, arrays = case.program, case.arrays
-    backend = chosen_backend(settings)
+    backend = settings.load.made_backend()
     waiting.now(f"running on {backend.name}")
     started = time.perf_counter()
     with compilation_shown(backend, waiting):
@@ -182,7 +182,7 @@ def _run_model(
     path: Path, importer: str, inputs: ProgramInputs, settings: Settings, waiting: Waiting
 ) -> _Done:
     sizes = named_sizes(inputs.symbols)
-    backend = chosen_backend(settings)
+    backend = settings.load.made_backend()
     model = import_model(path, importer, backend)
     waiting.now("reading the inputs")
     with InputFiles(tuple(inputs.inputs)) as files:

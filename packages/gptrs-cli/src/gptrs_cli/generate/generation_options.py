@@ -8,7 +8,6 @@ from typing import Any
 from gptrs.errors import UsageError
 from gptrs_cli.generate.options import FormOptions
 from gptrs_cli.generate.request import GenerateRequest
-from gptrs_cli.loading import chosen_backend
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.options.text_input import read_text
 from gptrs_runtime.generation.grammar import Form, Grammar
@@ -27,7 +26,7 @@ def generation_options(
     given = dict(request.given)
     drawn = {name: given.pop(name) for name in option_fields(Sampling) if name in given}
     sampling = _sampling(drawn, request, model.generation_config)
-    if settings.processes is not None:
+    if settings.load.processes is not None:
         require_alike(sampling, guesses="draft" in given or "prompt_lookup" in given)
     if request.greedy:
         given["beams"] = 1
@@ -35,7 +34,7 @@ def generation_options(
     if form is not None:
         given["form"] = Grammar(model, *form)
     if "draft" in given:
-        given["draft"] = load_model(given["draft"], chosen_backend(settings))
+        given["draft"] = load_model(given["draft"], settings.load.made_backend())
     return GenerationOptions(**given, sampling=sampling)
 
 

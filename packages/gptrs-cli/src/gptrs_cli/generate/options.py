@@ -13,8 +13,8 @@ from msgspec import Struct, field
 from gptrs.errors import UsageError
 from gptrs.quoting import shown_value
 from gptrs_cli.options.declare import option, option_of
-from gptrs_cli.options.groups import OptionsOf
 from gptrs_runtime.generation.options import all_options
+from gptrs_runtime.option_fields import OptionsOf
 
 _SHOWN = "What is shown"
 

@@ -15,7 +15,6 @@ from gptrs.plugins.exporters import FileContents, ModelInput, file_contents, imp
 from gptrs.plugins.manager import manager
 from gptrs_cli.inspect.checkpoint import byte_size
 from gptrs_cli.inspect.program import ProgramOptions, show_program
-from gptrs_cli.loading import chosen_backend
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.json_result import print_result
@@ -76,15 +75,8 @@ def importer_for(model: Path | None, options: SizeOptions | ImportOptions) -> st
 
 
 def loaded_import(path: Path, importer: str, settings: Settings) -> LoadedImport:
-    """Read a model on the backend of `settings`; UsageError for settings it does not take."""
-    for name, value in (("weights", settings.weights), ("weight-budget", settings.weight_budget)):
-        if value is not None:
-            raise UsageError(
-                f"`--{name}` is for models of gptrs, `{path}` is read by the importer `{importer}`",
-                hint="leave it out",
-            )
-    precision = None if settings.precision is None else settings.precision.value
-    return load_import(path, importer, chosen_backend(settings), None, precision)
+    """Read a model by the options of `settings`; raises what `load_import` raises."""
+    return load_import(path, importer, settings.load)
 
 
 class ImportedInput(Struct, frozen=True, kw_only=True):

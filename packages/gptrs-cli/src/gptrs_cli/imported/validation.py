@@ -26,6 +26,7 @@ from gptrs_observe.results import Agreement as AgreementResult
 from gptrs_observe.results import ValidateOutputs
 from gptrs_runtime.imported.batch import ImportedBatch, imported_batch, named_sizes
 from gptrs_runtime.imported.scores import ImageFiles, LoadedImport, load_import
+from gptrs_runtime.load_options import LoadOptions
 from gptrs_runtime.model_inputs import ARCHIVES, InputChoice
 from gptrs_runtime.results import Profile, RunTimings
 
@@ -143,7 +144,8 @@ def _reference(
         raise UsageError(
             f"the model runs on `{name}` itself", hint="choose another one with --backend"
         )
-    other = load_import(loaded.path, loaded.importer, name, settings.threads)
+    options = LoadOptions(backend=name, threads=settings.load.threads)
+    other = load_import(loaded.path, loaded.importer, options)
     return f"backend {name}", other.run
 
 

@@ -37,10 +37,13 @@ def option(
     return typer.Option(name, metavar=metavar, help=help, rich_help_panel=panel, **more)
 
 
-def option_of(field: OptionField, *, told: bool = False) -> Any:
+def option_of(
+    field: OptionField, *, told: bool = False, names: Callable[[], Iterable[str]] | None = None
+) -> Any:
     """Declare the option or argument for a field on the command line.
 
-    With `told`, the help shows its default, and its lower bound is checked.
+    With `told`, the help shows its default, and its bounds are checked. The shell completes values
+    to `names`.
     """
     stated = field.option
     help = field.meta.description or ""
@@ -56,7 +59,9 @@ def option_of(field: OptionField, *, told: bool = False) -> Any:
         help,
         metavar=stated.metavar,
         variable=None if stated.in_python else stated.variable,
+        names=names,
         panel=f"{FURTHER}{stated.panel}" if stated.further else stated.panel,
         show_default=told,
         min=field.meta.ge if told else None,
+        max=field.meta.le if told else None,
     )

@@ -5,36 +5,16 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_args, get_origin
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, cast, get_args, get_origin
 
 import typer
 from msgspec import NODEFAULT, Struct, StructMeta, structs
 
 from gptrs_cli.help_pages import FURTHER, SHARED, help_all
 from gptrs_cli.options.declare import option_of
-from gptrs_cli.options.settings import ALWAYS, Settings, settings_of
-
-if TYPE_CHECKING:
-    from gptrs_runtime.option_fields import OptionField
-
-
-class OptionsOf:
-    """Annotation of a parameter that gets the given ones of `options`, which are fields of Structs.
-
-    With `told`, defaults are shown and bounds are checked here; otherwise the receiver checks them.
-    """
-
-    def __init__(
-        self, options: Mapping[str, OptionField], without: str | None = None, *, told: bool = False
-    ) -> None:
-        """Use the options that the command line has, except those in the section `without`."""
-        self.told = told
-        self.options = {
-            name: field
-            for name, field in options.items()
-            if field.flag is not None and field.option.panel != without
-        }
+from gptrs_cli.options.settings import ALWAYS, COMPLETED, LOADING, Settings, settings_of
+from gptrs_runtime.option_fields import OptionField, OptionsOf
 
 
 def command_options(
@@ -51,7 +31,7 @@ def command_options(
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         plain: list[inspect.Parameter] = []
-        groups: list[_Group | _Fields] = []
+        groups: list[_Group | _Shared | _Fields] = []
         for parameter in inspect.signature(function, eval_str=True).parameters.values():
             group = _group_of(parameter, (*shared, *ALWAYS), explained)
             if group is not None:
@@ -101,62 +81,76 @@ _HELP_ALL = inspect.Parameter(
 
 
 class _Group(Struct, frozen=True):
-    """A parameter `name` of a command, filled from the options for the fields of `kind`.
-
-    `taken` names the fields that are options; None: all.
-    """
+    """A parameter `name` of a command, filled from the options for the fields of `kind`."""
 
     name: str
     kind: type[Struct]
-    taken: tuple[str, ...] | None
-    explained: bool
 
     @property
     def is_further(self) -> bool:
         """Whether only `--help-all` shows the options."""
-        is_shared = "coordinator" in (self.taken or ())
-        return is_shared if self.kind is Settings else getattr(self.kind, "further", False)
+        return getattr(self.kind, "further", False)
 
-    def parameters(self) -> list[inspect.Parameter]:
-        """Return a parameter for each option, in the order of the fields."""
-        taken = self._fields()
-        return [
-            inspect.Parameter(
-                field.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=None if field.default is NODEFAULT else field.default,
-                annotation=self._in_panel(field.type),
-            )
-            for field in structs.fields(self.kind)
-            if field.name in taken
-        ]
-
-    def _in_panel(self, annotation: Any) -> Any:
-        """Return the annotation with the panel in which the help shows the option."""
-        kind, declared = get_args(annotation)
-        declared = copy.copy(declared)
-        if self.kind is Settings:
-            own = self.explained or (declared.rich_help_panel or "").startswith(FURTHER)
-            panel = declared.rich_help_panel if own else SHARED
-        else:
-            panel = getattr(self.kind, "title", None)
-            panel = f"{FURTHER}{panel}" if self.is_further else declared.rich_help_panel or panel
-        declared.rich_help_panel = panel
-        return Annotated[kind, declared]
+    def parameters(self) -> Iterator[inspect.Parameter]:
+        """Yield a parameter for each option, in the order of the fields."""
+        title = getattr(self.kind, "title", None)
+        for parameter in _declared(self.kind):
+            own = _panel(parameter)
+            yield _in_panel(parameter, f"{FURTHER}{title}" if self.is_further else own or title)
 
     def made(self, context: typer.Context, values: dict[str, Any]) -> object:
         """Take the values of the options out of `values` and return the group."""
-        given: Mapping[str, Any] = {name: values.pop(name) for name in self._fields()}
-        if self.kind is Settings:
-            settings = settings_of(context)
-            settings.update(given)
-            return settings
+        given: Mapping[str, Any] = {name: values.pop(name) for name in self.kind.__struct_fields__}
         return self.kind(**{name: value for name, value in given.items() if value is not None})
 
-    def _fields(self) -> list[str]:
-        """Return the names of the fields that are options."""
-        names = self.kind.__struct_fields__
-        return [name for name in names if self.taken is None or name in self.taken]
+
+class _Shared(Struct, frozen=True):
+    """The parameter `name` of a command that gets the `Settings` with the `taken` options."""
+
+    name: str
+    taken: tuple[str, ...]
+    explained: bool
+
+    @property
+    def is_further(self) -> bool:
+        """Whether only `--help-all` shows some of the options."""
+        return any((_panel(each) or "").startswith(FURTHER) for each in self.parameters())
+
+    def parameters(self) -> Iterator[inspect.Parameter]:
+        """Yield a parameter for each option."""
+        own = {parameter.name: parameter for parameter in _declared(Settings)}
+        known = {**own, **{each.name: each for each in _Fields("", LOADING, True).parameters()}}
+        for name in self.taken:
+            panel = _panel(known[name])
+            told = self.explained or (panel or "").startswith(FURTHER)
+            yield _in_panel(known[name], panel if told else SHARED)
+
+    def made(self, context: typer.Context, values: dict[str, Any]) -> Settings:
+        """Take the values of the options out of `values`, and add them to the settings."""
+        settings = settings_of(context)
+        settings.update({name: values.pop(name) for name in self.taken})
+        return settings
+
+
+def _declared(kind: type[Struct]) -> Iterator[inspect.Parameter]:
+    """Yield a parameter for each field that declares an option."""
+    for field in structs.fields(kind):
+        if len(get_args(field.type)) == 2 and get_origin(field.type) is Annotated:
+            default = None if field.default is NODEFAULT else field.default
+            own = inspect.Parameter.KEYWORD_ONLY
+            yield inspect.Parameter(field.name, own, default=default, annotation=field.type)
+
+
+def _panel(parameter: inspect.Parameter) -> str | None:
+    return get_args(parameter.annotation)[1].rich_help_panel
+
+
+def _in_panel(parameter: inspect.Parameter, panel: str | None) -> inspect.Parameter:
+    """Return a parameter whose option the help shows in a panel."""
+    kind, declared = get_args(parameter.annotation)
+    declared = copy.copy(declared)
+    declared.rich_help_panel = panel
+    return parameter.replace(annotation=Annotated[kind, declared])
 
 
 class _Fields(Struct, frozen=True):
@@ -171,17 +165,16 @@ class _Fields(Struct, frozen=True):
         """Whether only `--help-all` shows some of the options."""
         return any(field.option.further for field in self.options.values())
 
-    def parameters(self) -> list[inspect.Parameter]:
-        """Return a parameter for each option."""
-        return [
-            inspect.Parameter(
+    def parameters(self) -> Iterator[inspect.Parameter]:
+        """Yield a parameter for each option."""
+        for name, field in self.options.items():
+            declared = option_of(field, told=self.told, names=COMPLETED.get(name))
+            yield inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=self._default(field),
-                annotation=Annotated[self._parsed(field), option_of(field, told=self.told)],
+                annotation=Annotated[self._parsed(field), declared],
             )
-            for name, field in self.options.items()
-        ]
 
     def made(self, context: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
         """Take the values of the options out of `values`, and return the given ones."""
@@ -195,7 +188,7 @@ class _Fields(Struct, frozen=True):
         }
 
     def _default(self, field: OptionField) -> Any:
-        kind = field.option.parsed or field.type
+        kind = field.parsed
         if kind is bool and not field.both_ways:
             return False
         if not self.told or get_origin(kind) is list:
@@ -204,21 +197,30 @@ class _Fields(Struct, frozen=True):
 
     def _parsed(self, field: OptionField) -> Any:
         """Return the type of an option's values on the command line."""
-        kind = field.option.parsed or field.type
+        kind = field.parsed
         has_value = (kind is bool and not field.both_ways) or get_origin(kind) is list
         has_value |= self.told and (field.required or field.default is not None)
         return kind if has_value else kind | None
 
 
+def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function of a command of a plugin with options for its `OptionsOf`, if any."""
+    parameters = inspect.signature(function, eval_str=True).parameters.values()
+    told = [each for parameter in parameters for each in get_args(parameter.annotation)]
+    has_some = any(isinstance(each, OptionsOf) for each in told)
+    return command_options()(function) if has_some else function
+
+
 def _group_of(
     parameter: inspect.Parameter, shared: tuple[str, ...], explained: bool
-) -> _Group | _Fields | None:
+) -> _Group | _Shared | _Fields | None:
     """Return the group of a parameter; None for a single option or argument."""
     kind: object = parameter.annotation
     for told in get_args(kind):
         if isinstance(told, OptionsOf):
             return _Fields(parameter.name, told.options, told.told)
+    if kind is Settings:
+        return _Shared(parameter.name, shared, explained)
     if not isinstance(kind, StructMeta):
         return None
-    group = cast("type[Struct]", kind)
-    return _Group(parameter.name, group, shared if kind is Settings else None, explained)
+    return _Group(parameter.name, cast("type[Struct]", kind))

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, cast
 
 import typer
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from gptrs.api.backends import ProcessGroup
 from gptrs.plugins.manager import configure
-from gptrs_cli.help_pages import FURTHER
 from gptrs_cli.options.completion import (
     backend_names,
     excluded_names,
@@ -22,10 +21,11 @@ from gptrs_cli.options.completion import (
     model_names,
     trace_sink_names,
 )
-from gptrs_cli.options.declare import option
+from gptrs_cli.options.declare import option, option_of
+from gptrs_runtime.load_options import LoadOptions, MachineOptions
+from gptrs_runtime.option_fields import option_fields
 
 _RUN = "For all commands that run programs"
-_TOGETHER = f"{FURTHER}Several processes"
 
 
 class DumpModeChoice(StrEnum):
@@ -33,21 +33,6 @@ class DumpModeChoice(StrEnum):
 
     all = "all"
     compile = "compile"
-
-
-class WeightsChoice(StrEnum):
-    """The types that weights can be loaded in."""
-
-    q8 = "q8"
-    q4 = "q4"
-
-
-class PrecisionChoice(StrEnum):
-    """The types of the arithmetic of products."""
-
-    f32 = "f32"
-    bf16 = "bf16"
-    int8 = "int8"
 
 
 def settings_of(context: typer.Context) -> Settings:
@@ -74,52 +59,7 @@ class Settings(Struct):
     An option after the command wins over the same one before it; repeatable options add up.
     """
 
-    backend: Annotated[
-        str | None,
-        option(
-            "--backend",
-            "Run on this backend.  [env: GPTRS_BACKEND]",
-            metavar="NAME",
-            panel=_RUN,
-            names=backend_names,
-        ),
-    ] = None
-    threads: Annotated[
-        int | None,
-        option(
-            "--threads",
-            "Use N threads.  [env: GPTRS_NUM_THREADS]",
-            metavar="N",
-            panel=_RUN,
-        ),
-    ] = None
-    device: Annotated[
-        str | None,
-        option(
-            "--device",
-            "Run on this device, such as cpu or gpu:1.",
-            metavar="NAME",
-            panel=_RUN,
-        ),
-    ] = None
-    mesh: Annotated[
-        str | None,
-        option(
-            "--mesh",
-            "Split a model over devices: data=2,tensor=4.",
-            metavar="AXIS=N",
-            panel=_RUN,
-        ),
-    ] = None
-    backend_options: Annotated[
-        list[str],
-        option(
-            "--backend-option",
-            "An option of the backend; repeatable.",
-            metavar="NAME=VALUE",
-            panel=_RUN,
-        ),
-    ] = field(default_factory=list[str])
+    load: LoadOptions = LoadOptions()
     overrides: Annotated[
         list[str],
         option(
@@ -131,31 +71,6 @@ class Settings(Struct):
             names=functional_policies,
         ),
     ] = field(default_factory=list[str])
-    weight_budget: Annotated[
-        str | None,
-        option(
-            "--weight-budget",
-            "Limit the memory of the weights: 2GB, 512MiB, 50%, off.  [env: GPTRS_WEIGHT_BUDGET]",
-            metavar="SIZE",
-            panel=_RUN,
-        ),
-    ] = None
-    weights: Annotated[
-        WeightsChoice | None,
-        option(
-            "--weights",
-            "Quantize the weights when they are loaded.",
-            panel=_RUN,
-        ),
-    ] = None
-    precision: Annotated[
-        PrecisionChoice | None,
-        option(
-            "--precision",
-            "Arithmetic of products; int8 is for quantized weights.  [default: the backend's own]",
-            panel=_RUN,
-        ),
-    ] = None
     dump_dir: Annotated[
         Path | None,
         option(
@@ -208,30 +123,6 @@ class Settings(Struct):
             panel=_RUN,
         ),
     ] = None
-    coordinator: Annotated[
-        str | None,
-        option(
-            "--coordinator",
-            "Address where the processes of a --mesh meet; auto asks Slurm, Open MPI or "
-            "Kubernetes.",
-            metavar="HOST:PORT",
-            panel=_TOGETHER,
-        ),
-    ] = None
-    processes: Annotated[
-        int | None,
-        option("--processes", "Number of processes.", metavar="N", min=1, panel=_TOGETHER),
-    ] = None
-    process_id: Annotated[
-        int | None,
-        option(
-            "--process-id",
-            "Index of this process; process 0 prints the result.",
-            metavar="I",
-            min=0,
-            panel=_TOGETHER,
-        ),
-    ] = None
     json: Annotated[bool, option("--json", "Print the result, or the error, as JSON.")] = False
     debug: Annotated[bool, option("--debug", "Show the traceback of an error.")] = False
     disabled: Annotated[
@@ -247,31 +138,50 @@ class Settings(Struct):
         ),
     ] = field(default_factory=list[str])
 
+    @property
+    def backend(self) -> str | None:
+        """The name of the backend, if one is given."""
+        return cast("str | None", self.load.backend)
+
     def update(self, given: Mapping[str, Any]) -> None:
         """Take over the given options (neither None nor False)."""
+        loading: dict[str, Any] = {}
         for name, value in given.items():
-            if isinstance(value, list):
+            if name in LOADING:
+                if isinstance(value, list | tuple):
+                    several = cast("Sequence[str]", value)
+                    loading[name] = (*getattr(self.load, name), *several)
+                elif value is not None:
+                    loading[name] = LOADING[name].meant(value)
+            elif isinstance(value, list):
                 getattr(self, name).extend(value)
             # An option that was not given after the command has its default here, which must not
             # undo the one given before it.
             elif value is not None and value is not False:
                 setattr(self, name, value)
+        self.load = replace(self.load, **loading)
 
 
-ALWAYS = ("json", "debug", "disabled")
+LOADING: Final = option_fields(LoadOptions)
+"""Settings that say how a model is loaded."""
+COMPLETED: Final[Mapping[str, Callable[[], Iterable[str]]]] = {"backend": backend_names}
+"""Options whose values the shell completes."""
+ALWAYS: Final = ("json", "debug", "disabled")
 """The options of each command."""
-OBSERVED = ("dump_dir", "dump_mode", "dump_inputs", "trace_sinks")
+OBSERVED: Final = ("dump_dir", "dump_mode", "dump_inputs", "trace_sinks")
 """Settings of commands that run programs and let trace sinks listen."""
-PLACE = ("device", "mesh", "backend_options")
-"""Settings of the backend besides its name and threads."""
-PROGRAM = ("backend", "threads", *PLACE, "overrides", *OBSERVED, "profile", "profile_out")
-"""Settings of commands that run programs for their results."""
-MODEL = (*PROGRAM, "weight_budget", "weights", "precision")
-"""Settings of commands that run a model for its results."""
-TOGETHER = ("coordinator", "processes", "process_id")
+TOGETHER: Final = tuple(name for name, each in LOADING.items() if each.option.further)
 """Settings of commands that several processes may run together."""
-LOAD = ("backend", "threads", *PLACE, "weight_budget", "weights", "precision")
+_MACHINE: Final = tuple(name for name in option_fields(MachineOptions) if name not in TOGETHER)
+_MODEL: Final = tuple(
+    name for name in LOADING if name not in (*option_fields(MachineOptions), "adapter")
+)
+PROGRAM: Final = (*_MACHINE, "overrides", *OBSERVED, "profile", "profile_out")
+"""Settings of commands that run programs for their results."""
+LOAD: Final = (*_MACHINE, *_MODEL)
 """Settings of commands that load a model to measure it."""
+MODEL: Final = (*_MACHINE, "overrides", *_MODEL, *OBSERVED, "profile", "profile_out")
+"""Settings of commands that run a model for its results."""
 
 
 # The option that names a model, shared by all commands that run one.
@@ -287,10 +197,7 @@ ModelOption = Annotated[
     ),
 ]
 
-AdapterOption = Annotated[
-    Path | None,
-    option("--adapter", "Apply the LoRA adapter in this folder.", metavar="DIR"),
-]
+AdapterOption = Annotated[Path | None, option_of(LOADING["adapter"])]
 
 
 def model_shown(path: Path | None) -> str:
@@ -301,15 +208,10 @@ def model_shown(path: Path | None) -> str:
 # Commands that several processes run together, each on its own devices.
 
 
-def group_of(settings: Settings) -> ProcessGroup | None:
-    """Return the group of processes, None for a single one; UsageError if options are missing."""
-    return ProcessGroup.stated(settings.coordinator, settings.processes, settings.process_id)
-
-
 @contextlib.contextmanager
 def printed_once(settings: Settings) -> Generator[None]:
     """Scope in which only the first of several processes writes to standard output."""
-    group = group_of(settings)
+    group = settings.load.group()
     if group is None or group.number == 0:
         yield
         return

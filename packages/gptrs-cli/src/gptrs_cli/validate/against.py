@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.errors import MissingLibraryError, ModelError, UsageError
 from gptrs.install_hints import install_extra
 from gptrs.quoting import counted, quoted
-from gptrs_cli.loading import chosen_backend, loaded_model
+from gptrs_cli.loading import loaded_model
 from gptrs_cli.options.completion import model_names
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.settings import Settings, model_shown
@@ -29,7 +30,7 @@ from gptrs_observe.compare.agreement import (
     compare_vectors,
 )
 from gptrs_observe.results import ValidateAgainst
-from gptrs_runtime.load import load_model
+from gptrs_runtime.load import load
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import Profile, RunTimings
 from gptrs_runtime.sources.gguf_model import GgufModel
@@ -92,9 +93,8 @@ def compare(
     with Waiting(f"loading {model_shown(model)}") as waiting:
         loaded = loaded_model(model, settings)
         waiting.now(f"loading {model_shown(options.against)}")
-        reference = load_model(
-            options.against, chosen_backend(settings), weight_budget=settings.weight_budget
-        )
+        same = replace(settings.load, weights=None, precision=None)
+        reference = load(options.against, same.on(same.made_backend()))
         started = time.perf_counter()
         if "causal_lm" not in loaded.capabilities:
             waiting.now("embedding the lines of the text")

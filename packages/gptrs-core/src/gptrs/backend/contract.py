@@ -9,11 +9,12 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 from msgspec import Struct
 
+from gptrs.backend.settings import Precision
 from gptrs.disk_cache import Entries
 from gptrs.errors import UsageError
 
@@ -32,12 +33,6 @@ if TYPE_CHECKING:
     from gptrs.optimizer.pass_base import Pass
     from gptrs.progress import StepProgress
 
-Precision = Literal["f32", "bf16", "int8"]
-"""The precision of a model's products: `f32` widens weights and keeps activations; `bf16` rounds
-both sides of products with a matrix to bf16, as `gptrs.optimizer.passes.arithmetic_folding` says in
-PTIR, and may round those of convolutions; `int8` rounds activations multiplied with quantized
-weights to 8 bits, in groups of at most 32. In all precisions, sums and everything outside these
-products are exact or f32."""
 Compiling = Callable[[int, int | None], None]
 """Called before a kernel is compiled with its number, from 1, and the total, None if unknown."""
 

@@ -18,6 +18,12 @@ from gptrs.quoting import quoted
 Setting = Literal["device", "options", "mesh", "processes"]
 """A setting; threads are not listed, since every backend takes them."""
 SETTINGS: tuple[Setting, ...] = get_args(Setting)
+Precision = Literal["f32", "bf16", "int8"]
+"""The precision of a model's products: `f32` widens weights and keeps activations; `bf16` rounds
+both sides of products with a matrix to bf16, as `gptrs.optimizer.passes.arithmetic_folding` says in
+PTIR, and may round those of convolutions; `int8` rounds activations multiplied with quantized
+weights to 8 bits, in groups of at most 32. In all precisions, sums and everything outside these
+products are exact or f32."""
 
 
 LAUNCHED: Final = "auto"

@@ -12,14 +12,15 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gptrs.backend.contract import Backend, Precision
+from gptrs.backend.contract import Backend
+from gptrs.backend.settings import Precision
 from gptrs.capture.execute import use_backend
 from gptrs.checkpoint.files.open_file import read_whole
 from gptrs.errors import GptrsError, ModelError, UnsupportedError, UsageError
 from gptrs.ir.program import Program
 from gptrs.plugins.descriptions import ImporterPlugin
 from gptrs.plugins.exporters import ImportedModel, ModelInput, import_model
-from gptrs.plugins.manager import backend_of, manager
+from gptrs.plugins.manager import manager
 from gptrs.quoting import quoted
 from gptrs.spans import span
 from gptrs.strict_json import parse_object
@@ -27,11 +28,18 @@ from gptrs_runtime.forward import TOP, best_scores, class_label, softmax
 from gptrs_runtime.images.decoding import read_image
 from gptrs_runtime.images.processor import ImageProcessor
 from gptrs_runtime.images.settings import PREPROCESSOR_CONFIG, image_processor_of
+from gptrs_runtime.load_options import LoadOptions, MachineOptions
+from gptrs_runtime.option_fields import option_fields
 from gptrs_runtime.results import Score
 from gptrs_runtime.sources.model_folder import ModelFolder
 from gptrs_runtime.sources.model_source import MAX_SETTINGS_BYTES
 
 # A model from a file of another format on a backend, whose errors are wrapped.
+
+
+_DEFAULTS: Final = LoadOptions()
+_TAKEN: Final = (*option_fields(MachineOptions), "precision")
+"""Options of loading that change no weights."""
 
 
 class LoadedImport(Struct, frozen=True):
@@ -88,20 +96,17 @@ class LoadedImport(Struct, frozen=True):
         return found
 
 
-def load_import(
-    path: Path,
-    importer: str,
-    backend: str | Backend | None = None,
-    threads: int | None = None,
-    precision: Precision | None = None,
-) -> LoadedImport:
-    """Return the model in a file; `backend`, `threads` and `precision` as in `load_model`.
+def load_import(path: Path, importer: str, options: LoadOptions = _DEFAULTS) -> LoadedImport:
+    """Return the model in a file.
 
-    Raises the errors of `import_model`.
+    UsageError for options that change weights, whose layers its graph does not name. Raises the
+    errors of `import_model`.
     """
     started = time.perf_counter()
+    own = [name for name in option_fields(LoadOptions) if name not in _TAKEN]
+    options.refuse(f"{quoted(str(path), 200)}, which the importer `{importer}` reads,", own)
     with span("load model"):
-        engine = backend_of(backend, threads).with_precision(precision)
+        engine = options.made_backend().with_precision(options.precision)
         model = import_model(path, importer, engine)
     return LoadedImport(path, importer, model, engine, time.perf_counter() - started)
 

@@ -14,7 +14,9 @@ import msgspec
 from msgspec import Struct
 
 from gptrs import __version__
-from gptrs.backend.contract import Backend, OutgoingLibrary, Precision, WrittenLibrary
+from gptrs.backend.contract import Backend
+from gptrs.backend.library import OutgoingLibrary, WrittenLibrary
+from gptrs.backend.settings import Precision
 from gptrs.errors import ExecutionError, UnsupportedError, UsageError
 from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.exporters import importer_of
@@ -30,7 +32,8 @@ from gptrs_runtime.libraries.outgoing import (
     library_of_step,
 )
 from gptrs_runtime.libraries.wheel import write_wheel
-from gptrs_runtime.load import load_model
+from gptrs_runtime.load import load
+from gptrs_runtime.load_options import LoadOptions
 from gptrs_runtime.outgoing_model import import_capture, model_capture
 from gptrs_runtime.programs import is_program, read_program, with_sizes
 
@@ -105,9 +108,8 @@ def compile_library(
     started = time.perf_counter()
     target = Path(folder)
     _require_free(target, force)
-    outgoing, kind, engine = _outgoing(
-        source, name, backend, threads, precision, weights, named_sizes(symbols)
-    )
+    options = LoadOptions(backend=backend, threads=threads, precision=precision, weights=weights)
+    outgoing, kind, engine = _outgoing(source, name, options, named_sizes(symbols))
     if wheel is not None:
         require_version(wheel)
     with atomic_folder(target, replace=force, error=ExecutionError) as staged:
@@ -156,18 +158,13 @@ def require_version(version: str) -> None:
 def _outgoing(
     source: str | os.PathLike[str],
     name: str | None,
-    backend: str | Backend | None,
-    threads: int | None,
-    precision: Precision | None,
-    weights: str | None,
+    options: LoadOptions,
     sizes: dict[str, int],
 ) -> tuple[OutgoingLibrary, str, Backend]:
     """Return the library of a source, its kind in words, and its backend."""
     importer = importer_of(source)
     if importer is None and not is_program(source):
-        model = load_model(
-            os.fspath(source), backend, threads, precision=precision, weights=weights
-        )
+        model = load(os.fspath(source), options)
         _require_writer(model.backend)
         own = _identifier(name, model.name)
         if "causal_lm" in model.capabilities:
@@ -178,13 +175,15 @@ def _outgoing(
             return library_of_step(model, own), "step", model.backend
         captured = model_capture(model, sizes)
         return library_of_computation(captured, model.backend, own), "computation", model.backend
-    if weights is not None:
+    if options.weights is not None:
         raise UsageError("`--weights` quantizes models, not graphs or programs")
-    engine = backend_of(backend, threads).with_precision(precision)
+    engine = options.made_backend().with_precision(options.precision)
     _require_writer(engine)
     own = _identifier(name, Path(source).stem)
     if importer is not None:
-        captured = import_capture(load_import(Path(source), importer, engine), sizes)
+        captured = import_capture(
+            load_import(Path(source), importer, LoadOptions(backend=engine)), sizes
+        )
         return library_of_computation(captured, engine, own), "computation", engine
     program = read_program(source)
     if sizes:

@@ -57,8 +57,6 @@ WEIGHT_TYPES: Mapping[str, WeightType] = {
     "int8": WeightType("int8", 8, group=None),
 }
 """The types of folders, by name."""
-LOADED_TYPES = ("q8", "q4")
-"""The types available when quantizing at load."""
 HEAD_TYPE = WEIGHT_TYPES["q8"]
 """The type of heads and token embeddings, whose errors reach the output directly."""
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from gptrs.api.backends import op_support
 from gptrs.plugins.descriptions import FunctionalPlugin
-from gptrs.plugins.manager import get_backend, manager
+from gptrs.plugins.manager import manager
 from gptrs_cli.commands.list.plugins import explain_unusable
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
@@ -230,7 +230,7 @@ def ops(settings: Settings) -> None:
     Nothing is run for this. "Some forms": other types, attributes or shapes decide. To check the
     results of a backend, use `gptrs conformance run`.
     """
-    engine = get_backend(settings.backend)
+    engine = settings.load.made_backend()
     with Waiting(f"asking {engine.name}"):
         support = op_support(engine)
     if settings.json:
