@@ -17,6 +17,7 @@ import gptrs
 from fuzzing.tiny_models import save_tiny_model
 from gptrs import functionals as F
 from gptrs.backend.contract import InputRole
+from gptrs.backend.op_table import refusals_of
 from gptrs.errors import UsageError
 from gptrs.ir import OPS, dtypes, parse_program
 from gptrs.ir.program import Program
@@ -27,7 +28,7 @@ from gptrs_backend_numba.codegen.machine import keep_alive, pointer
 from gptrs_backend_numba.memory import VARIABLE, address_of, aligned, kernel_memory_filled
 from gptrs_backend_numba.run.executable import NumbaExecutable
 from gptrs_conformance.op_case import cases, legal_dtypes
-from gptrs_conformance.op_runner import prepared, program_of, refusals
+from gptrs_conformance.op_runner import prepared, program_of
 from gptrs_conformance.program_generator import programs_covering, random_inputs, random_program
 from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel
@@ -118,7 +119,7 @@ def test_ops_do_not_show_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         made = cases(OPS[name], dtype)
         for case in made[place % PART % len(made) :: max(PART, len(made) // FEW)]:
             program = prepared(program_of(case))
-            if not refusals(numba(), program) and case.error is None:
+            if not refusals_of(numba(), program) and case.error is None:
                 assert_alike(monkeypatch, program, case.inputs)
 
 

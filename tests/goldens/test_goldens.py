@@ -11,11 +11,12 @@ import golden_files
 import write_goldens
 from golden_files import Golden
 from gptrs.backend.contract import Backend, InputRole
+from gptrs.backend.op_table import refusals_of
 from gptrs.ir import OPS, VERSION, Function, Program, Region, parse_json, print_json, print_program
 from gptrs.ir.program import Instruction, Value
 from gptrs.plugins.manager import PluginManager
 from gptrs.plugins.selection import Selection
-from gptrs_conformance.op_runner import prepared, refusals
+from gptrs_conformance.op_runner import prepared
 
 PATHS = sorted(golden_files.FOLDER.glob("v*/*.ptir"))
 TODAY = [path for path in PATHS if path.parent.name == VERSION.removeprefix("ptir.")]
@@ -50,7 +51,7 @@ def claimed(backend: Backend, program: Program) -> list[int]:
     return [
         index
         for index, result in enumerate(results)
-        if not refusals(backend, prepared(part(program, [result])))
+        if not refusals_of(backend, prepared(part(program, [result])))
     ]
 
 

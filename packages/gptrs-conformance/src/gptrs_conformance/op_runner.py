@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gptrs.backend.contract import Backend, InputRole
+from gptrs.backend.op_table import refusals_of
 from gptrs.errors import ExecutionError, GptrsError, UnsupportedError
 from gptrs.ir.builder import Builder, copy_region
 from gptrs.ir.program import Program
@@ -75,19 +76,6 @@ def prepared(program: Program) -> Program:
     return Inlining().apply(program)
 
 
-def refusals(backend: Backend, program: Program) -> list[str]:
-    """Return why `backend` refuses instructions of `program`; empty if it claims them all."""
-    found: list[str] = []
-    for function in program.reachable():
-        for step in function.body.walk():
-            operands = [value.type for value in step.operands]
-            results = [value.type for value in step.results]
-            reason = backend.refusal(step.op, operands, results)
-            if reason is not None:
-                found.append(reason)
-    return found
-
-
 def require_refusal(backend: Backend, program: Program, roles: Sequence[InputRole]) -> None:
     """Raise CheckFailure unless `compile` raises an UnsupportedError that names an op."""
     try:
@@ -105,7 +93,7 @@ def require_refusal(backend: Backend, program: Program, roles: Sequence[InputRol
 def _judge(backend: Backend, case: OpCase) -> Outcome:
     program = prepared(program_of(case))
     roles = [InputRole.ARGUMENT] * len(case.inputs)
-    refused = refusals(backend, program)
+    refused = refusals_of(backend, program)
     if refused:
         require_refusal(backend, program, roles)
         return Outcome("refused", refused[0])

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from typing import Literal
 
 from gptrs.backend.contract import Backend
+from gptrs.backend.op_table import refusals_of
 from gptrs.ir.op import OPS
 from gptrs_conformance import cases as cases  # registers the rows
 from gptrs_conformance.op_case import OpCase, legal_dtypes
 from gptrs_conformance.op_case import cases as cases_of
-from gptrs_conformance.op_runner import prepared, program_of, refusals
+from gptrs_conformance.op_runner import prepared, program_of
 
 Support = Literal["all", "some", "none"]
 
@@ -31,7 +32,7 @@ def op_support(backend: Backend) -> dict[str, dict[str, Support]]:
 
 
 def _support(backend: Backend, op_cases: Iterable[OpCase]) -> Support:
-    refused = {bool(refusals(backend, prepared(program_of(case)))) for case in op_cases}
+    refused = {bool(refusals_of(backend, prepared(program_of(case)))) for case in op_cases}
     if len(refused) > 1:
         return "some"
     return "none" if refused == {True} else "all"

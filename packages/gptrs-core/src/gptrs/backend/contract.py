@@ -175,6 +175,9 @@ class KernelRun(Struct, frozen=True):
     """The indices of the program's inputs that it reads or writes, as far as known."""
     started: float | None = None
     """Start time by `time.perf_counter` in seconds; None if it has just ended."""
+    backend: str | None = None
+    """The backend that ran it, set where a program runs in parts on two, see
+    `Backend.falls_back_to`; None for the backend of the program."""
 
 
 class Executable(ABC):
@@ -294,6 +297,16 @@ class Backend(ABC):
     """
     single_steps_first: int = 0
     """Decode steps of a model before its first group: fewer would not repay compiling the loop."""
+
+    falls_back_to: str | None = None
+    """The backend that runs what this one refuses, such as "ref"; None: programs with an op that it
+    refuses are refused. `refusal` and `compile` remain strict: gptrs cuts programs into parts after
+    its passes, compiles each part with `compile` of one of the two, and copies values between them
+    by `to_host` and `to_device`. Functions are inlined first, whatever `shares_functions` says.
+    """
+    smallest_part: int = 1
+    """The fewest instructions, without those that only move elements, for which a part of a program
+    is worth the copies; smaller parts run on the backend that `falls_back_to` names, if it can."""
 
     def legalize(self) -> Sequence[Pass]:
         """Return the passes that replace unsupported ops, see `Pipeline`.

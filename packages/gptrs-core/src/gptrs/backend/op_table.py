@@ -12,7 +12,7 @@ from gptrs.errors import UnsupportedError
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import OPS, Op
 from gptrs.ir.ops.custom_call import Composite, CustomCall, Declined
-from gptrs.ir.program import Program
+from gptrs.ir.program import Instruction, Program
 from gptrs.ir.specialize import symbols
 from gptrs.ir.tensor_type import TensorType
 
@@ -134,6 +134,30 @@ def require_static(backend: Backend, program: Program) -> None:
         )
 
 
+def refusals_of(
+    backend: Backend, program: Program, instructions: Iterable[Instruction] | None = None
+) -> list[str]:
+    """Return why `backend` refuses instructions of `program`, each reason once.
+
+    Covers everything reached from `@main`, or from these `instructions` of it: their regions and
+    callees count.
+    """
+    bodies = {function.name: function.body for function in program.functions}
+    pending = list(program.main.body.instructions if instructions is None else instructions)
+    reached: set[str] = set()
+    found: dict[str, None] = {}
+    while pending:
+        made = pending.pop(0)
+        operands = [value.type for value in made.operands]
+        reason = backend.refusal(made.op, operands, [value.type for value in made.results])
+        if reason is not None:
+            found[reason] = None
+        inner = [*made.regions, *(bodies[n] for n in made.op.callees() if n not in reached)]
+        reached.update(made.op.callees())
+        pending[:0] = [each for region in inner for each in region.instructions]
+    return list(found)
+
+
 def require_supported(backend: Backend, program: Program, *, symbolic: bool = False) -> None:
     """Raise UnsupportedError with each op and dtype reached from `@main` that `backend` refuses.
 
@@ -141,16 +165,9 @@ def require_supported(backend: Backend, program: Program, *, symbolic: bool = Fa
     """
     if not symbolic:
         require_static(backend, program)
-    refusals: dict[str, None] = {}
-    for function in program.reachable():
-        for instruction in function.body.walk():
-            operands = [value.type for value in instruction.operands]
-            results = [value.type for value in instruction.results]
-            reason = backend.refusal(instruction.op, operands, results)
-            if reason is not None:
-                refusals[reason] = None
+    refusals = refusals_of(backend, program)
     if refusals:
-        shown = list(refusals)[:5]
+        shown = refusals[:5]
         more = f" and {len(refusals) - 5} more" if len(refusals) > 5 else ""
         raise UnsupportedError(
             f"backend `{backend.name}` does not support {'; '.join(shown)}{more}",

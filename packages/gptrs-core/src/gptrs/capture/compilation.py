@@ -24,15 +24,11 @@ from gptrs.backend.op_table import require_static
 from gptrs.backend.specialized_programs import SpecializedPrograms
 from gptrs.backend.weight_identity import identity_of_computed
 from gptrs.capture import events, ports
-from gptrs.capture.backend_calls import (
-    compiled,
-    compiled_symbolic,
-    to_host,
-    without_exit,
-)
+from gptrs.capture.backend_calls import to_host, without_exit
 from gptrs.capture.caching.optimized_programs import SMALLEST_KEPT, optimized_programs
 from gptrs.capture.caching.program_key import optimization_key
 from gptrs.capture.events import run_traced
+from gptrs.capture.fallback.parts_executable import compiled_in_parts, fallback_of, parts_of
 from gptrs.capture.graph import Leaf
 from gptrs.capture.outcome import Outcome, outcome_after
 from gptrs.capture.parameter import Parameter, Streaming
@@ -200,7 +196,11 @@ def settings_for(backend: Backend) -> Hashable:
 
     They are part of every key of a compiled program.
     """
-    return pipeline_settings(), backend.compile_settings()
+    settings = pipeline_settings(), backend.compile_settings()
+    if backend.falls_back_to is None:  # asked for every call
+        return settings
+    fallback = fallback_of(backend)
+    return settings if fallback is None else (*settings, fallback, fallback.compile_settings())
 
 
 def prepare(
@@ -278,7 +278,7 @@ def _compile(
         request.number, request.origin, program, roles, backend.name, request.reason
     )
     compiler = _Compiler(backend, roles, request, _teller(request.number, sinks))
-    made = lambda: (compiler.optimized, compiler.found)  # noqa: E731
+    made = lambda: (compiler.optimized, compiler.found, parts_of(compiler.made))  # noqa: E731
     with _told(sinks, start, made), without_exit(backend):
         return compiler.compile(program)
 
@@ -287,11 +287,11 @@ def _compile(
 def _told(
     sinks: Sequence[events.ExecutionTraceSink],
     start: events.CompileStart,
-    made: Callable[[], tuple[Program | None, bool]],
+    made: Callable[[], tuple[Program | None, bool, tuple[events.ProgramPart, ...]]],
 ) -> Generator[None]:
     """Scope of a compilation: notify sinks at its start, and of the result at its end.
 
-    `made` returns the optimized program, and whether it was on disk.
+    `made` returns the optimized program, whether it was on disk, and its parts if it has several.
     """
     for sink in sinks:
         sink.before_program(start)
@@ -303,8 +303,8 @@ def _told(
         raise
     finally:
         seconds = time.perf_counter() - started
-        optimized, found = made()
-        end = events.CompileEnd(start.number, optimized, seconds, failure, found)
+        optimized, found, parts = made()
+        end = events.CompileEnd(start.number, optimized, seconds, failure, found, parts)
         for sink in sinks:
             sink.after_program(end)
 
@@ -339,6 +339,7 @@ class _Compiler(Struct):
     """Whether an earlier process optimized it."""
     kept: str | None = None
     """The file of the optimized program."""
+    made: Executable | None = None
 
     def compile(self, program: Program) -> Prepared:
         guards = self.request.guards
@@ -363,7 +364,7 @@ class _Compiler(Struct):
         need.require(guards.example if guards else {})
         kept = None if self.kept is None else (self.kept, guards.guards if guards else ())
         with span("compile", self.request.origin):
-            executable = self._executable(split.program, roles)
+            executable = self.made = self._executable(split.program, roles)
         return Prepared(
             self.request.number,
             executable,
@@ -417,16 +418,17 @@ class _Compiler(Struct):
 
     @property
     def _share(self) -> bool:
-        """Return whether the backend may see functions; not when streaming cuts `@main` into
-        parts."""
-        return self.request.fold and self.request.streaming is None
+        """Return whether the backend may see functions; not when streaming or a fallback cuts
+        `@main` into parts."""
+        whole = self.request.streaming is None and self.backend.falls_back_to is None
+        return self.request.fold and whole
 
     def _executable(self, program: Program, roles: Sequence[InputRole]) -> Executable:
         guards, streaming = self.request.guards, self.request.streaming
         if guards is None:
             return self._for_sizes(program, roles)
         if self.backend.symbolic:
-            compile_ = partial(compiled_symbolic, self.backend, guards=guards)
+            compile_ = partial(compiled_in_parts, self.backend, guards=guards)
             if streaming is None:
                 return compile_(program, roles)
             return streamed_executable(program, roles, compile_, streaming)
@@ -444,11 +446,13 @@ class _Compiler(Struct):
             self.backend.name,
             "new sizes",
         )
-        with _told(events.sinks(), start, lambda: (special, False)):
-            return start.number, self._for_sizes(special, roles)
+        executable: Executable | None = None
+        with _told(events.sinks(), start, lambda: (special, False, parts_of(executable))):
+            executable = self._for_sizes(special, roles)
+        return start.number, executable
 
     def _for_sizes(self, program: Program, roles: Sequence[InputRole]) -> Executable:
         if self.request.streaming is None:
-            return compiled(self.backend, program, roles)
-        compile_ = partial(compiled, self.backend)
+            return compiled_in_parts(self.backend, program, roles)
+        compile_ = partial(compiled_in_parts, self.backend)
         return streamed_executable(program, roles, compile_, self.request.streaming)

@@ -20,6 +20,7 @@ from typing_extensions import override
 from gptrs.backend.contract import Buffer, Executable, InputRole, KernelRun
 from gptrs.capture.parameter import Parameter
 from gptrs.ir.program import Program
+from gptrs.ir.tensor_type import TensorType
 
 _numbers = itertools.count()
 
@@ -66,6 +67,17 @@ class PassEvent(Struct, frozen=True):
     seconds: float
 
 
+class ProgramPart(Struct, frozen=True):
+    """A part of a program that runs on two backends, see `Backend.falls_back_to`."""
+
+    backend: str
+    """The name of the backend that runs it."""
+    program: Program
+    """As its backend got it."""
+    copied: tuple[TensorType, ...]
+    """The types of its inputs that come from the other backend; copies of weights are kept."""
+
+
 class CompileEnd(Struct, frozen=True):
     """The compilation ended: `error` is the exception that it raised, or None."""
 
@@ -76,6 +88,8 @@ class CompileEnd(Struct, frozen=True):
     error: BaseException | None
     found: bool = False
     """Whether the optimized program came from disk, kept by an earlier process."""
+    parts: tuple[ProgramPart, ...] = ()
+    """The parts in the order in which they run, if the program runs on two backends."""
 
 
 class RunStart(Struct, frozen=True):

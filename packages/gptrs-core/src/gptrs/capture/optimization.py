@@ -11,7 +11,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gptrs.backend.contract import Backend
-from gptrs.capture.backend_calls import blamed, compiled, to_host
+from gptrs.capture.backend_calls import blamed, to_host
+from gptrs.capture.fallback.parts_executable import compiled_in_parts
 from gptrs.ir.ops.custom_call import Claim, Claimed, Composite
 from gptrs.ir.program import Program
 from gptrs.ir.tensor_type import TensorType
@@ -75,7 +76,7 @@ class _ForBackend(Struct, frozen=True):
             return self.backend.claim(op, operands, results)
 
     def _evaluate(self, program: Program) -> list[np.ndarray]:
-        executable = compiled(self.backend, program, ())
+        executable = compiled_in_parts(self.backend, program, ())
         return [to_host(self.backend, result) for result in executable.run(())]
 
 

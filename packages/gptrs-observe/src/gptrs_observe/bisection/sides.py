@@ -12,7 +12,8 @@ import numpy as np
 from msgspec import Struct
 
 from gptrs.backend.contract import Backend, InputRole
-from gptrs.capture.backend_calls import compiled, to_device, to_host
+from gptrs.capture.backend_calls import to_device, to_host
+from gptrs.capture.fallback.parts_executable import compiled_in_parts
 from gptrs.capture.optimization import optimize
 from gptrs.checkpoint.formats.tensor_archive import open_archive, write_archive
 from gptrs.errors import GptrsError, UsageError
@@ -108,7 +109,7 @@ class Here(Struct, frozen=True):
             roles = [InputRole.ARGUMENT] * len(made.main.body.params)
             # All inputs are arguments: as constants they would be folded, and other kernels would
             # run.
-            executable = compiled(self.backend, made, roles)
+            executable = compiled_in_parts(self.backend, made, roles)
             buffers = [to_device(self.backend, arrays[name]) for name in program.inputs]
             return [to_host(self.backend, result) for result in executable.run(buffers)]
         except GptrsError as error:

@@ -66,17 +66,19 @@ def cut(
     roles: Sequence[InputRole],
     streamed: Collection[Value],
     starts: Sequence[int],
+    cheap: Definitions | None = None,
 ) -> Segments:
     """Cut `@main` before the instructions at `starts`, which ascend.
 
-    Cheap values without operands, such as constants, are recomputed in each part that reads them.
+    Cheap values without operands, such as constants, are recomputed in each part that reads them:
+    those of `cheap`, by default all of them.
     Values are donated at their last use, unless the caller of the whole program keeps them; the
     parameters `streamed` get the role of that name. A result that is a parameter, or is returned
     twice, comes from the last part, where the backend gives it separate memory. If the program has
     symbols, each part has inputs that carry all of their sizes.
     """
     region = program.main.body
-    free = _free(region.instructions)
+    free = cheap_values(region.instructions) if cheap is None else cheap
     anywhere = set(free.values())
     limits = [0, *starts, len(region.instructions)]
     groups = [
@@ -98,11 +100,18 @@ def _tables(instructions: Iterable[Instruction]) -> set[Value]:
     return rows - whole
 
 
-def _free(instructions: Sequence[Instruction]) -> Definitions:
-    """Return the instruction behind each value that is cheap to compute anywhere."""
+def cheap_values(
+    instructions: Sequence[Instruction], among: Collection[Instruction] | None = None
+) -> Definitions:
+    """Return the instruction behind each value that is cheap to compute in any part.
+
+    With `among`, only instructions among these count.
+    """
     found: Definitions = {}
     for made in instructions:
-        if isinstance(made.op, CHEAP) and all(operand in found for operand in made.operands):
+        if not isinstance(made.op, CHEAP) or (among is not None and made not in among):
+            continue
+        if all(operand in found for operand in made.operands):
             found[made.results[0]] = made
     return found
 

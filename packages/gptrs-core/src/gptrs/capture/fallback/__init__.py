@@ -1,0 +1,1 @@
+"""Programs on backends that run only some ops: parts of a program run on another backend."""
