@@ -32,7 +32,7 @@ def test_json_is_the_contract(gptrs) -> None:
     found = gptrs("conformance", "run", "--backend", "ref", "--level", "smoke", "--json")
     assert (found.code, found.err) == (0, "")
     report = found.json
-    wanted = ["schema", "backend", "level", "passed", "failed", "refused", "seconds", "coverage"]
+    wanted = ["schema", "backend", "level", "passed", "failed", "refused", "fell_back", "seconds"]
     assert list(report)[:8] == wanted
     assert (report["backend"], report["level"]) == ("ref", "smoke")
     assert (report["failed"], report["refused"], report["failures"]) == (0, 0, [])

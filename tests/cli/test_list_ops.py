@@ -13,6 +13,7 @@ class Picky:
     """Refuses `exp`, `add` unless it is of f32, and `tanh` of tensors of rank 0."""
 
     name = "picky"
+    falls_back_to = None
 
     def refusal(self, op, operands, results):
         if op.name == "exp":

@@ -16,6 +16,7 @@ from itertools import groupby
 from msgspec import Struct
 
 from gptrs.backend.contract import Backend
+from gptrs.capture.fallback.parts_executable import fallback_of, noting_fallback
 from gptrs.errors import GptrsError, UnsupportedError, UsageError
 from gptrs.ir.op import OPS
 from gptrs.ir.tensor_type import TensorType
@@ -69,7 +70,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     seed: int = 0
     shard: tuple[int, int] = (1, 1)
     claimed: bool = True
-    """Whether only claims of the backend are judged, so that a refusal is not a failure."""
+    """Whether only claims of the backend are judged, so that a refusal is not a failure. What runs
+    on the backend that it falls back to is never a failure, and never passes by itself."""
     derivatives: bool = False
     """Whether the derivatives of ops are run, by differences in f64, instead of the ops."""
 
@@ -163,9 +165,13 @@ def checks_of(level: Level) -> list[Check]:
 
 
 def run_check(backend: Backend, check: Check) -> Outcome:
-    """Run one check. Returns an Outcome for any exception of the backend."""
+    """Run one check. Returns an Outcome for any exception of the backend.
+
+    If a program of the check ran in parts, because of what the backend refuses, that is `fallback`.
+    """
     try:
-        check.run(backend)
+        with noting_fallback() as noted:
+            check.run(backend)
     except CheckFailure as failure:
         return Outcome("fail", str(failure))
     except UnsupportedError as error:
@@ -176,7 +182,7 @@ def run_check(backend: Backend, check: Check) -> Outcome:
         raise
     except BaseException as error:  # a backend under test may raise anything, SystemExit, too
         return Outcome("fail", f"raised {type(error).__name__}, which is no GptrsError: {error}")
-    return Outcome("pass")
+    return Outcome("fallback", "; ".join(noted)) if noted else Outcome("pass")
 
 
 def _cases_in(op: str, type_name: str, level: Level) -> Iterator[NamedCase]:
@@ -223,7 +229,12 @@ def _run_need(backend: Backend, need: Need) -> Outcome:
         return run_case(backend, need.case())
     operands: list[TensorType] = need.operands
     refused = backend.refusal(need.op, operands, need.results)
-    return Outcome("pass") if refused is None else Outcome("refused", refused)
+    if refused is None:
+        return Outcome("pass")
+    fallback = fallback_of(backend)
+    if fallback is None or fallback.refusal(need.op, operands, need.results) is not None:
+        return Outcome("refused", refused)
+    return Outcome("fallback", refused)
 
 
 def _drawn(steps: Sequence[CaseGroup], count: int, seed: int) -> list[CaseGroup]:

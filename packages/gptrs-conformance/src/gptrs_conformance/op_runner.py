@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Literal, cast
 
 import numpy as np
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 
 from gptrs.backend.contract import Backend, InputRole
 from gptrs.backend.op_table import refusals_of
+from gptrs.capture.fallback.parts_executable import compiled_in_parts, fallback_of
 from gptrs.errors import ExecutionError, GptrsError, UnsupportedError
 from gptrs.ir.builder import Builder, copy_region
 from gptrs.ir.program import Program
@@ -20,7 +22,8 @@ from gptrs_conformance.check import CheckFailure
 from gptrs_conformance.flushing import flushes, judged
 from gptrs_conformance.op_case import OpCase
 
-Status = Literal["pass", "fail", "refused"]
+Status = Literal["pass", "fail", "refused", "fallback"]
+"""`fallback`: right, but by the backend that it falls back to, see `Backend.falls_back_to`."""
 
 
 class Outcome(Struct, frozen=True):
@@ -33,7 +36,8 @@ class Outcome(Struct, frozen=True):
 def run_case(backend: Backend, case: OpCase) -> Outcome:
     """Run one case; returns an Outcome whatever the backend raises.
 
-    Refused means that `refusal` says so and `compile` raises UnsupportedError that names the op.
+    Refused means that `refusal` says so and `compile` raises UnsupportedError that names the op. If
+    the backend falls back to another one, the case runs there, and is judged like any other.
     Anything except the expected result, with equal types, in separate memory and with unmodified
     operands, or the expected ExecutionError, is a failure.
     """
@@ -93,15 +97,19 @@ def require_refusal(backend: Backend, program: Program, roles: Sequence[InputRol
 def _judge(backend: Backend, case: OpCase) -> Outcome:
     program = prepared(program_of(case))
     roles = [InputRole.ARGUMENT] * len(case.inputs)
+    passed, fallback = Outcome("pass"), fallback_of(backend)
     refused = refusals_of(backend, program)
     if refused:
         require_refusal(backend, program, roles)
-        return Outcome("refused", refused[0])
+        if fallback is None or refusals_of(fallback, program):
+            return Outcome("refused", refused[0])
+        passed = Outcome("fallback", refused[0])
     # A backend that overwrites operands, which is wrong, shall not spoil the case.
     case = replace(case, inputs=tuple(array.copy(order="K") for array in case.inputs))
     # As bytes: comparing values would miss a change of NaN's bits or of a zero's sign.
     before = [array.tobytes() for array in case.inputs]
-    executable = backend.compile(program, roles)
+    compile_ = partial(compiled_in_parts, backend) if refused else backend.compile
+    executable = compile_(program, roles)
     buffers = [backend.to_device(array) for array in case.inputs]
     try:
         outputs = executable.run(buffers)
@@ -109,7 +117,7 @@ def _judge(backend: Backend, case: OpCase) -> Outcome:
         if case.error is None or case.error not in str(error):
             wanted = f", expected one that names {case.error!r}" if case.error else ""
             raise CheckFailure(f"raised ExecutionError: {error}{wanted}") from None
-        return Outcome("pass")
+        return passed
     if case.error is not None:
         raise CheckFailure(f"gave a result, expected an ExecutionError that names {case.error!r}")
     if not isinstance(cast("object", outputs), list):
@@ -118,11 +126,12 @@ def _judge(backend: Backend, case: OpCase) -> Outcome:
         count = len(program.main.body.results)
         raise CheckFailure(f"gave {len(outputs)} results, expected {count}")
     found = [backend.to_host(output) for output in outputs]
-    _check_results(case, program, found, flushes(backend))
+    flushed = flushes(fallback if refused and fallback is not None else backend)
+    _check_results(case, program, found, flushed)
     for position, (array, bytes_) in enumerate(zip(case.inputs, before, strict=True)):
         if array.tobytes() != bytes_:
             raise CheckFailure(f"overwrote operand {position}, which was not donated")
-    return Outcome("pass")
+    return passed
 
 
 def _check_results(

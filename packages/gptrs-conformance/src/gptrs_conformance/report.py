@@ -58,9 +58,12 @@ class Report(Struct):
     passed: int = 0
     failed: int = 0
     refused: int = 0
+    fell_back: int = 0
+    """What the backend refuses, and the backend that it falls back to computes rightly."""
     seconds: float = 0.0
     coverage: dict[str, dict[str, Status]] = field(default_factory=dict[str, dict[str, "Status"]])
-    """By op and element type: `fail` if a case failed, `refused` if all were, else `pass`."""
+    """By op and element type: `fail` if a case failed, `refused` if all were, `fallback` if all
+    that ran fell back, else `pass`."""
     checks: dict[str, Status] = field(default_factory=dict[str, "Status"])
     failures: list[Failure] = field(default_factory=list[Failure])
 
@@ -77,12 +80,15 @@ class Report(Struct):
 
     @property
     def verdict(self) -> Verdict:
-        """`fail` where a case failed, `refused` where nothing passed or too much was refused."""
+        """`fail` where a case failed, `refused` where nothing passed or too much was refused.
+
+        What fell back counts neither as passed nor as refused.
+        """
         if self.failed:
             return "fail"
         if not self.complete:
             return "interrupted"
-        ran = self.passed or not self.refused
+        ran = self.passed or not (self.refused or self.fell_back)
         return "pass" if ran and (self.claimed or not self.refused) else "refused"
 
     def share_covered(self) -> float:
@@ -98,6 +104,7 @@ class Report(Struct):
             "passed": self.passed,
             "failed": self.failed,
             "refused": self.refused,
+            "fell_back": self.fell_back,
             "seconds": round(self.seconds, 3),
             "coverage": {op: _in_order(types) for op, types in sorted(self.coverage.items())},
             "checks": dict(self.checks),
@@ -117,6 +124,8 @@ class Report(Struct):
             self.passed += 1
         elif outcome.status == "fail":
             self.failed += 1
+        elif outcome.status == "fallback":
+            self.fell_back += 1
         else:
             self.refused += 1
 
@@ -130,4 +139,6 @@ def combined(before: Status, after: Status) -> Status:
     """Return what two cases of an op on a type come to."""
     if "fail" in (before, after):
         return "fail"
-    return "pass" if "pass" in (before, after) else "refused"
+    if "pass" in (before, after):
+        return "pass"
+    return "fallback" if "fallback" in (before, after) else "refused"

@@ -10,13 +10,21 @@ from gptrs.ir.dtypes import ALL
 from gptrs_conformance.op_runner import Status
 from gptrs_conformance.report import combined
 
-_MARKS = {"pass": "●", "fail": "✗", "refused": "·"}
-_WORDS = {"pass": "passes", "fail": "fails", "refused": "is refused"}
+_MARKS = {"pass": "●", "fail": "✗", "fallback": "◐", "refused": "·"}
+_WORDS = {
+    "pass": "passes",
+    "fail": "fails",
+    "fallback": "is right on the backend that it falls back to",
+    "refused": "is refused",
+}
+_COUNTS = ("passed", "failed", "fell_back", "refused")
 _STYLE = """
 :root { color-scheme: light dark; --text: #1b1f24; --back: #fff; --line: #d5dae0; --soft: #5f6873;
-  --pass: #1a7f37; --fail: #c0212c; --refused: #9aa2ab; }
+  --pass: #1a7f37; --fail: #c0212c; --fallback: #9a6700;
+  --refused: #9aa2ab; }
 @media (prefers-color-scheme: dark) { :root { --text: #e4e8ec; --back: #14181d; --line: #333b44;
-  --soft: #97a1ac; --pass: #4ac26b; --fail: #ff7b72; --refused: #5c6670; } }
+  --soft: #97a1ac; --pass: #4ac26b; --fail: #ff7b72;
+  --fallback: #d29922; --refused: #5c6670; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back);
   margin: 2rem auto; max-width: 76rem; padding: 0 1rem; }
 table { border-collapse: collapse; margin: 1rem 0; }
@@ -25,6 +33,7 @@ td.n { text-align: right; font-variant-numeric: tabular-nums; }
 .map { overflow-x: auto; } .map td, .map th { padding: 0 .35rem; text-align: center; }
 .map th:first-child { text-align: left; font-weight: normal; font-family: ui-monospace, monospace; }
 .pass { color: var(--pass); } .fail { color: var(--fail); font-weight: bold; }
+.fallback { color: var(--fallback); }
 .refused, .soft { color: var(--soft); }
 .bar { display: inline-flex; width: 10rem; height: .7rem; background: var(--refused);
   vertical-align: middle; } .bar i { background: var(--pass); } .bar b { background: var(--fail); }
@@ -45,7 +54,7 @@ def scoreboard(reports: Sequence[Mapping[str, object]]) -> str:
     heads = "".join(
         f"<th>{title}</th>"
         for title in ("backend", "what", "verdict", "ops x types", "", "passed", "failed",
-                      "refused", "checks", "seconds")
+                      "fell back", "refused", "checks", "seconds")
     )  # fmt: skip
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -53,7 +62,8 @@ def scoreboard(reports: Sequence[Mapping[str, object]]) -> str:
         f"<title>gptrs conformance</title><style>{_STYLE}</style></head><body>"
         "<h1>Conformance of backends</h1>"
         f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
-        '<p class="soft">● passes, ✗ fails, · is refused, blank: not run, or not defined.'
+        '<p class="soft">● passes, ✗ fails, ◐ is right on the backend that it falls back to,'
+        " · is refused, blank: not run, or not defined."
         " A backend may refuse what it cannot run; what it claims must be right.</p>"
         f"{details}</body></html>\n"
     )
@@ -86,7 +96,8 @@ def _merged(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 known[dtype] = combined(known.get(dtype, "refused"), status)
         checks |= part["checks"]
     statuses = [status for types in coverage.values() for status in types.values()]
-    counts = {name: sum(int(p[name]) for p in parts) for name in ("passed", "failed", "refused")}
+    # Reports of earlier versions have no `fell_back`.
+    counts = {name: sum(int(part.get(name, 0)) for part in parts) for name in _COUNTS}
     return {
         **counts,
         "backend": str(parts[0]["backend"]),
@@ -121,7 +132,7 @@ def _row(board: Mapping[str, Any]) -> str:
         f"<td>{escape(board['of'] + shards)}</td>",
         f'<td class="{kind}">{board["verdict"]}</td>',
         f'<td class="n">{board["share"]:.1%}</td><td>{bar}</td>',
-        *(f'<td class="n">{board[name]}</td>' for name in ("passed", "failed", "refused")),
+        *(f'<td class="n">{board[name]}</td>' for name in _COUNTS),
         f'<td class="n">{checks}</td><td class="n">{board["seconds"]:.1f}</td>',
     ]
     return f"<tr>{''.join(cells)}</tr>"

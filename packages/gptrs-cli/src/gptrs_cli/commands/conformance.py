@@ -145,10 +145,14 @@ _ADVICE = {
 }
 
 
+_STATUSES = ("pass", "fail", "fallback", "refused")
+
+
 def print_report(report: Report) -> None:
     """Print the coverage, the checks, the failures and the verdict."""
-    rows = [[name, *_by_status(types)] for name, types in report.coverage.items()]
-    print_table(["op", "pass", "fail", "refused"], rows)
+    statuses = [name for name in _STATUSES if name != "fallback" or report.fell_back]
+    rows = [[name, *_by_status(types, statuses)] for name, types in report.coverage.items()]
+    print_table(["op", *statuses], rows)
     if report.checks:
         print()
         print_table(["check", "result"], [[name, found] for name, found in report.checks.items()])
@@ -167,18 +171,19 @@ def summary(report: Report) -> str:
     what = "derivatives" if report.derivatives else what
     parts = f", shard {report.shard[0]}/{report.shard[1]}" if report.shard != (1, 1) else ""
     parts += f", a sample of {report.sample} by seed {report.seed}" if report.sample else ""
+    fell_back = f"{report.fell_back} right on the fallback, " if report.fell_back else ""
     of = "the ops and types that it needs" if report.model else "all ops on all their types"
     return (
         f"backend `{report.backend}`, {what}{parts}: {report.passed} passed,"
-        f" {report.failed} failed, {report.refused} refused in {report.seconds:.1f} s;"
+        f" {report.failed} failed, {fell_back}{report.refused} refused in {report.seconds:.1f} s;"
         f" {report.share_covered():.1%} of {of}"
     )
 
 
-def _by_status(types: Mapping[str, str]) -> list[str]:
-    """Return the element types that passed, failed and were refused."""
+def _by_status(types: Mapping[str, str], statuses: Sequence[str]) -> list[str]:
+    """Return the element types of each status."""
     columns: list[str] = []
-    for status in ("pass", "fail", "refused"):
+    for status in statuses:
         names = [dtype for dtype, found in types.items() if found == status]
         whole = len(names) == len(types) and len(names) > 1
         columns.append("all" if whole else " ".join(_grouped(names)))
@@ -220,8 +225,9 @@ class Conformance(Result, frozen=True, kw_only=True, tag="gptrs.conformance/1"):
     passed: int
     failed: int
     refused: int
+    fell_back: int
     seconds: float
-    coverage: dict[str, dict[str, Literal["pass", "fail", "refused"]]]
+    coverage: dict[str, dict[str, Literal["pass", "fail", "fallback", "refused"]]]
     checks: dict[str, str]
     failures: list[ConformanceFailure]
     verdict: str

@@ -199,7 +199,9 @@ def _conformance(
 
 def _backend_verdict(record: PluginRecord, answer: dict[str, Any]) -> Check:
     """Return what the kit of backends comes to."""
-    counts = f"{answer['passed']} passed, {answer['failed']} failed, {answer['refused']} refused"
+    fell_back = f"{answer['fell_back']} right on the fallback, " if answer["fell_back"] else ""
+    counts = f"{answer['passed']} passed, {answer['failed']} failed, {fell_back}"
+    counts += f"{answer['refused']} refused"
     detail = f"level smoke: {counts}; {answer['share']:.1%} of all ops on all their types"
     if answer["failed"]:
         hint = f"`gptrs conformance run --backend {record.name} --level smoke` shows all failures"
@@ -208,7 +210,7 @@ def _backend_verdict(record: PluginRecord, answer: dict[str, Any]) -> Check:
     if not answer["passed"]:
         hint = "it refuses every op, so it can run no program"
         return Check("conformance", "broken", detail, hint, answer)
-    if answer["refused"]:
+    if answer["refused"] or answer["fell_back"]:
         hint = (
             f"all its results are right; `gptrs list ops --backend {record.name}` shows what it "
             f"refuses"

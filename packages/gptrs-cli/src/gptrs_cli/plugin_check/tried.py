@@ -135,6 +135,7 @@ def _conformance(backend: api.backends.Backend, progress: StepProgress) -> dict[
         "passed": report.passed,
         "failed": report.failed,
         "refused": report.refused,
+        "fell_back": report.fell_back,
         "share": report.share_covered(),
         "failures": [str(failure) for failure in report.failures[:_MOST_FAILURES]],
     }

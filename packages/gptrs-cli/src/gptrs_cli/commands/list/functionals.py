@@ -176,8 +176,8 @@ _GROUPS = {
 }
 """The element types by the first line of the header, with the second line."""
 _COLUMNS = [dtype for group in _GROUPS.values() for dtype in group]
-_MARKS = {"all": "x", "some": "~", "none": "-"}
-_LOOKS = {"x": "green", "~": "yellow", "-": "bright_black"}
+_MARKS = {"all": "x", "some": "~", "fallback": "f", "none": "-"}
+_LOOKS = {"x": "green", "~": "yellow", "f": "yellow", "-": "bright_black"}
 _WIDTH = 3
 LEGEND = "x taken   ~ taken in some forms   - refused   blank: not defined by PTIR"
 
@@ -213,13 +213,14 @@ def _cell(mark: str, colored: bool) -> str:
 # `gptrs list ops`: which ops a backend runs, on which element types.
 
 
-_Support = dict[str, dict[str, Literal["all", "some", "none"]]]
+_Support = dict[str, dict[str, Literal["all", "some", "fallback", "none"]]]
 
 
 class ListOps(Result, frozen=True, kw_only=True, tag="gptrs.list.ops/1"):
     """`gptrs list ops`: whether the backend takes each pair of op and element type."""
 
     backend: str
+    falls_back_to: str | None
     ops: _Support
 
 
@@ -234,11 +235,20 @@ def ops(settings: Settings) -> None:
     with Waiting(f"asking {engine.name}"):
         support = op_support(engine)
     if settings.json:
-        return print_result(ListOps(backend=engine.name, ops=cast("_Support", support)))
+        return print_result(
+            ListOps(
+                backend=engine.name,
+                falls_back_to=engine.falls_back_to,
+                ops=cast("_Support", support),
+            )
+        )
     print_op_matrix(support)
     states = [state for types in support.values() for state in types.values()]
-    taken = sum(state != "none" for state in states)
+    taken = sum(state in ("all", "some") for state in states)
     print(f"\n{LEGEND}")
+    if engine.falls_back_to is not None:
+        count = states.count("fallback")
+        print(f"f runs on `{engine.falls_back_to}`, to which it falls back: {count} pairs")
     print(f"backend `{engine.name}` takes {taken} of {len(states)} pairs of op and element type")
 
 

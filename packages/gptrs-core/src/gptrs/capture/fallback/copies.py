@@ -86,7 +86,7 @@ _copies: dict[tuple[int, Backend, Backend], tuple[weakref.ref[Buffer], Buffer]] 
 def _kept_copy(buffer: Buffer, source: Backend, target: Backend) -> Buffer:
     """Return the copy of a weight, kept until its buffer dies.
 
-    A buffer without weak references is copied anew for each run, or each `BoundInputs`.
+    A buffer without weak references is copied in each run, or once for each `BoundInputs`.
     """
     key = id(buffer), source, target
     found = _copies.get(key)

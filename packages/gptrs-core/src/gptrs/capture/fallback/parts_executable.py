@@ -204,7 +204,7 @@ class PartsExecutable(Executable):
 
     @override
     def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:
-        """Run the parts in order; errors are those of the backend whose part fails."""
+        """Run the parts in order; raises what the backend of a part raises."""
         return self._run(inputs, None, _run, None)
 
     @override
