@@ -14,13 +14,12 @@ import msgspec
 from msgspec import Struct
 
 from gptrs import __version__
-from gptrs.backend.contract import Backend
-from gptrs.backend.library import OutgoingLibrary, WrittenLibrary
+from gptrs.backend.contract import Backend, OutgoingLibrary, WrittenLibrary
 from gptrs.backend.settings import Precision
 from gptrs.errors import ExecutionError, UnsupportedError, UsageError
 from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.exporters import importer_of
-from gptrs.plugins.manager import backend_of, get_backend, manager
+from gptrs.plugins.manager import get_backend, manager
 from gptrs.progress import StepProgress
 from gptrs.quoting import quoted
 from gptrs_runtime.converting.atomic_folder import atomic_folder
