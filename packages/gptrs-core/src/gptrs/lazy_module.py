@@ -1,6 +1,6 @@
-"""What keeps start-up fast: modules that are imported on first use, fewer garbage collections.
+"""Keeps start-up fast: modules that are imported on first use, fewer garbage collections.
 
-Lazy modules are meant for what only some calls need: one of many file formats, a rarely used option. Type
+A module that only some calls need, such as one of many file formats, is imported lazily. Type
 checkers and import-linter read the import in the first branch, which Python does not run:
 
     if TYPE_CHECKING:

@@ -36,7 +36,7 @@ _LOST_S: Final = 2
 _TOLD_S: Final = 1
 """Time that answers have to tell that they were cut short."""
 _AGAIN_S: Final = 60
-"""How often a lack is told of."""
+"""Seconds between notes of a lack."""
 _LACKS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _ABANDON_S: Final = 60
 """Time that the engine has to end after that."""

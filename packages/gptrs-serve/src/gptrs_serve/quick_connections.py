@@ -98,6 +98,6 @@ async def _send_unframed(cycle: Any, send: Send, message: Message) -> None:
             cycle.transport.write(b"".join(head))
             return
     elif cycle.chunked_encoding is False and cycle.scope["method"] != "HEAD":
-        # httptools_impl counts every part against the stated length, of which there is none here.
+        # httptools_impl counts every part against a stated length, and here is none.
         cycle.expected_content_length = len(message.get("body", b""))
     await send(message)
