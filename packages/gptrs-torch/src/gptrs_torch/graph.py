@@ -81,6 +81,7 @@ def _is_view(node: fx.Node) -> bool:
     if schema is None or not schema.arguments:
         return False
     alias = schema.arguments[0].alias_info
+    # An alias that is written is a mutation, which torch would not repeat.
     return alias is not None and not alias.is_write
 
 
@@ -222,6 +223,7 @@ class GraphFunction:
             except GptrsError as error:
                 return list(map(take_array, self._otherwise(error, values)))
             pinned = step.pin(tensors, numbers)
+            # Cleared, not evicted one by one: a model with so many sizes gains little from pins.
             if len(self._pinned) == MAX_PINNED:
                 self._pinned.clear()
             if pinned is not None:
@@ -243,6 +245,8 @@ class GraphFunction:
             raise error
         before = self._is_merged
         merged = not (asked or before) and bool(self._equal(values))
+        # First a program for all sizes that are equal alike, which may serve more calls than one
+        # for these sizes alone.
         for self._is_merged, self._is_static in [(True, False)] * merged + [(before, True)]:
             self._steps.clear()
             step, tensors, numbers = self._prepared(values)
@@ -312,6 +316,7 @@ class GraphFunction:
 
         `equal` sizes become one: torch has a symbol for each, since nothing compares them.
         """
+        # Pins of an earlier step compute with the weights that it had.
         self._pinned.clear()
         named = {self._inputs[i].name: w for i, w in zip(self._static, weights, strict=True)}
         source = TensorSource({**named, **constants_of(self._module)})
@@ -397,6 +402,7 @@ def _size_sources(inputs: Sequence[fx.Node]) -> dict[sympy.Expr, tuple[int, int]
 def _axis_name(size: sympy.Expr) -> str:
     """Return the name of a size for `jit` (letters and digits), also for an expression."""
     text = str(size)
+    # In hex, so that different expressions never get one name.
     return text if text.isidentifier() else "size_" + text.encode().hex()
 
 

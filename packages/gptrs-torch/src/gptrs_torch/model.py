@@ -58,6 +58,7 @@ class TorchModel(ImportedGraph[torch.Tensor]):
         self._signature = whole.graph_signature
         self._state = _state_of(whole)
         self._nodes = [node for node in whole.graph.nodes if node.op == "placeholder"]
+        # Buffers that a run changes are inputs: as weights they would be read once.
         changed = {spec.target for spec in self._signature.output_specs if spec.kind in _STATES}
         self._sources = [
             spec.target if spec.kind in _WEIGHTS else None for spec in self._signature.input_specs
@@ -106,6 +107,7 @@ class TorchModel(ImportedGraph[torch.Tensor]):
                 self._state[str(spec.target)] = cast("torch.Tensor", value)
             elif spec.kind is OutputKind.USER_INPUT_MUTATION:
                 target = cast("torch.Tensor", tensors[names.index(str(spec.target))])
+                # Torch refuses to write in place to a leaf that requires gradients.
                 with torch.no_grad():
                     target.copy_(cast("torch.Tensor", value))
             else:
@@ -136,6 +138,7 @@ class TorchModel(ImportedGraph[torch.Tensor]):
     def argument(self, name: str, value: object) -> torch.Tensor:
         slot = self.inputs[name]
         tensor = value if isinstance(value, torch.Tensor) else _as_tensor(value, slot)
+        # Before the device and the type: a sparse tensor has no memory that could be shared.
         if tensor.layout is not torch.strided:
             layout = str(tensor.layout).removeprefix("torch.")
             raise UsageError(
@@ -209,11 +212,13 @@ def _output_names(specs: Sequence[Any], nesting: pytree.TreeSpec) -> tuple[str, 
         else node
         for (path, _), node in zip(paths, nodes, strict=True)
     ]
+    # Keys of different dicts may be equal: then the names of nodes, which are not.
     return tuple(names if len(set(names)) == len(names) else nodes)
 
 
 def _as_tensor(value: object, slot: ModelInput) -> torch.Tensor:
     array = slot.array(value)
+    # Torch warns about read-only memory, and would let the program write to it.
     return tensor_of(array if array.flags.writeable else array.copy())
 
 
@@ -224,6 +229,7 @@ def _as_array(value: object) -> np.ndarray:
 def _ordered(spec: pytree.TreeSpec, kwargs: Mapping[str, object]) -> list[str]:
     """Return the names of keyword arguments in the order of the export."""
     order: list[str] = list(cast("Any", spec.child(1).context or []))
+    # Python keeps the order of the call, the export has its own.
     return sorted(kwargs, key=lambda name: order.index(name) if name in order else len(order))
 
 
