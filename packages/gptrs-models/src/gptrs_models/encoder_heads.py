@@ -115,6 +115,7 @@ def with_head(
     elif head == "word":
         model.head = WordHead(sizes, params, model.body, norm, model.words)
     named = architectures(settings)[:1]
+    # The weights of the unused head are expected, so that they are not reported as unread.
     if named and (named[0] in _PRETRAINED or (head is None and not named[0].endswith(_BODIES))):
         params.leave_out(model.body)
     return model
@@ -184,6 +185,7 @@ def labels_of(settings: Mapping[str, object]) -> int:
         return len(cast("Mapping[str, object]", table))
     if table is None and isinstance(count, int) and not isinstance(count, bool) and count > 0:
         return count
+    # The default of transformers.
     if table is None and count is None:
         return 2
     raise ModelError("a classifier needs its classes in `id2label` or `num_labels`")
@@ -237,6 +239,7 @@ class TextHead(Module):
 def _mean(x: Tensor, mask: Tensor) -> Tensor:
     """Return the mean over the tokens of each text, [B, T, C] and i1 [B, T] -> [B, C]."""
     tokens = F.cast(F.reshape(mask, (*mask.shape, 1)), x.dtype)
+    # By the number of tokens, not by the length: padding of a batch must not change a result.
     return F.sum(x * tokens, axis=1) / F.sum(tokens, axis=1)
 
 
@@ -279,6 +282,7 @@ class WordHead(Module):
         )
         self.bias: Tensor | None = None
         if heads.word_bias is not None:
+            # Older checkpoints have the bias beside the head, newer ones in its last layer.
             names = [name for name in (f"{heads.word_out}.bias", heads.word_bias) if name]
             found = [name for name in names if name in params]
             if not found:

@@ -155,6 +155,7 @@ def _mistral(_: ConfigFields, settings: Settings) -> Settings:
 
 def _smollm3(fields: ConfigFields, settings: Settings) -> Settings:
     layers = range(1, fields.integer("num_hidden_layers") + 1)
+    # llama.cpp computes this pattern, and a file cannot state another one.
     fields.require("no_rope_layers", [int(layer % 4 != 0) for layer in layers])
     return _switched_window(fields, settings)
 
@@ -210,6 +211,7 @@ def _gemma3(fields: ConfigFields, settings: Settings) -> Settings:
         sliding.require("rope_type", "default")
         theta = sliding.number("rope_theta", _SLIDING_THETA)
         settings["rope_parameters"] = own.get("full_attention")
+    # llama.cpp has the number in its code, not in the file.
     if theta != _SLIDING_THETA:
         raise fields.error("rope_local_base_freq", f"must be {_SLIDING_THETA:g} in a GGUF file")
     return {"rope_theta": 1e6, **settings}
