@@ -282,7 +282,7 @@ class WordHead(Module):
         )
         self.bias: Tensor | None = None
         if heads.word_bias is not None:
-            # Older checkpoints have the bias beside the head, newer ones in its last layer.
+            # Checkpoints have the bias beside the head, in its last layer, or in both.
             names = [name for name in (f"{heads.word_out}.bias", heads.word_bias) if name]
             found = [name for name in names if name in params]
             if not found:
