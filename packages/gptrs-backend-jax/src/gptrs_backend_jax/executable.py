@@ -93,10 +93,12 @@ def profiled(work: Callable[[], Result], kernels: Kernels, tell: Tell) -> Result
     While something else in this process uses the profiler of JAX, it runs without a report.
     """
     options = _profiler.ProfileOptions()
+    # Tracing Python would slow the run that is measured, and fill the file with frames.
     options.python_tracer_level = 0
     with tempfile.TemporaryDirectory() as folder, _session:
         try:
             _profiler.start_trace(folder, profiler_options=options)
+        # The user profiles with JAX: a second session is not possible, and theirs has priority.
         except RuntimeError:
             return work()
         try:
@@ -105,6 +107,7 @@ def profiled(work: Callable[[], Result], kernels: Kernels, tell: Tell) -> Result
         finally:
             _profiler.stop_trace()
         events = [each for path in Path(folder).rglob("*.xplane.pb") for each in _events(path)]
+    # The profiler has a clock of its own: the last kernel ended when the run did.
     last = max((start + seconds for _, start, seconds in events), default=0.0)
     for name, start, seconds in sorted(events, key=lambda event: event[1]):
         run = kernels.run(name, seconds, ended - (last - start))
@@ -132,6 +135,7 @@ def _instruction(event: Any) -> str | None:
     """Return the instruction of a kernel event, None for other events."""
     if event.name.startswith("end: "):
         return None
+    # Some events have statistics that the reader cannot decode.
     with suppress(ValueError, TypeError):
         stats = cast("Mapping[str, object]", dict(event.stats))
         name = stats.get("hlo_op")
@@ -269,6 +273,7 @@ class JaxExecutable(Executable):
     ) -> tuple[list[Buffer], _Run | None]:
         weights = self._weights.get(bound)
         if weights is None:
+            # Once: weights on the host would be copied to the device on each run.
             weights = self._weights[bound] = [self._placed(each) for each in bound.buffers]
         return self._begin([*self._values(inputs), *weights], inputs, bound)
 
@@ -285,6 +290,7 @@ class JaxExecutable(Executable):
         try:
             with wide_types():
                 results, failure = self._call(*values)
+        # JAX looks at types anyway: only when it complains are they compared, for a better message.
         except (TypeError, ValueError):
             self._require([*inputs, *(bound.buffers if bound else ())])
             raise
@@ -311,6 +317,8 @@ def _heirs(program: Program, donated: Sequence[int]) -> list[int | None]:
     free = list(donated)
     found: list[int | None] = []
     for result in body.results:
+        # Each donated buffer is reused by one result: two that share memory would overwrite each
+        # other.
         heir = next((index for index in free if body.params[index].type == result.type), None)
         found.append(heir)
         if heir is not None:
@@ -335,6 +343,7 @@ class _Run:
 
     def check(self) -> None:
         """Wait for the run; raise ExecutionError if it failed."""
+        # Reading the number is what waits.
         number, value = (int(part) for part in np.asarray(self._failure))
         if number:
             raise ExecutionError(self._recording.messages[number - 1].about(value))
@@ -356,6 +365,7 @@ class _Recording:
             for value, role in zip(body.params, roles, strict=True)
             if role is not InputRole.DONATED
         ]
+        # An input that was not given away is the caller's: a result must not be the same buffer.
         seen = set(kept)
         self._copied = list[bool]()
         for value in body.results:

@@ -55,6 +55,8 @@ class LedBuffer:
         self.state = state
 
     def __del__(self) -> None:
+        # A destructor may run in any thread, even inside of `tell`: it must take no lock and send
+        # nothing.
         self.state.forgotten.append(self.number)
 
 
@@ -70,6 +72,7 @@ class Followers:
         self.lost: str | None = None
         """A description of the process that was lost."""
         self._numbers = itertools.count(1)
+        # Otherwise followers would wait for the next message after this process has ended.
         atexit.register(self.end)
         self._ended = threading.Event()
         threading.Thread(target=self._watch, name="gptrs followers", daemon=True).start()
@@ -86,6 +89,7 @@ class Followers:
 
     def message(self, what: str, **head: object) -> Mapping[str, object]:
         """Return the head of a message, with the numbers to drop before it is executed."""
+        # As many as there are now: other threads append meanwhile.
         drop = [self.forgotten.popleft() for _ in range(len(self.forgotten))]
         return {"do": what, "forget": drop, **head}
 
@@ -93,6 +97,8 @@ class Followers:
         """Note the first lost process. Followers send nothing, so a readable socket means end of
         file."""
         while self.lost is None and not self._ended.wait(_WATCH_S):
+            # A lost process leaves the others waiting inside a collective operation, without an
+            # error.
             gone = [way.number for way in self.ways if way.is_gone()]
             if gone and not self._ended.is_set():
                 self.lost = f"process {gone[0]} of the model is gone"
@@ -158,6 +164,7 @@ class LeadingBackend(Backend):
 
     def compile(self, program: Program, roles: Sequence[InputRole]) -> LedExecutable:
         """Compile a program here and in all other processes; errors as of `JaxBackend`."""
+        # Here first: an error of the program is raised before the others have heard of it.
         made = self._backend.compile(program, roles)
         state = self._followers
         with state.lock:
@@ -188,6 +195,7 @@ class LeadingBackend(Backend):
             for way in state.ways:
                 wanted = indices[way.number]
                 bounds = [[[each.start, each.stop] for each in index] for index in wanted]
+                # Only the parts of that process: each receives its share of the weights.
                 parts = [np.ascontiguousarray(source.read(index)).tobytes() for index in wanted]
                 way.send({**head, "indices": bounds}, parts)
             return LedBuffer(grid.placed(source, sharding), number, state)
@@ -239,6 +247,7 @@ class LedExecutable(Executable):
         """Start a run in all processes."""
         state, given = self._told, [_led(each) for each in inputs]
         arrays = [cast("Buffer", each.array) for each in given]
+        # Before the message: the others cannot refuse a run, and would wait for this one.
         self._made.require(arrays, 0 if bound is None else len(bound.buffers))
         with state.lock:
             weights = None if bound is None else self._bound_here(bound)
@@ -266,6 +275,7 @@ class LedExecutable(Executable):
             state.tell("bind", number=number, inputs=[each.number for each in given])
             here = BoundInputs(cast("Buffer", each.array) for each in given)
             found = self._bound[bound] = number, here
+            # Not a method of `self`, which the finalizer would keep alive.
             finalize(bound, state.forgotten.append, number)
         return found
 

@@ -64,9 +64,12 @@ def absolute(node: Node, x: Tensor) -> Tensor:
     large, small = primitives.maximum(*parts), primitives.minimum(*parts)
     zero, one = filled(0, large), filled(1, large)
     ratio = primitives.div(
-        small, primitives.select(primitives.compare(large, zero, "eq"), one, large)
+        # Of 0 + 0i the quotient would be 0 / 0.
+        small,
+        primitives.select(primitives.compare(large, zero, "eq"), one, large),
     )
     root = primitives.sqrt(primitives.add(one, primitives.mul(ratio, ratio)))
+    # Infinity over infinity is NaN, while the magnitude is infinite whatever the other part.
     is_infinite = primitives.compare(large, filled(float("inf"), large), "eq")
     return primitives.select(is_infinite, large, primitives.mul(large, root))
 
@@ -96,6 +99,7 @@ def divide(computed: Binary, lhs: Value, rhs: Value) -> Tensor:
     if not left.dtype.is_integer or _has_no_zero(rhs):
         return computed(left, right)
     zero = filled(0, right)
+    # In PTIR, an integer division by 0 is an error: zeros are replaced before it.
     is_zero = primitives.compare(right, zero, "eq")
     made = computed(left, primitives.select(is_zero, filled(1, right), right))
     beyond = primitives.logical_not(zero) if computed is primitives.div else left
@@ -134,6 +138,7 @@ def total_order(x: Tensor) -> Tensor:
     bits = primitives.bitcast(x, whole)
     most = filled(2 ** (whole.bits - 1) - 1, bits)
     is_negative = primitives.compare(bits, filled(0, bits), "lt")
+    # Negative floats are ordered backwards by their bits: all but the sign are turned over.
     return primitives.select(is_negative, primitives.bit_xor(bits, most), bits)
 
 
