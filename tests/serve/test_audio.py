@@ -87,7 +87,7 @@ def test_a_stream_has_each_segment_and_the_whole(address, whisper, sound):
 @pytest.mark.parametrize(
     ("fields", "param", "message"),
     [
-        ({"prompt": "a"}, "prompt", "the transcription uses the sound alone"),
+        ({"prompt": "a"}, "prompt", "the transcription uses only the audio"),
         ({"response_format": "xml"}, "response_format", "Invalid enum value 'xml'"),
         ({"temperature": "2"}, "temperature", "Expected `float` <= 1.0"),
         ({"timestamp_granularities[]": "word"}, "timestamp_granularities[0]", "'word'"),

@@ -123,7 +123,7 @@ def test_an_error_of_ours_is_told_to_the_log_with_its_place(model, capsys, monke
     said = failed.json()["error"]["message"]
     line = capsys.readouterr().err
     number = said.rpartition(" ")[2]
-    assert said == f"the server failed; its log says why, as of request {number}"
+    assert said == f"the server failed; its log says why, for request {number}"
     assert line.startswith(f"error: request {number} failed: IndexError: list index out of range")
     assert "(at test_client_errors.py:" in line
     assert "broken_options, completions.py:" in line

@@ -34,7 +34,7 @@ def test_a_key_file_that_all_can_read_is_told(tmp_path, capsys):
         (["a=demo", "--adapter", "b:c=x"], "there is no model `b` to adapt"),
         (["a=demo", "--adapter", "a=x"], "two models are called `a`"),
         (["a=demo", "--adapter", "x"], "`x` is no [MODEL:]NAME=DIR"),
-        (["a=demo", "--draft", "demo", "--draft", "a=demo"], "two drafts are given for `a`"),
+        (["a=demo", "--draft", "demo", "--draft", "a=demo"], "`a` has two drafts"),
         (["--backend-option", "x=1"], "`ref`"),
         (["a="], "`a=` names no model; write NAME=MODEL"),
         ([""], "`` names no model"),

@@ -38,7 +38,7 @@ def test_a_process_that_ends_tells_its_answers_and_no_traceback(model, signals, 
                     process.send_signal(signal.Signals[each])
                     time.sleep(0.05)  # else the system joins them
                 *_, last, done = (line for line in lines if line)
-            assert "the server ends before the answer does" in last
+            assert "the server shut down before the answer was complete" in last
             assert done == "data: [DONE]"
             assert process.wait(60) in (-signal.SIGTERM, 130)
             said = process.stderr.read()

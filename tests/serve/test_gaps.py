@@ -79,8 +79,8 @@ def test_a_gap_is_filled_as_its_prompt_says(address, models, name):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"prompt": [1, 2]}, "goes with a text"),
-        ({"echo": True}, "without `echo`"),
+        ({"prompt": [1, 2]}, "needs a text prompt"),
+        ({"echo": True}, "excludes `echo`"),
         ({"prompt": "a" * 5000}, "do not fit"),
     ],
 )

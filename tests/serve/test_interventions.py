@@ -174,7 +174,7 @@ def test_other_answers_have_the_same_bits(client):
             {"logit_lens": 2, "read": ["h.0.mlp.c_fc"]},
             "`h.0.mlp.c_fc` is no state that the logit lens reads",
         ),
-        ({"max_tokens": 101}, "this server writes 100 tokens at most"),
+        ({"max_tokens": 101}, "this server writes at most 100 tokens"),
         ({"prompt": None}, "give either `prompt` or `messages`"),
         ({"stream": True}, "values are sent when the answer is complete"),
     ],

@@ -122,7 +122,7 @@ def test_requests_are_logged_as_json_with_the_cause_of_an_error(served, capsys, 
         asked.get("/health")
         monkeypatch.setattr(served, "submit", fail)
         answer = asked.post("/v1/completions", json=ASKED, headers={"X-Request-Id": "r9"})
-    assert "as of request r9" in answer.json()["error"]["message"]
+    assert "for request r9" in answer.json()["error"]["message"]
     events = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     health, error, request = events
     assert (health["message"], health["path"], health["status"]) == ("request", "/health", 200)

@@ -91,7 +91,7 @@ def test_one_account_tells_how_long_answers_may_be():
     assert account(length=9000) == 4000
     assert account(most=7) == 7
     assert account(room=0, length=5) == 5
-    with pytest.raises(RequestError, match="writes 7 tokens at most"):
+    with pytest.raises(RequestError, match="writes at most 7 tokens"):
         account(most=7, length=8)
     # 128 answers with their likeliest tokens would take gigabytes: cut where that is left open.
     assert account(answers=128, logprobs=20, length=900) == 900

@@ -260,8 +260,8 @@ def test_a_chat_and_its_count_and_python_have_the_same_tokens(talking, name):
          "add_generation_prompt", "exclude each other"),
         ("chat", {"reasoning_effort": 3}, "reasoning_effort", "Expected `str | null`, got `int`"),
         ("tokens", {"add_special_tokens": True}, "add_special_tokens", "writes special tokens"),
-        ("tokens", {"messages": None, "prompt": "a", "tools": [TOOL]}, "tools", "goes with `mess"),
-        ("tokens", {"messages": None, "prompt": "a", "tool_choice": "none"}, "tool_choice", "goes"),
+        ("tokens", {"messages": None, "prompt": "a", "tools": [TOOL]}, "tools", "needs `mess"),
+        ("tokens", {"messages": None, "prompt": "a", "tool_choice": "none"}, "tool_choice", "need"),
         ("tokens", {"prompt": "a"}, "prompt", "give either"),
     ],
 )  # fmt: skip

@@ -227,7 +227,7 @@ def test_a_schema_is_kept(talking):
         ({"background": True}, "background", "never computed in the background"),
         ({"truncation": "auto"}, "truncation", "is refused"),
         ({"include": ["message.output_text.logprobs"]}, "include[0]", "Invalid enum value"),
-        ({"tool_choice": {"type": "function", "name": "g"}}, "tool_choice", "none of the tools"),
+        ({"tool_choice": {"type": "function", "name": "g"}}, "tool_choice", "not among the tools"),
         ({"input": [{"role": "user", "content": [{"type": "input_image",
           "image_url": "https://example.org/a.png"}]}]}, "messages", "image"),
     ],

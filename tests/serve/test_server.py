@@ -132,7 +132,7 @@ def test_the_openapi_page_describes_every_route(address, model):
         (b'{"prompt": "a", "suffix": "b"}', {}, 400, "has no tokens that mark a gap"),
         (b'{"prompt": "a", "n": 2, "best_of": 3}', {}, 400, "`best_of` other than `n`"),
         (b'{"prompt": [999999]}', {}, 400, "token 999999 is not in the vocabulary"),
-        (json.dumps({"prompt": ["a"] * 1025}).encode(), {}, 400, "1024 prompts at most, got 1025"),
+        (json.dumps({"prompt": ["a"] * 1025}).encode(), {}, 400, "at most 1024 prompts, got 1025"),
         # Those of one prompt are as many as the model reads.
         (json.dumps({"prompt": [1] * 1025}).encode(), {}, 400, "1025 prompt tokens and 16 new"),
     ],
@@ -423,7 +423,7 @@ def test_answers_that_outlive_the_drain_are_told_so(model, stream, monkeypatch):
         asked = pool.submit(post, address, "/v1/completions", {**LONG, "stream": stream})
         eventually(lambda: len(steps) > 3)
     told = asked.result()
-    assert "the server ends before the answer does" in told.text
+    assert "the server shut down before the answer was complete" in told.text
     assert told.status_code == (200 if stream else 503)
     assert told.text.endswith("data: [DONE]\n\n") == stream
 

@@ -248,9 +248,9 @@ def test_the_template_reads_tools_calls_and_what_they_gave(client, models):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "none of the tools"),
+        ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "not among the tools"),
         ({"tools": None, "tool_choice": "required"}, "there are no `tools`"),
-        ({"tools": [TOOLS[0], TOOLS[0]]}, "two tools are called `weather`"),
+        ({"tools": [TOOLS[0], TOOLS[0]]}, "two tools have the name `weather`"),
         ({"extra_body": {"grammar": "start: x\nx: /a/"}}, "cannot be the form of an answer with"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f",
           "arguments": "{"}}]}]}, "message 0 has a tool call that is not of the form"),
@@ -260,7 +260,7 @@ def test_the_template_reads_tools_calls_and_what_they_gave(client, models):
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": DEEP}}],
           "tool_choice": "required"}, "recursion limit exceeded"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters":
-          {"required": ["x" * MOST_SCHEMA]}}}], "tool_choice": "required"}, "schema has at most"),
+          {"required": ["x" * MOST_SCHEMA]}}}], "tool_choice": "required"}, "may have at most"),
     ],
 )  # fmt: skip
 def test_refusals(client, fields, message):
@@ -286,7 +286,7 @@ def test_of_tools_that_the_model_knows_some_may_be_called(client, name):
     free = client.chat.completions.create(**asked, tool_choice=allowed("auto", "time"))
     told = client.chat.completions.create(**asked, tool_choice="auto")
     assert free.usage.prompt_tokens == told.usage.prompt_tokens
-    with pytest.raises(openai.BadRequestError, match="`other`, which is none of the tools"):
+    with pytest.raises(openai.BadRequestError, match="`other`, which is not among the tools"):
         client.chat.completions.create(**asked, tool_choice=allowed("auto", "other"))
 
 

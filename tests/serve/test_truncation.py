@@ -50,9 +50,7 @@ def test_long_texts_are_refused_unless_they_may_be_cut(readers, path):
         refused = ask([SHORT, LONG], **options)
         assert refused.status_code == 400, refused.text
         error = refused.json()["error"]
-        told = (
-            f"text 1 has {whole} tokens, the model reads {limit} of a text; `truncate` has it cut"
-        )
+        told = f"text 1 has {whole} tokens, the model reads {limit} of a text; `truncate` cuts it"
         assert error["message"] == told
         assert (error["code"], error["param"]) == ("context_length_exceeded", "truncate")
     short = ask([SHORT])

@@ -1,4 +1,4 @@
-"""The size of requests, and the most that all of them may take: known before work begins."""
+"""Sizes and limits of requests, known before any work begins."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from gptrs_runtime.text_batches import shown_bytes
 from gptrs_serve.problems import RequestError
 
 MOST_BYTES: Final = 256_000_000
-"""Memory that the answers to one request may take."""
+"""Bytes that the answers to one request may take."""
 _TOKEN_BYTES: Final = 100
-"""Memory of a token of an answer, and of each likeliest one beside it, until it is sent."""
+"""Bytes per token of an answer, and per likeliest token beside it, until it is sent."""
 
 
 class Account(Struct, frozen=True):
     """The size of a request: tokens to read or score, and answers with `logprobs` likeliest tokens.
 
     `length` is how many tokens an answer may have, None if the request leaves that to the server,
-    `room` how many the model has room for, and `most` how many the operator allows, None for any.
+    `room` how many fit into the context, and `most` how many the operator allows, None for any.
     """
 
     tokens: int
@@ -35,13 +35,13 @@ class Account(Struct, frozen=True):
     def tokens_of_answer(self) -> int:
         """Return how many tokens an answer may have at most.
 
-        They are the most that there may be, not the least: clients ask for 4,096 of any model.
-        RequestError if more are asked for than the operator allows, or than memory does.
+        This is a limit, not a promise: clients ask any model for 4,096.
+        RequestError for more than the operator or the memory allows.
         """
         asked, most = self.length, self.most
         if asked is not None and most is not None and asked > most:
             raise RequestError(
-                f"this server writes {most} tokens at most, asked for {asked}", param="max_tokens"
+                f"this server writes at most {most} tokens, asked for {asked}", param="max_tokens"
             )
         wanted = most if asked is None else asked
         if self.room < 1:  # refused by the engine, which counts both
@@ -63,10 +63,10 @@ class Account(Struct, frozen=True):
 
 
 class Ledger:
-    """How much all requests ask for at the moment; any thread may use it.
+    """Counts the work of all open requests; thread-safe.
 
-    `answers` tells how many answers the engine has open. With what waits for the threads that
-    prepare requests, and for models that read texts, they are at most `most_requests`.
+    `answers` returns how many answers the engine has open. Together with the work that waits for
+    threads that prepare requests, and for models that read texts, they are at most `most_requests`.
     """
 
     def __init__(self, most_requests: int, answers: Callable[[], int] = lambda: 0) -> None:
@@ -74,7 +74,7 @@ class Ledger:
         self._answers = answers
         self._lock = threading.Lock()
         self.requests = 0
-        """How many pieces of work outside of the engine run or wait."""
+        """Pieces of work that run or wait outside the engine."""
 
     def begin(self) -> None:
         """Count a piece of work, until `end`; EngineBusyError if there are too many."""
@@ -88,6 +88,6 @@ class Ledger:
             self.requests += 1
 
     def end(self) -> None:
-        """Count it no more."""
+        """Undo `begin`."""
         with self._lock:
             self.requests -= 1

@@ -1,4 +1,4 @@
-"""The application: its routes, and the layers that each request passes on its way."""
+"""The application: its routes, and the layers that each request passes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gptrs_serve.served import Served
 
 
 class Access(Struct, frozen=True):
-    """Who may ask: keys, hosts and origins, none for all; and how long bodies may be."""
+    """Who may send requests: keys, hosts and origins, empty for all; and the longest body."""
 
     keys: KeyRing | Sequence[str] = ()
     hosts: Sequence[str] = ()
@@ -69,7 +69,7 @@ def new_app(served: Served, access: Access) -> Starlette:
 
 
 def _path_of(routes: Sequence[Route]) -> Callable[[Scope], str | None]:
-    """Return what tells the path of the route of a request, None if there is none."""
+    """Return a function from a request to the path of its route, None without one."""
     plain = {route.path for route in routes if "{" not in route.path}
     patterns = [route for route in routes if "{" in route.path]
 
@@ -85,7 +85,7 @@ def _path_of(routes: Sequence[Route]) -> Callable[[Scope], str | None]:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    """Answer for paths and methods that there are not."""
+    """Answer a request for an unknown path or method."""
     assert isinstance(error, HTTPException)
     told = f"{request.method} {request.url.path[:200]}: {error.detail}"
     code = "method_not_allowed" if error.status_code == 405 else "not_found"

@@ -21,13 +21,13 @@ Bias = Annotated[float, Meta(ge=-100, le=100)]
 Token = Annotated[int, Meta(ge=0)]
 Tokens = list[Token]
 _MOST_REGEX, _MOST_GRAMMAR = 8_192, 32_768
-"""Characters of a form: what llguidance takes grows with their square, 0.2 s for such a regex."""
+"""Most characters of a form: llguidance's time grows with their square, 0.2 s for such a regex."""
 _MOST_TEXTS: Final = Meta(min_length=1, max_length=2048)
 Texts = str | Annotated[list[str], _MOST_TEXTS]
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True):
-    """Things that a stream tells besides."""
+    """Further contents of a stream."""
 
     include_usage: bool = False
     include_obfuscation: Literal[False] = False
@@ -39,13 +39,13 @@ class TextFormat(Struct, tag="text", forbid_unknown_fields=True):
 
 
 class JsonObject(Struct, tag="json_object", forbid_unknown_fields=True):
-    """Any JSON object, or one of a `schema`, as llama.cpp has it."""
+    """Any JSON object, or one that matches a `schema`, as in llama.cpp."""
 
     schema: dict[str, Any] | None = None
 
 
 class NamedSchema(Struct, forbid_unknown_fields=True):
-    """A JSON schema; answers keep to it, with `strict` or without."""
+    """A JSON schema, which answers match, with or without `strict`."""
 
     name: str
     schema: dict[str, Any]
@@ -60,9 +60,9 @@ class JsonSchema(Struct, tag="json_schema", forbid_unknown_fields=True):
 
 
 def _with_fields_of(options: Mapping[str, OptionField], base: type[Base]) -> type[Base]:
-    """Return a body with a field for each option that requests have under its own name.
+    """Return a body with a field for each option that requests have under the same name.
 
-    Those of a generation have no defaults: the files of the model may say what holds.
+    Those of a generation have no defaults: the files of the model may state them.
     """
     told: list[Any] = []
     for name, field in options.items():
@@ -81,7 +81,7 @@ def _with_fields_of(options: Mapping[str, OptionField], base: type[Base]) -> typ
 
 Model = Annotated[str, Meta(description="The name of the model; default: the first.")]
 Advice = Annotated[Any, Meta(description="Metadata of the client.", extra=NOTHING)]
-Tier = Annotated[str, Meta(description="There is a single tier.", extra=NOTHING)]
+Tier = Annotated[str, Meta(description="There is only one tier.", extra=NOTHING)]
 Effort = Annotated[
     str,
     Meta(
@@ -95,7 +95,7 @@ _Shown = Annotated[
 
 
 class StructuredOutputs(Struct, forbid_unknown_fields=True):
-    """One form of an answer, as vLLM writes it."""
+    """One form of an answer, in vLLM's notation."""
 
     json: dict[str, Any] | str | None = None
     regex: Annotated[str, Meta(max_length=_MOST_REGEX)] | None = None
@@ -146,7 +146,7 @@ class UnloadAdapterBody(RequestFields, kw_only=True):
 class Generating(
     _with_fields_of(all_options(), RequestFields), forbid_unknown_fields=True, kw_only=True
 ):
-    """Fields that chat and plain completions share.
+    """The fields that chat and plain completions share.
 
     What chooses the tokens, such as `temperature`, follows from the options of a generation.
     """
@@ -335,7 +335,7 @@ class Function(Struct, forbid_unknown_fields=True):
 
 
 class Tool(Struct, tag="function", forbid_unknown_fields=True):
-    """A tool: all are functions."""
+    """A tool, always a function."""
 
     function: Function
     cache_control: (
@@ -350,13 +350,13 @@ class ToolReference(Struct, forbid_unknown_fields=True):
 
 
 class NamedTool(Struct, tag="function", forbid_unknown_fields=True):
-    """The tool that is to be called."""
+    """The tool to call."""
 
     function: ToolReference
 
 
 class AllowedTools(Struct, forbid_unknown_fields=True):
-    """The tools that may be called, of those that the model knows of."""
+    """The tools that may be called, among those that the model knows."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[NamedTool], Meta(min_length=1, max_length=128)]
@@ -413,7 +413,9 @@ class ChatBody(Generating, kw_only=True):
     add_generation_prompt: Beginning | None = None
     continue_final_message: GoingOn | None = None
     max_tokens: Annotated[int, Meta(ge=1, description="Most tokens per answer.")] | None = None
-    max_completion_tokens: Annotated[int, Meta(ge=1, description="The same.")] | None = None
+    max_completion_tokens: (
+        Annotated[int, Meta(ge=1, description="The same as `max_tokens`.")] | None
+    ) = None
     logprobs: (
         Annotated[bool, Meta(description="Return the log-probability of each token.")] | None
     ) = None
@@ -478,7 +480,7 @@ class TaskFields(RequestFields, kw_only=True):
     model: Model | None = None
 
     def asked(self, request: type[Options]) -> dict[str, Any]:
-        """Return the given fields of `request` by the names that the runtime has for them."""
+        """Return the given fields of `request` by their names in the runtime."""
         given: dict[str, Any] = {}
         for name, field in option_fields(request).items():
             told = field.option.request
@@ -494,9 +496,9 @@ class TaskFields(RequestFields, kw_only=True):
 
 
 class Reading(TaskFields, kw_only=True):
-    """Texts that are longer than a model reads are refused unless they may be cut.
+    """Texts that are longer than the model reads are refused unless they may be cut.
 
-    `truncate` is the word of TEI; vLLM has `truncate_prompt_tokens`, -1 for what the model reads.
+    `truncate` is the word of TEI; vLLM has `truncate_prompt_tokens`, -1 for the limit of the model.
     """
 
     truncate_prompt_tokens: (
@@ -505,7 +507,7 @@ class Reading(TaskFields, kw_only=True):
     priority: Annotated[int, Meta(description="Requests run in turn.", extra=NOTHING)] | None = None
 
     def asked(self, request: type[Options]) -> dict[str, Any]:
-        """Return the same; `truncate` says whether texts may be cut."""
+        """Return the same; `truncate` states whether texts may be cut."""
         return {**super().asked(request), "truncate": self.may_cut}
 
     @property
@@ -565,21 +567,21 @@ class EmbeddingBody(_with_fields_of(option_fields(EmbedRequest), Reading), kw_on
 
 
 class RerankBody(_with_fields_of(option_fields(RankRequest), Reading), kw_only=True):
-    """`/v1/rerank` and `/v2/rerank`, as Jina and Cohere have them."""
+    """`/v1/rerank` and `/v2/rerank`, as in Jina and Cohere."""
 
     refused: ClassVar[Mapping[str, str]] = {
-        "max_tokens_per_doc": "`truncate` cuts at what the model reads",
+        "max_tokens_per_doc": "`truncate` cuts to the limit of the model",
         "rank_fields": "documents are plain texts",
     }
     documents: Annotated[
         Annotated[list[str | TextInput], _MOST_TEXTS], Meta(description="The documents.")
     ]
     top_n: Annotated[int, Meta(ge=1, description="Return only the N best.")] | None = None
-    return_documents: Annotated[bool, Meta(description="Return the texts, too.")] = False
+    return_documents: Annotated[bool, Meta(description="Return the texts as well.")] = False
 
 
 class ScoreBody(_with_fields_of({"truncate": option_fields(RankRequest)["truncate"]}, Reading)):
-    """`/v1/score`: how well texts go together, as vLLM has it."""
+    """`/v1/score`: how well texts match, as in vLLM."""
 
     text_1: Annotated[Texts, Meta(description="One text, or as many as `text_2`.")]
     text_2: Annotated[Texts, Meta(description="The texts to compare with `text_1`.")]
@@ -587,14 +589,14 @@ class ScoreBody(_with_fields_of({"truncate": option_fields(RankRequest)["truncat
 
 
 class ClassifyBody(_with_fields_of(option_fields(ClassifyRequest), Reading), kw_only=True):
-    """`/v1/classify`, as vLLM has it."""
+    """`/v1/classify`, as in vLLM."""
 
     input: Annotated[Texts, Meta(description="A text, or several.")]
     user: Advice = None
 
 
 class TagBody(_with_fields_of(option_fields(TagRequest), TaskFields), kw_only=True):
-    """`/v1/tag`: the parts of texts that a classifier of tokens finds."""
+    """`/v1/tag`: the parts of texts found by a classifier of tokens."""
 
     input: Annotated[Texts, Meta(description="A text, or several.")]
 
@@ -605,7 +607,7 @@ TASKS: Final[Mapping[str, type[TaskFields]]] = {
     "classify": ClassifyBody,
     "tag": TagBody,
 }
-"""The bodies of tasks by their names."""
+"""The bodies of tasks by the names of the tasks."""
 
 
 class TokenizeBody(RequestFields, kw_only=True):

@@ -1,4 +1,4 @@
-"""The routes that load and unload models, for those who may; off without `--admin`."""
+"""The routes that load and unload models; they need `--admin` and an admin key."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from gptrs_serve.residence import Residence
 from gptrs_serve.served import Served
 
 CHANGES: Final = (LoadBody, UnloadBody, LoadAdapterBody, UnloadAdapterBody)
-"""Bodies that name models which need not be there."""
+"""Bodies that may name models which are not loaded."""
 
 
 def residence_of(request: Request, served: Served) -> Residence:
-    """Return what changes the models; RequestError if it is off, or not for this key."""
+    """Return the `Residence`; RequestError if it is off, or the key is no admin key."""
     if served.residence is None:
         raise RequestError(
-            "this server does not change its models: start it with `--admin`",
+            "this server does not load or unload models: start it with `--admin`",
             status=403,
             code="no_admin",
         )
     if not may_change(request, served):
         raise RequestError(
-            "this key may not change the models: its line needs `admin=yes`",
+            "this key may not load or unload models: its line needs `admin=yes`",
             status=403,
             code="no_admin",
         )
@@ -38,7 +38,7 @@ def residence_of(request: Request, served: Served) -> Residence:
 
 
 async def loaded(request: Request, body: LoadBody, served: Served) -> Response:
-    """Load a model, and answer once it is there."""
+    """Load a model, and answer once it is loaded."""
     residence = residence_of(request, served)
     name, separator, source = body.model.partition("=")
     if not name or (separator and not source):
@@ -52,7 +52,7 @@ async def loaded(request: Request, body: LoadBody, served: Served) -> Response:
 
 
 async def adapted(request: Request, body: LoadAdapterBody, served: Served) -> Response:
-    """Load an adapter, and answer as vLLM does."""
+    """Load an adapter; the answer is that of vLLM."""
     work = residence_of(request, served).adapt(body.lora_name, body.lora_path, body.base_model_name)
     await asyncio.shield(work)
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
@@ -73,7 +73,7 @@ async def unloaded(
 
 
 def may_change(request: Request, served: Served) -> bool:
-    """Return whether a request may change the models."""
+    """Return whether a request may load and unload models."""
     key: Key | None = request.scope.get(KEY)
     # Without keys everyone is an admin; `--admin` without keys is refused on open addresses.
     return served.residence is not None and (key is None or key.is_admin)
@@ -83,7 +83,7 @@ _later: set[asyncio.Task[None]] = set()
 
 
 def unload_later(name: str, served: Served) -> None:
-    """Unload a model once its requests, such as the one that asks for it, have ended."""
+    """Unload a model once its requests have ended, including the one that asks for it."""
 
     async def unload() -> None:
         assert served.residence is not None  # the request may change the models

@@ -43,7 +43,7 @@ from gptrs_serve.tools.use import told_tools, tool_use
 
 
 class Chat(Struct, frozen=True):
-    """A conversation that the engine answers: what every protocol makes its answer of.
+    """A conversation that the engine answers, from which every protocol makes its answer.
 
     The answers of `stream` are read by `form`, and begin within thoughts where the prompt has
     `opened` them.
@@ -59,26 +59,26 @@ class Chat(Struct, frozen=True):
     shows_thoughts: bool = True
 
     def new_answer(self) -> AnswerDeltas:
-        """Return what reads one of the answers."""
+        """Return a reader of one of the answers."""
         return AnswerDeltas(self.form, opened=self.opened, thoughts=self.shows_thoughts)
 
     def new_reader(self) -> AnswerReader:
-        """Return what reads one of the answers, for a protocol with words of its own."""
+        """Return a reader of one of the answers, for other protocols than OpenAI's."""
         return AnswerReader(self.form, opened=self.opened)
 
     def thought_tokens(self, readers: Sequence[AnswerReader]) -> int | None:
-        """Return how many tokens of the answers are thoughts, None of a model without."""
+        """Return how many tokens of the answers are thoughts; None for a model without thoughts."""
         if self.form.thoughts is None:
             return None
         texts = zip(readers, self.stream.texts, strict=True)
         return sum(thought_tokens(self.model, each, text.tokens) for each, text in texts)
 
     def usage(self, answers: Sequence[AnswerDeltas]) -> dict[str, object]:
-        """Return the tokens of the conversation and of its answers."""
+        """Return the token counts of the conversation and its answers."""
         return usage([self.stream], self.thought_tokens([each.reader for each in answers]))
 
     async def is_whole(self, request: Request) -> bool:
-        """Read all answers; False if the client goes away before, and NoTokenError as usual."""
+        """Read all answers; False if the client disconnects first. Raises NoTokenError."""
 
         async def read() -> None:
             async for pieces in self.metrics.measured(self.stream):
@@ -136,7 +136,7 @@ async def count_tokens(body: ChatBody, served: Served) -> int:
 
 
 def _has_thoughts(body: ChatBody, answers: AnswerForm) -> bool:
-    """Return whether an answer may end thoughts: one of another form has none."""
+    """Return whether the form of an answer allows it to end thoughts."""
     form = asked_form(body)
     if form is None:
         return True
@@ -183,7 +183,7 @@ class _Events:
         self._with_scores = body.logprobs
 
     def roles(self) -> bytes:
-        """Return the events that come first."""
+        """Return the first events."""
         role: dict[str, object] = {"role": "assistant", "content": ""}
         indices = range(len(self._answers))
         return b"".join([self._chunks.of([_delta(index, role)]) for index in indices])
@@ -193,12 +193,12 @@ class _Events:
         return b"".join([event for piece in pieces for event in self._of(piece)])
 
     def usage(self) -> bytes:
-        """Return the event that tells how many tokens there were, empty unless asked for."""
+        """Return the event with token counts, empty unless requested."""
         told = self._begun.usage(self._answers) if self._with_usage else None
         return b"" if told is None else self._chunks.of([], usage=told)
 
     def _of(self, piece: Piece) -> Iterator[bytes]:
-        """Yield the chunks that a piece is."""
+        """Yield the chunks of a piece."""
         chunks = self._chunks
         # The common case, a model without thoughts or tools, needs no reader, and encodes its text
         # between two kept parts of JSON.
@@ -223,7 +223,7 @@ class _Events:
 
 
 async def _events(made: _Events, begun: Chat, quick: QuickEvents) -> AsyncGenerator[bytes]:
-    """Yield the chunks of all answers, but for those that `quick` writes."""
+    """Yield the chunks of all answers, except those that `quick` writes."""
     yield made.roles()
     async for pieces in begun.metrics.measured(begun.stream, quick):
         if events := made.of(pieces):

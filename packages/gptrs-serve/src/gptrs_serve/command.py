@@ -52,7 +52,7 @@ _Models = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[NAME=]MODEL...",
-        help="Models and the names that clients call them by; the bundled one without any.",
+        help="Models, and the names by which clients call them; default: the bundled one.",
     ),
 ]
 _Host = Annotated[
@@ -72,42 +72,68 @@ _KeyFile = Annotated[
 ]
 _Cors = Annotated[
     list[str] | None,
-    typer.Option("--cors", metavar="ORIGIN", help="Let pages of this site ask; repeatable."),
+    typer.Option(
+        "--cors", metavar="ORIGIN", help="Accept requests from pages of this site; repeatable."
+    ),
 ]
-_FIELDS: Final = option_fields(LoadOptions)
-_Loading = Annotated[
-    dict[str, Any],
-    OptionsOf(
-        in_own_words(
-            LoadOptions,
-            _FIELDS["backend"].reworded("Run the models on it."),
-            _FIELDS["threads"].reworded("Threads of the backend.", least=1),
-            _FIELDS["device"].reworded("A device of the backend: gpu:1."),
-            _FIELDS["mesh"].reworded("Split models: data=2,tensor=4."),
-            _FIELDS["backend_options"].reworded("An option of the backend; repeatable."),
-            _FIELDS["weights"].reworded(
-                "Quantize the models at load: q8, q4.", metavar="TYPE", parsed=str
-            ),
-            _FIELDS["precision"].reworded(
-                "Of products: f32, bf16, int8.", metavar="TYPE", parsed=str
-            ),
-            _FIELDS["weight_budget"].reworded("Most memory for the weights of a model: 2GB, 50%."),
-            _FIELDS["coordinator"].reworded(
-                "Split models over the devices of processes that meet here; the first one serves."
-                " auto asks Slurm, Open MPI or Kubernetes."
-            ),
-            _FIELDS["processes"].reworded("How many there are."),
-            _FIELDS["process_id"].reworded("Which of them this is; 0 serves."),
-            without=["adapter"],  # adapters of a server have names, and an option of their own
-        ),
-        told=True,
+_Backend = Annotated[
+    str | None, typer.Option("--backend", metavar="NAME", help="Backend to run the models on.")
+]
+_Threads = Annotated[
+    int | None, typer.Option("--threads", metavar="N", min=1, help="Threads of the backend.")
+]
+_Device = Annotated[
+    str | None, typer.Option("--device", metavar="NAME", help="A device of the backend: gpu:1.")
+]
+_Mesh = Annotated[
+    str | None, typer.Option("--mesh", metavar="AXIS=N", help="Split models: data=2,tensor=4.")
+]
+_BackendOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--backend-option", metavar="NAME=VALUE", help="An option of the backend; repeatable."
+    ),
+]
+_Weights = Annotated[
+    str | None,
+    typer.Option("--weights", metavar="TYPE", help="Quantize the models at load: q8, q4."),
+]
+_Precision = Annotated[
+    str | None,
+    typer.Option("--precision", metavar="TYPE", help="Arithmetic of products: f32, bf16, int8."),
+]
+_WeightBudget = Annotated[
+    str | None,
+    typer.Option(
+        "--weight-budget", metavar="SIZE", help="Most memory for the weights of a model: 2GB, 50%."
+    ),
+]
+_Coordinator = Annotated[
+    str | None,
+    typer.Option(
+        "--coordinator",
+        metavar="HOST:PORT",
+        help="Split models over the devices of processes that meet here; the first one serves."
+        " auto asks Slurm, Open MPI or Kubernetes.",
+    ),
+]
+_Processes = Annotated[
+    int | None, typer.Option("--processes", metavar="N", min=1, help="Number of processes.")
+]
+_ProcessId = Annotated[
+    int | None,
+    typer.Option(
+        "--process-id", metavar="I", min=0, help="Index of this process; process 0 serves."
     ),
 ]
 _MostRunning = Annotated[
-    int, typer.Option("--most-running", metavar="N", min=1, help="Answers written at once.")
+    int, typer.Option("--most-running", metavar="N", min=1, help="Most answers written at once.")
 ]
 _MostRequests = Annotated[
-    int, typer.Option("--most-requests", metavar="N", min=1, help="Beyond them clients get a 429.")
+    int,
+    typer.Option(
+        "--most-requests", metavar="N", min=1, help="Most open requests; beyond, clients get a 429."
+    ),
 ]
 _MostWait = Annotated[
     float,
@@ -118,23 +144,28 @@ _MostWait = Annotated[
 _MostOutput = Annotated[
     int | None,
     typer.Option(
-        "--most-output", metavar="N", min=1, help="Tokens of an answer; without it the context."
+        "--most-output",
+        metavar="N",
+        min=1,
+        help="Most tokens of an answer (default: the context).",
     ),
 ]
 _CacheBudget = Annotated[
     str | None,
-    typer.Option("--cache-budget", metavar="SIZE", help="Memory of the key/value cache: 2GB."),
+    typer.Option("--cache-budget", metavar="SIZE", help="Memory for the key/value cache: 2GB."),
 ]
 _CacheDtype = Annotated[
     str | None,
     typer.Option(
-        "--cache-dtype", metavar="DTYPE", help="Its elements: f32, bf16, f16, q8 (default f32)."
+        "--cache-dtype",
+        metavar="DTYPE",
+        help="Type of the cache: f32, bf16, f16, q8 (default: f32).",
     ),
 ]
 _PromptLookup = Annotated[
     bool,
     typer.Option(
-        "--prompt-lookup", help="Guess ahead what texts repeat: the same answers, sooner."
+        "--prompt-lookup", help="Guess tokens that texts repeat: the same answers, sooner."
     ),
 ]
 _Drafts = Annotated[
@@ -142,7 +173,7 @@ _Drafts = Annotated[
     typer.Option(
         "--draft",
         metavar="[NAME=]MODEL",
-        help="Have a smaller model guess ahead for the model NAME, or the first; repeatable.",
+        help="Let a smaller model guess tokens for the model NAME, or the first; repeatable.",
     ),
 ]
 _Adapters = Annotated[
@@ -156,7 +187,7 @@ _Adapters = Annotated[
 _DrainSeconds = Annotated[
     int,
     typer.Option(
-        "--drain-seconds", metavar="N", min=0, help="Time that answers have after SIGTERM."
+        "--drain-seconds", metavar="N", min=0, help="Time to finish answers after SIGTERM."
     ),
 ]
 _AllowHosts = Annotated[
@@ -164,7 +195,7 @@ _AllowHosts = Annotated[
     typer.Option(
         "--allow-host",
         metavar="HOST",
-        help="Answer for this host, too, as a proxy passes it; repeatable, * for any.",
+        help="Also answer for this host, as a proxy sends it; repeatable; *: any host.",
     ),
 ]
 _Unix = Annotated[
@@ -172,18 +203,21 @@ _Unix = Annotated[
     typer.Option("--uds", metavar="PATH", help="Listen on a Unix socket, not on a port."),
 ]
 _Certificate = Annotated[
-    Path | None, typer.Option("--ssl-certfile", metavar="FILE", help="Speak TLS: its certificate.")
+    Path | None,
+    typer.Option("--ssl-certfile", metavar="FILE", help="Serve HTTPS with this certificate."),
 ]
 _PrivateKey = Annotated[
     Path | None, typer.Option("--ssl-keyfile", metavar="FILE", help="The key of the certificate.")
 ]
 _RootPath = Annotated[
     str,
-    typer.Option("--root-path", metavar="/PATH", help="The path at which a proxy has the server."),
+    typer.Option(
+        "--root-path", metavar="/PATH", help="The path under which a proxy publishes the server."
+    ),
 ]
-_AccessLog = Annotated[bool, typer.Option("--access-log", help="Log each request, a line each.")]
+_AccessLog = Annotated[bool, typer.Option("--access-log", help="Log a line for each request.")]
 _LogFormat = Annotated[
-    str, typer.Option("--log-format", metavar="text|json", help="How lines of the log look.")
+    str, typer.Option("--log-format", metavar="text|json", help="Format of the log.")
 ]
 _Admin = Annotated[
     bool,
@@ -207,7 +241,10 @@ _Steer = Annotated[
     ),
 ]
 _MostBody = Annotated[
-    str, typer.Option("--most-body", metavar="SIZE", help="Of a request; images are in it.")
+    str,
+    typer.Option(
+        "--most-body", metavar="SIZE", help="Most bytes of a request, including its images."
+    ),
 ]
 
 
@@ -249,7 +286,7 @@ _Config = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="A TOML file with options by their names, and `models`; those given here win.",
+        help="A TOML file with options by name, and `models`; the command line wins.",
         callback=_from_file,
         is_eager=True,
     ),
@@ -292,9 +329,8 @@ def serve(
     There are the routes of their APIs, /v1/rerank, /v1/classify, /v1/tag, /infill, /tokenize,
     /detokenize, /health, /ready, /metrics, /openapi.json, and a chat page at /.
     """
-    options = LoadOptions(**loading)
-    options.require_known()
-    group = options.group(led=True)
+    group = ProcessGroup.stated(coordinator, processes, process_id, led=True)
+    made = _backend(backend, threads, device, mesh, backend_option, group)
     if group is not None and group.number:
         return _follow(options.made_backend(led=True), group)  # before any socket or key file
     presets = _presets(steer or [], interventions=interventions)
@@ -311,8 +347,6 @@ def serve(
     wire = _wire(ssl_certfile, ssl_keyfile, root_path, uds, ring.reload)
     with (
         json_log() if _log_format(log_format) == "json" else nullcontext(),
-        # Bound before the models are loaded: a taken port is told at once, not after minutes, and
-        # clients that come early wait instead of being refused.
         new_listener(host, port) if uds is None else new_unix_listener(uds) as listener,
     ):
         is_open = uds is None and not _is_local(host) and not ring

@@ -42,7 +42,7 @@ from gptrs_serve.token_texts import TokenTexts
 
 
 class AskedPrompt(Struct, frozen=True):
-    """A prompt, its answers if any are asked for, and what is echoed of it."""
+    """A prompt, its answers if any are requested, and its echo."""
 
     tokens: list[int]
     stream: AnswerStream | None
@@ -53,7 +53,7 @@ class AskedPrompt(Struct, frozen=True):
 async def completions(
     request: Request, body: CompletionBody, served: Served, metrics: Metrics
 ) -> Response:
-    """Continue each prompt; raise what the engine raises, and RequestError."""
+    """Continue each prompt; raises RequestError and the errors of the engine."""
     require_fitting(body)
     name, model = served.named(body.model, served.capability(body.model, WRITING))
     prompts: list[AskedPrompt] = []
@@ -90,7 +90,7 @@ async def asked_prompt(
     served: Served,
     client: Client,
 ) -> AskedPrompt:
-    """Submit a prompt, once its own tokens have been scored where that is asked for."""
+    """Submit a prompt, after scoring its own tokens if requested."""
     form = await form_of(body, model, served)
     options = options_of(body, model, body.logprobs, form)
     tokens = list(await _tokens(body, model, given, served))
@@ -120,11 +120,11 @@ async def asked_prompt(
 async def _tokens(
     body: CompletionBody, model: LoadedModel, given: str | list[int], served: Served
 ) -> Sequence[int]:
-    """Return the tokens of a prompt, and of what follows the answer where that is given."""
+    """Return the tokens of a prompt, including those of a `suffix`."""
     if not body.suffix:
         return await served.tokens(model, given)
     if not isinstance(given, str) or body.echo:
-        raise RequestError("`suffix` goes with a text, and without `echo`", param="suffix")
+        raise RequestError("`suffix` needs a text prompt, and excludes `echo`", param="suffix")
     return await gap_tokens(served, model, given, body.suffix)
 
 
@@ -187,7 +187,7 @@ def _choices(
 def _joined(
     one: dict[str, object] | None, other: dict[str, object] | None
 ) -> dict[str, object] | None:
-    """Return the log-probabilities of a prompt and of its answer as one."""
+    """Join the log-probabilities of a prompt and its answer."""
     if one is None or other is None:
         return one or other
     return {name: [*cast("list[object]", one[name]), *cast("list[object]", other[name])]
@@ -209,7 +209,7 @@ def _usage(prompts: Sequence[AskedPrompt]) -> dict[str, object]:
 
 
 class _Events:
-    """Encodes what is echoed of prompts, and the pieces of their answers, as events."""
+    """Encodes the echo of prompts, and the pieces of their answers, as events."""
 
     def __init__(
         self, body: CompletionBody, name: str, prompts: Sequence[AskedPrompt], texts: TokenTexts
@@ -224,7 +224,7 @@ class _Events:
         self._answers = [texts.new_answer(each.text) for each in prompts for _ in range(body.n)]
 
     def echoed(self) -> bytes:
-        """Return the events of the prompts, empty where they are not echoed."""
+        """Return the events of echoed prompts, empty without `echo`."""
         events: list[bytes] = []
         for prompt in self._prompts if self._body.echo else ():
             reason = None if prompt.stream else "length"
@@ -234,7 +234,7 @@ class _Events:
         return b"".join(events)
 
     def of(self, number: int, pieces: Sequence[Piece]) -> bytes:
-        """Return the events of pieces of the answers to a prompt, empty if they have no text."""
+        """Return the events for pieces of a prompt's answers; empty if they have no text."""
         return b"".join([self._of(number * self._body.n + each.index, each) for each in pieces])
 
     def _of(self, index: int, piece: Piece) -> bytes:
@@ -246,16 +246,16 @@ class _Events:
         return self._chunks.text(index, text) if text else b""
 
     def usage(self) -> bytes:
-        """Return the event that tells how many tokens there were, empty unless asked for."""
+        """Return the event with token counts, empty unless requested."""
         return self._chunks.of([], usage=_usage(self._prompts)) if self._with_usage else b""
 
 
 async def _events(
     made: _Events, prompts: Sequence[AskedPrompt], metrics: Metrics, quick: QuickEvents
 ) -> AsyncGenerator[bytes]:
-    """Yield the chunks of all prompts as they come, but for those that `quick` writes.
+    """Yield the chunks of all prompts as they come, except those that `quick` writes.
 
-    What is echoed comes first.
+    The echo comes first.
     """
     if echoed := made.echoed():
         yield echoed
@@ -272,7 +272,7 @@ async def _merged(
 ) -> AsyncGenerator[tuple[int, list[Piece]]]:
     """Yield the pieces of all prompts as they come, with the number of the prompt.
 
-    Those of a prompt alone may be left to `quick`.
+    With a single prompt, `quick` may handle them.
     """
     first = prompts[0].stream
     # The usual case: its pieces can be written from the engine's callback. Several prompts need a

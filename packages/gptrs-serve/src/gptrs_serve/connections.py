@@ -1,4 +1,4 @@
-"""Connections of clients: how many there may be, and how long each may take to say or to read."""
+"""Connections of clients: their number, and deadlines for sending and reading."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing_extensions import override
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MOST_CONNECTIONS: Final = 4096
-"""Connections at once; one more is told to come again later."""
+"""Concurrent connections; further ones get status 503."""
 MOST_HEAD_SECONDS: Final = 30.0
-"""How long a head may take, from its first byte on, and a new connection until its first byte."""
+"""Longest time for a head, from its first byte, and for the first byte of a connection."""
 MOST_BODY_SECONDS: Final = 300.0
-"""How long a body may take."""
+"""Longest time for a body."""
 BODY_WINDOW_SECONDS: Final = 15.0
-"""In each such time a body must bring `LEAST_BODY_BYTES`, unless the server does not read it."""
+"""A body must bring `LEAST_BODY_BYTES` in each window, unless the server stopped reading."""
 LEAST_BODY_BYTES: Final = 15_000
 MOST_UNREAD_SECONDS: Final = 20.0
-"""How long a client may leave what it is sent, while the buffers of its connection are full."""
+"""How long a client may read nothing while the buffers of its connection are full."""
 _TICK_SECONDS: Final = 1.0
 _Phase = Literal["head", "body", "answer"]
 _BUSY: Final = (
@@ -32,9 +32,9 @@ _BUSY: Final = (
 
 
 class Watch:
-    """The connections of one server; closes those that take too long, about once a second.
+    """The connections of one server; about once a second, closes those past their deadline.
 
-    One timer serves all: a timer for each portion of bytes would cost a stream a tenth more.
+    One timer serves all: resetting a timer per portion of bytes would slow a stream by a tenth.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -52,7 +52,7 @@ class Watch:
         return True
 
     def remove(self, connection: Watched) -> None:
-        """Watch a connection no more."""
+        """Stop watching a connection."""
         self._connections.discard(connection)
 
     def _tick(self) -> None:
@@ -66,13 +66,13 @@ class Watch:
 
 
 _watches: WeakKeyDictionary[object, Watch] = WeakKeyDictionary()
-"""By the state of their server."""
+"""Watches by the state of their server."""
 
 
 class Watched(asyncio.Protocol):
-    """Deadlines for a protocol of uvicorn, whichever parser it has: heads, bodies, unread answers.
+    """Deadlines for a protocol of uvicorn with either parser: heads, bodies, unread answers.
 
-    A client that misses one is cut off without an answer, which it would not read.
+    A client that misses one is disconnected without an answer, which it would not read.
     """
 
     cycle: Any
@@ -87,7 +87,7 @@ class Watched(asyncio.Protocol):
     _since = 0.0
     """When the phase began."""
     _window = 0.0
-    """When the window began in which `_came` bytes have come."""
+    """When the window began in which `_came` bytes arrived."""
     _came = 0
     _unsent = 0
     _unread_since: float | None = None
@@ -121,7 +121,7 @@ class Watched(asyncio.Protocol):
         self._came += len(data)
 
     def _see(self, now: float) -> None:
-        """Note the phase that the connection is in."""
+        """Update the phase of the connection."""
         cycle = self.cycle
         if cycle is None or cycle.response_complete:
             phase: _Phase = "head"
@@ -172,11 +172,11 @@ class Watched(asyncio.Protocol):
 
 
 class PlainConnection(Watched, H11Protocol):
-    """A connection that h11 reads."""
+    """A connection parsed by h11."""
 
 
 def http_protocol() -> type[asyncio.Protocol]:
-    """Return the protocol of connections: of httptools where it is installed, else of h11."""
+    """Return the connection class: parsed by httptools if that is installed, else by h11."""
     if find_spec("httptools") is None:
         return PlainConnection
     # Imported late: httptools is optional.

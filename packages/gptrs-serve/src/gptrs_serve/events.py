@@ -1,4 +1,4 @@
-"""Streams of server-sent events, and whole answers, that end when the client goes away."""
+"""Streams of server-sent events, and whole answers, that end when the client disconnects."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from gptrs_serve.requests import Envelope
 
 _DONE = b"data: [DONE]\n\n"
 Ending = Callable[[Exception | None], bytes]
-"""The bytes at the end of a stream, which an error may have cut."""
+"""Returns the last bytes of a stream, which an error may have cut."""
 _encode = msgspec.json.Encoder().encode
 CLOSED_BY_CLIENT = 499
-ENDING: Final = "the server ends before the answer does"
+ENDING: Final = "the server shut down before the answer was complete"
 _LAST_S: Final = 0.5
-"""How long the last event may take where the server ends a stream."""
+"""Longest time for the last event when the server shuts down."""
 WRITER: Final = "gptrs.writer"
-"""The extension of a request that is a `PartWriter`."""
+"""The request extension with its `PartWriter`."""
 Whole = TypeVar("Whole")
 
 
@@ -45,18 +45,18 @@ class PartWriter(Protocol):
 
 
 class QuickEvents:
-    """Writes the events of pieces in the callback that tells of them: no task has to wake.
+    """Writes the events of pieces in the notifying callback, so that no task has to wake.
 
-    `encode` returns them as the generator of an `EventStream` would, which must wait meanwhile.
+    `encode` returns what the generator of an `EventStream` would yield, which must be waiting.
     """
 
     def __init__(self, encode: Callable[[Sequence[Piece]], bytes]) -> None:
         self._encode = encode
         self.writer: PartWriter | None = None
-        """None where the connection has no such way."""
+        """None if the connection has no writer."""
 
     def __call__(self, pieces: Sequence[Piece]) -> bool:
-        """Return whether the pieces are written; else, as errors are, they are left to the task."""
+        """Return whether the pieces were written; if not, and for errors, the task handles them."""
         if self.writer is None or not self.writer.ready:
             return False
         if any(piece.error is not None for piece in pieces):
@@ -69,7 +69,7 @@ class QuickEvents:
 
 
 def event_of(data: object, name: str = "") -> bytes:
-    """Return an object as an event, which may have a name."""
+    """Return an object as an event, optionally named."""
     head = f"event: {name}\n".encode() if name else b""
     return head + b"data: " + _encode(data) + b"\n\n"
 
@@ -80,14 +80,14 @@ def line_of(data: object) -> bytes:
 
 
 def done(error: Exception | None) -> bytes:
-    """Return how OpenAI's streams end: an error is an event, too."""
+    """Return the end of OpenAI's streams; an error becomes an event, too."""
     return (b"" if error is None else event_of(problem_of(error).body())) + _DONE
 
 
 class EventStream(Response):
-    """Sends events as they come, several at once or one, and what `ending` gives.
+    """Sends events as they come, one or several at once, and the result of `ending`.
 
-    `events` is closed when the client goes away, which it is to take as a cancellation. While it
+    `events` is closed when the client disconnects, which must cancel the work. While it
     waits for pieces, `quick` may write them.
     """
 
@@ -164,7 +164,7 @@ async def _disconnected(receive: Receive) -> None:
 async def while_connected(
     request: Request, whole: Awaitable[Whole], cancel: Callable[[], None]
 ) -> Whole | None:
-    """Return what `whole` gives; None, after `cancel`, if the client goes away before."""
+    """Return the result of `whole`; None, after `cancel`, if the client disconnects first."""
     working = asyncio.ensure_future(whole)
     gone = asyncio.ensure_future(_disconnected(request.receive))
     try:
@@ -173,7 +173,7 @@ async def while_connected(
     finally:
         if not working.done():
             cancel()
-        # To wait for a task again that has failed would change where its error says that it was.
+        # Awaiting a failed task again would change the traceback of its error.
         for task in [task for task in (working, gone) if not task.done()]:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
@@ -181,20 +181,20 @@ async def while_connected(
 
 
 async def for_client(request: Request, work: Awaitable[Whole]) -> Whole:
-    """Return the result of `work`, which ends, with ClientDisconnect, when the client goes away."""
+    """Return the result of `work`; cancel it and raise ClientDisconnect if the client leaves."""
     found = await while_connected(request, work, lambda: None)
     if found is None:
         raise ClientDisconnect
     return found
 
 
-# The chunks of a stream as events: what most of them have in common is encoded once.
+# The chunks of a stream as events; the common part is encoded once.
 
 
 class Chunks:
     """Encodes chunks with the fields of `envelope`, and `more` of them.
 
-    `choice` gives the choice of answer `index` that adds a text, and has neither scores nor an end.
+    `choice` returns the choice that adds a text to answer `index`, without scores or an end.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class Chunks:
         self._choice = choice
         self._more = more
         self._around: dict[int, tuple[bytes, bytes]] = {}
-        """What stands before and after the text of an answer."""
+        """The bytes before and after the text of an answer."""
 
     def of(self, choices: Sequence[dict[str, object]], **more: object) -> bytes:
         """Return the event of a chunk with these choices."""

@@ -1,8 +1,8 @@
 """The fields of requests: supported, without effect, or refused with a reason.
 
-A body is a Struct whose fields say in `Meta` what they do, with `NOTHING` where every value that
-the type allows changes no answer. Its `refused` names what the protocol has beyond them, and why
-it is refused. Reading, the page of OpenAPI and docs/requests.md follow from both.
+A body is a Struct whose fields describe themselves in `Meta`, with `NOTHING` where every value that
+the type allows changes no answer. Its `refused` lists further fields of the protocol, and why each
+is refused. Reading, the OpenAPI page and docs/requests.md follow from both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from msgspec import Struct
 from gptrs_serve.problems import RequestError
 
 NOTHING: Final = {"asks": "nothing"}
-"""`extra` of the `Meta` of a field that changes no answer."""
+"""The `extra` in the `Meta` of a field that changes no answer."""
 State = Literal["supported", "no effect", "refused"]
 Read = TypeVar("Read")
 
@@ -28,11 +28,11 @@ class RequestFields(Struct, forbid_unknown_fields=True, kw_only=True):
     """The base of all bodies."""
 
     refused: ClassVar[Mapping[str, str]] = {}
-    """Fields of the protocol that are refused, and why."""
+    """Refused fields of the protocol, and the reasons."""
 
 
 class FieldRow(Struct, frozen=True):
-    """A field of a dialect: what becomes of it, and what it does, or why it is not supported."""
+    """A field of a protocol: its state, and what it does or why it is not supported."""
 
     name: str
     state: State
@@ -40,7 +40,7 @@ class FieldRow(Struct, frozen=True):
 
 
 def field_rows(kind: type[Struct]) -> list[FieldRow]:
-    """Return a row for each field that a body has, and for each that it refuses."""
+    """Return a row for each field that a body has or refuses."""
     info = known_type(kind)
     assert isinstance(info, msgspec.inspect.StructType)
     rows: list[FieldRow] = []
@@ -66,7 +66,7 @@ def _told(kind: msgspec.inspect.Type) -> tuple[str, bool]:
 
 
 def decoded(data: bytes, kind: type[Read]) -> Read:
-    """Return a body, in which null is left out; RequestError says which field is wrong."""
+    """Return a body, without nulls; RequestError names the invalid field."""
     try:
         return _decoded(data, kind)
     except msgspec.ValidationError as error:
@@ -80,9 +80,9 @@ def decoded(data: bytes, kind: type[Read]) -> Read:
 def converted(
     fields: Mapping[str, object], kind: type[Read], place: str = "", *, strict: bool = True
 ) -> Read:
-    """Return an object that stands at a `place` of a body; RequestError as of `decoded`.
+    """Return an object at a `place` of a body; raises RequestError like `decoded`.
 
-    None is left out. Without `strict` numbers and truth values may be texts, as in forms.
+    None counts as missing. Without `strict`, numbers and booleans may be texts, as in forms.
     """
     given = {name: value for name, value in fields.items() if value is not None}
     try:
@@ -126,12 +126,12 @@ def _decoded(data: bytes, kind: type[Read]) -> Read:
 
 @cache
 def known_type(kind: type) -> msgspec.inspect.Type:
-    """Return what is known of a type, without reading it twice."""
+    """Return the cached description of a type."""
     return msgspec.inspect.type_info(kind)
 
 
 def _without_nulls(value: Any, kind: msgspec.inspect.Type) -> Any:
-    """Return a value without the fields of its structs that are null; unknown ones, too."""
+    """Return a value without null fields of its structs, including unknown fields."""
     if isinstance(kind, msgspec.inspect.Metadata):
         return _without_nulls(value, kind.type)
     if isinstance(kind, msgspec.inspect.UnionType):

@@ -1,4 +1,4 @@
-"""The form that an answer is to have: a JSON schema, a regex, a grammar, one of several texts."""
+"""The form of an answer: a JSON schema, a regex, a grammar, or one of several texts."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from gptrs_serve.problems import RequestError
 from gptrs_serve.served import Served
 
 MOST_SCHEMA: Final = 65_536
-"""Characters of a JSON schema of a request: llguidance takes 1.5 s for 5,000 properties in as many,
+"""Most characters of a JSON schema: llguidance takes 1.5 s for 5,000 properties in as many,
 four times as long for twice as many."""
 _OBJECT: Final = '{"type": "object"}'
 AskedForm = tuple[Form, str]
 
 
 def bounded_schema(schema: dict[str, Any], param: str) -> str:
-    """Return a schema of a request as text; RequestError for one of more than `MOST_SCHEMA`."""
+    """Return a schema as text; RequestError for more than `MOST_SCHEMA` characters."""
     text = schema_text(schema)
     if len(text) > MOST_SCHEMA:
         raise RequestError(
-            f"a JSON schema has at most {MOST_SCHEMA} characters, this one has {len(text)}",
+            f"a JSON schema may have at most {MOST_SCHEMA} characters, this one has {len(text)}",
             param=param,
         )
     return text
 
 
 def asked_form(body: Generating) -> AskedForm | None:
-    """Return the form that a request asks for, in whatever field; RequestError for more than one.
+    """Return the form that a request asks for in any field; RequestError for more than one.
 
-    That of calls of tools is none of these.
+    The form of tool calls is not included.
     """
     found = [*_formats(body), *_guided(body)]
     if body.regex is not None:
@@ -64,7 +64,7 @@ def _formats(body: Generating) -> list[AskedForm]:
 
 
 def _guided(body: Generating) -> list[AskedForm]:
-    """Return the forms that are asked for in the fields of vLLM."""
+    """Return the forms requested in the fields of vLLM."""
     asked = body.structured_outputs or StructuredOutputs()
     found: list[AskedForm | None] = [
         _schema(body.guided_json, "guided_json"),
@@ -81,7 +81,7 @@ def _guided(body: Generating) -> list[AskedForm]:
 
 
 def _schema(given: dict[str, Any] | str | None, param: str) -> AskedForm | None:
-    """Return a schema that is given as an object or as its text."""
+    """Return a schema given as an object or as text."""
     if given is None:
         return None
     if isinstance(given, str):
@@ -100,7 +100,7 @@ def _choices(texts: list[str]) -> str:
 
 
 def as_rule(form: AskedForm) -> str:
-    """Return what a form is on the right side of a rule of Lark; RequestError for a grammar."""
+    """Return a form as the right side of a Lark rule; RequestError for a grammar."""
     kind, text = form
     if kind == "json_schema":
         return f"%json {text}"
@@ -118,9 +118,9 @@ def as_rule(form: AskedForm) -> str:
 async def form_of(
     body: Generating, model: LoadedModel, served: Served, calls: str | None = None
 ) -> Grammar | None:
-    """Return the form that a request asks for, if it does; errors as of `asked_form`.
+    """Return the form that a request asks for, None without one; errors as of `asked_form`.
 
-    `calls` is the grammar of an answer that may call tools, which has the other form within it.
+    `calls` is the grammar of an answer that may call tools; it includes the other form.
     """
     asked = asked_form(body) if calls is None else ("lark", calls)
     # In a thread: a schema of 5,000 properties takes 1.5 s, in which the event loop would answer

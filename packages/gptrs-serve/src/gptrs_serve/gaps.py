@@ -1,4 +1,4 @@
-"""Filling a gap in a text, by models with tokens for that: `suffix` of completions, `/infill`."""
+"""Fill-in-the-middle, for models with tokens for it: `suffix` of completions, `/infill`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gptrs_serve.served import Served
 
 
 class GapMarks(Struct, frozen=True):
-    """The tokens before the text ahead of a gap, before the text behind it, and before the answer.
+    """The tokens before the prefix of a gap, before its suffix, and before the answer.
 
-    Where the `suffix_first`, what stands behind the gap comes first.
+    With `suffix_first`, the suffix comes first.
     """
 
     before: str
@@ -35,18 +35,18 @@ MARKS: Final = (
     GapMarks("<PRE>", "<SUF>", "<MID>"),
     GapMarks("[PREFIX]", "[SUFFIX]", "", suffix_first=True),  # Codestral
 )
-"""A row a family; the first whose tokens the vocabulary has counts."""
+"""A row per family; the first whose tokens are all in the vocabulary is used."""
 
 
 def gap_marks(model: LoadedModel) -> tuple[GapMarks, list[int]]:
-    """Return how a model marks gaps, and its tokens; RequestError for one that fills none."""
+    """Return how a model marks gaps, and the tokens; RequestError if it cannot fill gaps."""
     for marks in MARKS if model.has_tokenizer else ():
         names = [name for name in (marks.before, marks.after, marks.middle) if name]
         tokens = [token for name in names if (token := model.tokenizer.number(name)) is not None]
         if len(tokens) == len(names):
             return marks, tokens
     raise RequestError(
-        f"`{model.name}` has no tokens that mark a gap, so it cannot write what stands between a"
+        f"`{model.name}` has no tokens that mark a gap, so it cannot write the text between a"
         " prefix and a suffix",
         param="suffix",
         code="model_not_supported",
@@ -54,7 +54,7 @@ def gap_marks(model: LoadedModel) -> tuple[GapMarks, list[int]]:
 
 
 async def gap_tokens(served: Served, model: LoadedModel, before: str, after: str) -> list[int]:
-    """Return the tokens of a prompt whose answer stands between two texts; errors as above."""
+    """Return the tokens of a prompt whose answer fills the gap between two texts."""
     marks, tokens = gap_marks(model)
     encode, most = model.tokenizer.encode, model.causal_lm().context_length
 

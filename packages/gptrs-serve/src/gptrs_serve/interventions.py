@@ -25,7 +25,7 @@ from gptrs_serve.watched_runs import Found, InterventionBody, Interventions
 
 
 async def intervened(request: Request, body: InterventionBody, served: Served) -> Response:
-    """Answer a prompt with interventions; RequestError if they are off, or not as they must be."""
+    """Answer a prompt with interventions; RequestError if they are off or invalid."""
     interventions = served.interventions
     if interventions is None:
         raise RequestError(

@@ -1,4 +1,4 @@
-"""API keys: who asks, how much at once, and how often in turn."""
+"""API keys: who sends requests, how many at once, and with what share."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _HINT: Final = "write one on each line: KEY [name=WORD] [weight=N] [most-request
 
 
 class Key(Struct, frozen=True):
-    """A key, what logs call it, and its share: of two that wait, weight 2 is next twice as often.
+    """A key, its name in logs, and its share: weight 2 gets twice as many turns as weight 1.
 
-    At most `most_requests` of its requests are open at once, None for any number.
+    At most `most_requests` of its requests are open at once; None: no limit.
     """
 
     text: str
@@ -35,12 +35,12 @@ class Key(Struct, frozen=True):
 
     @property
     def client(self) -> Client:
-        """The client that the engine knows."""
+        """The client, as the engine identifies it."""
         return Client(self.text, self.weight)
 
 
 class KeyRing:
-    """The keys of a server; `reload` reads them again, and keeps the old ones if it cannot."""
+    """The keys of a server; `reload` reads them again, and keeps the old ones on an error."""
 
     def __init__(
         self, keys: Iterable[Key], read: Callable[[], Sequence[Key]] | None = None
@@ -48,20 +48,20 @@ class KeyRing:
         self._keys = list(keys)
         self._read = read
         self._open = Counter[str]()
-        """Requests of each key that have not ended."""
+        """Open requests of each key."""
 
     @classmethod
     def of(cls, keys: KeyRing | Sequence[str]) -> KeyRing:
-        """Return keys without limits, or the ring that it is given."""
+        """Return a ring of keys without limits, or the given ring."""
         return keys if isinstance(keys, KeyRing) else cls([Key(key) for key in keys])
 
     def __bool__(self) -> bool:
         return bool(self._keys)
 
     def find(self, given: str) -> Key | None:
-        """Return the key that a client gives.
+        """Return the key that a client sent, None if it is unknown.
 
-        Each is compared, in a time that tells nothing of how much of it is right.
+        All keys are compared in constant time.
         """
         data = given.encode()
         found = None
@@ -72,18 +72,18 @@ class KeyRing:
         return found
 
     def begin(self, key: Key) -> bool:
-        """Count a request of a key; False, and no change, if it has as many as it may."""
+        """Count a request of a key; False, without a change, if it has reached its limit."""
         if key.most_requests is not None and self._open[key.text] >= key.most_requests:
             return False
         self._open[key.text] += 1
         return True
 
     def end(self, key: Key) -> None:
-        """Count it no more."""
+        """Undo `begin`."""
         self._open[key.text] -= 1
 
     def reload(self) -> None:
-        """Read the keys again, where they come from a file."""
+        """Read the keys again, if they come from a file."""
         if self._read is None:
             return
         try:
@@ -124,7 +124,7 @@ def read_keys(file: Path | None) -> list[Key]:
 
 
 def _key(line: str, where: str) -> Key:
-    """Return the key of a line; UsageError, which does not show the key, for other words."""
+    """Return the key of a line; UsageError, without the key, for unknown words."""
     # The message must not show the key: logs are read by more people than key files.
     text, *words = line.split()
     given: dict[str, str] = {}

@@ -32,34 +32,34 @@ from gptrs_serve.problems import RequestError, route_path
 
 _IDLE_S: Final = 30
 _LOST_S: Final = 2
-"""Time that answers have to tell that they failed, once nothing can be answered."""
+"""Seconds for answers to report that they failed, once the server is lost."""
 _TOLD_S: Final = 1
-"""Time that answers have to tell that they were cut short."""
+"""Seconds for answers to report that they were cut short."""
 _AGAIN_S: Final = 60
-"""Seconds between notes of a lack."""
+"""Seconds between warnings about a lack of files or memory."""
 _LACKS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _ABANDON_S: Final = 60
-"""Time that the engine has to end after that."""
+"""Seconds for the engine to end after that."""
 _BACKLOG: Final = 2048
 _SWITCH_S: Final = 0.0002
-"""How long the engine waits at most until the thread of the connections lets it go on."""
+"""Most seconds that the engine waits for the connections' thread to release the GIL."""
 _MOST_HEADER_BYTES: Final = 65_536
 
 
 class Wire(Struct, frozen=True):
-    """How a server speaks: its TLS files, the path at which a proxy has it, its socket."""
+    """The transport of a server: TLS files, path behind a proxy, socket file."""
 
     certificate: Path | None = None
     private_key: Path | None = None
     root_path: str = ""
     socket_file: Path | None = None
-    """Removed at the end."""
+    """Removed when the server shuts down."""
     hang_up: Callable[[], None] | None = None
     """Called on SIGHUP."""
 
 
 def new_listener(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; UsageError if the address cannot be had."""
+    """Return a listening socket; UsageError if the address is not available."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With the protocol stated, asyncio switches off the wait of small packets for each other.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -68,7 +68,8 @@ def new_listener(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(_BACKLOG)  # clients that come before the server runs wait
+        # Called before the models are loaded: a taken port is told at once, early clients wait.
+        listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
         raise UsageError(
@@ -79,9 +80,9 @@ def new_listener(host: str, port: int) -> socket.socket:
 
 
 def new_unix_listener(path: Path) -> socket.socket:
-    """Return a socket in the file system that listens, for this user and group alone.
+    """Return a listening Unix socket that only this user and group can use.
 
-    A file that an earlier server left is replaced; UsageError if one listens, or for another file.
+    A stale socket file is replaced; UsageError if a server listens on it, or for another file.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -112,10 +113,10 @@ def new_unix_listener(path: Path) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Ends, too, when `lost` says why nothing can be answered any more.
+    """Also ends when `lost` returns a reason why nothing can be answered any more.
 
-    Signals are handed on when the loop has ended: one that ends the process from within leaves
-    answers that were not told so, and what Ctrl-C raises there is logged as an error.
+    Signals are passed on after the loop has ended: one that ended the process inside it would leave
+    answers without an end, and the exception of Ctrl-C would be logged as an error.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class _Server(uvicorn.Server):
 
     @override
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer until the end; a process that came to it goes on."""
+        """Serve until the end; the caller's process continues."""
         try:
             with super().capture_signals():
                 try:
@@ -146,12 +147,12 @@ class _Server(uvicorn.Server):
     @override
     @contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Leave signals to `run`, which the loop is within."""
+        """Leave signals to `run`, which surrounds the loop."""
         yield
 
     @override
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen; a lack of open files is told in one line a minute."""
+        """Start listening; a lack of open files is reported in one line a minute."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(_LoopErrors().told)
         is_main = threading.current_thread() is threading.main_thread()
@@ -161,7 +162,7 @@ class _Server(uvicorn.Server):
 
     @override
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close everything, after a second Ctrl-C at once; what is cut short is told so."""
+        """Close everything, at once after a second Ctrl-C; answers that are cut say so."""
         await super().shutdown(sockets)
         tasks = list(self.server_state.tasks)
         if self.force_exit:
@@ -177,7 +178,7 @@ class _Server(uvicorn.Server):
         reason = self._lost()
         if reason is None:
             return await super().on_tick(counter)
-        # What runs on all processes fails soon, or waits for ever.
+        # Work that spans all processes fails soon, or waits forever.
         self.config.timeout_graceful_shutdown = _LOST_S
         self._abandon = threading.Timer(_ABANDON_S, _abandon, [reason])
         self._abandon.daemon = True
@@ -186,9 +187,9 @@ class _Server(uvicorn.Server):
 
 
 class _LoopErrors:
-    """Tells what goes wrong in the event loop.
+    """Reports errors of the event loop.
 
-    Of connections that cannot be taken for a lack of open files asyncio tells up to 2,048 times a
+    If connections cannot be accepted for lack of open files, asyncio reports it up to 2,048 times a
     second, with a traceback each.
     """
 
@@ -196,7 +197,7 @@ class _LoopErrors:
         self._told_at = -math.inf
 
     def told(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Tell of an error; what is no lack of files or memory as asyncio does."""
+        """Report an error; asyncio handles all but a lack of files or memory."""
         error = context.get("exception")
         if "._start_serving(" in context["message"]:  # it tries again, on a socket closed meanwhile
             return
@@ -211,7 +212,7 @@ class _LoopErrors:
 
 
 def _allow_files() -> None:
-    """Let this process open as many files, and so connections, as the system lets it."""
+    """Raise the limit of open files, and so of connections, as far as the system allows."""
     try:
         resource = import_module("resource")
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -222,9 +223,9 @@ def _allow_files() -> None:
 
 
 def _abandon(reason: str) -> None:
-    """End this process, in which some run waits for one that is gone."""
+    """End this process, in which a run waits for a lost process."""
     print(
-        f"error: {reason}; a run still waits for it, and is given up", file=sys.stderr, flush=True
+        f"error: {reason}; a run still waits for it, and is abandoned", file=sys.stderr, flush=True
     )
     # Not sys.exit: the thread that waits is in native code of a collective, and joining it would
     # never end.
@@ -238,9 +239,9 @@ def run_app(
     lost: Callable[[], str | None],
     wire: Wire | None = None,
 ) -> None:
-    """Answer until told to stop; answers then have `drain_seconds`.
+    """Serve until told to stop; answers then have `drain_seconds` to end.
 
-    BackendError when `lost` gives a reason: nothing can be answered any more.
+    BackendError when `lost` returns a reason: nothing can be answered any more.
     """
     wire = wire or Wire()
     # The default of 5 ms is as long as a step of a small model: the thread of the engine would wait
@@ -255,7 +256,7 @@ def run_app(
 
 
 def _config(app: ASGIApp, wire: Wire, drain_seconds: int) -> uvicorn.Config:
-    """Return the settings of uvicorn; UsageError for files that are no certificate and key."""
+    """Return the settings of uvicorn; UsageError for an invalid certificate or key."""
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -284,15 +285,15 @@ def _config(app: ASGIApp, wire: Wire, drain_seconds: int) -> uvicorn.Config:
 
 
 def _logs_as_json() -> bool:
-    """Return whether `json_log` has set up the loggers, which uvicorn must leave alone then."""
+    """Return whether `json_log` has configured the loggers, which uvicorn must then leave alone."""
     return bool(logging.getLogger("uvicorn").handlers)
 
 
 class Closing(Protocol):
-    """An object behind an application, such as its models, until it is closed."""
+    """A resource behind an application, such as its models, until it is closed."""
 
     def lost(self) -> str | None:
-        """Return why nothing can be answered any more, None while it can."""
+        """Return why nothing can be answered any more; None while requests can be answered."""
         ...
 
     def close(self) -> None:
@@ -301,9 +302,9 @@ class Closing(Protocol):
 
 
 class Opening:
-    """An application that is still made, in a thread: its models are being loaded.
+    """An application that a thread is still making, since its models are being loaded.
 
-    Until then `/health` answers 200, as the process lives, and `/ready` 503. Other requests wait.
+    Until then, `/health` answers 200, `/ready` 503, and other requests wait.
     """
 
     def __init__(self, make: Callable[[], tuple[ASGIApp, Closing]]) -> None:
@@ -311,17 +312,17 @@ class Opening:
         self._app: ASGIApp | None = None
         self._models: Closing | None = None
         self.error: BaseException | None = None
-        """Why it could not be made."""
+        """The error that prevented it."""
         self._waiting: asyncio.Event | None = None
 
     def lost(self) -> str | None:
-        """Return why nothing can be answered any more, None while it can."""
+        """Return why nothing can be answered any more; None while requests can be answered."""
         if self.error is not None:
             return "the models could not be loaded"
         return None if self._models is None else self._models.lost()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or begin to load."""
+        """Answer a request, or start loading."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
             return
@@ -333,7 +334,7 @@ class Opening:
             assert self._waiting is not None  # the lifespan begins before any request
             await self._waiting.wait()
         if self._app is None:
-            error = RequestError("the server ends", status=503, code="closed")
+            error = RequestError("the server is shutting down", status=503, code="closed")
             await error.response()(scope, receive, send)
         else:
             await self._app(scope, receive, send)
@@ -373,7 +374,7 @@ class Opening:
 
 
 def _while_loading(path: str) -> Response | None:
-    """Return the answer of probes while models are loaded, None for a request that waits."""
+    """Return the answer to a probe while models load; None for a request that waits."""
     if path == "/health":
         return JSONResponse({"status": "loading"})
     if path == "/ready":
@@ -383,7 +384,7 @@ def _while_loading(path: str) -> Response | None:
 
 
 def run_opening(opening: Opening, listener: socket.socket, drain_seconds: int, wire: Wire) -> None:
-    """Answer as `run_app` does, at once; raise the error of loading if there is one."""
+    """Serve at once, as `run_app` does; raise the error of loading, if any."""
     try:
         run_app(opening, listener, drain_seconds, opening.lost, wire)
     except BackendError:

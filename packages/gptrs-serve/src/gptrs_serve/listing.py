@@ -1,4 +1,4 @@
-"""The smaller routes: embeddings, rankings, classes, tokens, the models that there are."""
+"""The smaller routes: embeddings, rankings, classes, tokens, the list of models."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Result = TypeVar("Result")
 
 
 async def answered(request: Request, body: TaskFields, served: Served, verb: Verb) -> Response:
-    """Return what a task finds, in the form of its protocol."""
+    """Return the result of a task, in the format of its protocol."""
     if isinstance(body, EmbeddingBody):
         name, found, read = await embedded(request, body, served)
     else:
@@ -57,7 +57,7 @@ async def answered(request: Request, body: TaskFields, served: Served, verb: Ver
 async def embedded(
     request: Request, body: EmbeddingBody, served: Served
 ) -> tuple[str, Sequence[Any], int]:
-    """Return the model, the vectors of texts and images, and the tokens read; errors as usual."""
+    """Return the model, the vectors of texts and images, and the number of tokens read."""
     name, model = served.named(body.model, served.capability(body.model, EMBEDDING))
     found, read = await _for_client(request, _embedded(body, model, served))
     return name, found, read
@@ -66,7 +66,7 @@ async def embedded(
 async def _embedded(
     body: EmbeddingBody, model: LoadedModel, served: Served
 ) -> tuple[Sequence[Any], int]:
-    """Return the vectors of texts and images in the order of the request, and the tokens read."""
+    """Return the vectors in the order of the request, and the number of tokens read."""
     verb = VERBS["embed"]
     inputs, asked = body.inputs(), body.asked(verb.request())
     images = [each.image for each in inputs if isinstance(each, ImageInput)]
@@ -88,7 +88,7 @@ async def _embedded(
 
 
 def _of_images(model: LoadedModel, urls: Sequence[str], dimensions: int | None) -> np.ndarray:
-    """Return the vectors of images in URLs, cut as those of texts are."""
+    """Return the vectors of images given as URLs, cut like those of texts."""
     levels = [levels_of(url) for url in urls]
     return embed_either(model, (), levels, dimensions=dimensions).vectors
 
@@ -146,7 +146,7 @@ def _ranked(
 
 
 async def scored(request: Request, body: ScoreBody, served: Served) -> Response:
-    """Return how well pairs of texts go together: by a reranker, else the cosine of vectors."""
+    """Return the similarity of pairs of texts: by a reranker, else the cosine of vectors."""
     firsts, seconds = (
         [texts] if isinstance(texts, str) else texts for texts in (body.text_1, body.text_2)
     )
@@ -176,7 +176,7 @@ async def _relevances(
     seconds: Sequence[str],
     cut: Mapping[str, object],
 ) -> tuple[list[float], int]:
-    """Return the scores of a reranker: one query with all texts, or each with its own."""
+    """Return the scores of a reranker: one query for all texts, or one for each."""
     queries = [(firsts[0], list(seconds))]
     if len(firsts) > 1:
         queries = [(one, [other]) for one, other in zip(firsts, seconds, strict=True)]
@@ -197,7 +197,7 @@ async def _cosines(
     seconds: Sequence[str],
     cut: Mapping[str, object],
 ) -> tuple[list[float], int]:
-    """Return the cosines of the vectors of pairs."""
+    """Return the cosine similarity of each pair."""
     texts = [*firsts, *seconds]
     vectors, read = await served.found(VERBS["embed"], model, {"texts": texts, **cut})
     first, second = (np.stack(vectors[begin:][:count]) for begin, count in
@@ -216,15 +216,15 @@ _FORMS: Final[Mapping[str, Callable[..., dict[str, object]]]] = {
 
 
 async def _for_client(request: Request, work: Awaitable[Result]) -> Result:
-    """Return the result of `work`, which ends, with ClientDisconnect, when the client goes away.
+    """Return the result of `work`; cancel it and raise ClientDisconnect if the client leaves.
 
-    RequestError for a text that is longer than the model reads.
+    RequestError for a text that exceeds the model's context.
     """
     try:
         return await for_client(request, work)
     except ContextLengthError as error:
         raise RequestError(
-            f"{error.message}; `truncate` has it cut",
+            f"{error.message}; `truncate` cuts it",
             param="truncate",
             code="context_length_exceeded",
         ) from error
@@ -233,7 +233,7 @@ async def _for_client(request: Request, work: Awaitable[Result]) -> Result:
 def _described(
     what: str, model: str, data: Sequence[dict[str, object]], usage: object
 ) -> dict[str, object]:
-    """Return a list of results as vLLM describes one."""
+    """Return a list of results in vLLM's format."""
     return {
         "id": f"{what}-{uuid.uuid4().hex}",
         "object": "list",
@@ -296,7 +296,7 @@ def _reader(name: str | None, served: Served) -> tuple[str, LoadedModel]:
 
 
 def context_length(model: LoadedModel) -> int | None:
-    """Return how many tokens a model reads, None of one that reads none."""
+    """Return the context length of a model; None for one that reads no tokens."""
     try:
         return model.token_reader().context_length
     except ModelError:
@@ -304,14 +304,14 @@ def context_length(model: LoadedModel) -> int | None:
 
 
 def listed_models(served: Served) -> Response:
-    """Return the models that there are."""
+    """Return the list of models."""
     return JSONResponse(
         {"object": "list", "data": [_model(name, served) for name in served.models]}
     )
 
 
 def one_model(name: str, served: Served) -> Response:
-    """Return one model; RequestError if there is none of the name."""
+    """Return one model; RequestError if the name is unknown."""
     if name not in served.models:
         raise RequestError(
             f"there is no model called {name[:80]!r}",

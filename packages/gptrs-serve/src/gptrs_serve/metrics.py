@@ -1,6 +1,6 @@
-"""Counts and times of the server, as Prometheus reads them, also under the names of vLLM.
+"""Counts and times of the server in Prometheus' format, also under the names of vLLM.
 
-Each token is counted, so counting is cheap: numbers by model, which the registry asks for.
+Counting must be cheap, as each token is counted: plain numbers by model, read by the registry.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LENGTHS: Final = (1, 8, 32, 128, 512, 2048, 8192, 32768, 131072)
 
 
 class _Histogram:
-    """Counts of values up to each of `edges`."""
+    """A histogram with the upper bounds `edges`."""
 
     def __init__(self, edges: Sequence[float]) -> None:
         self._edges = edges
@@ -45,7 +45,7 @@ class _Histogram:
         self._total += value
 
     def buckets(self) -> tuple[list[tuple[str, float]], float]:
-        """Return the buckets as the registry has them, each with those before it, and the sum."""
+        """Return the cumulative buckets, as the registry wants them, and the sum."""
         found: list[tuple[str, float]] = []
         total = 0
         for edge, count in zip((*self._edges, inf), self._counts, strict=True):
@@ -55,12 +55,12 @@ class _Histogram:
 
 
 class ModelCounts:
-    """Counts of what one model has read and written."""
+    """Counts of the tokens and answers of one model."""
 
     def __init__(self) -> None:
         self.prompt = self.cached = self.generated = self.accepted = self.rejected = 0
         self.ends = Counts[str]()
-        """Answers by the reason why they ended."""
+        """Answers by finish reason."""
         self.first = _Histogram(_SECONDS)
         self.gap = _Histogram(_SECONDS)
         self.queue = _Histogram(_SECONDS)
@@ -95,13 +95,13 @@ _HISTOGRAMS: Final[tuple[tuple[tuple[str, ...], str, Callable[[ModelCounts], _Hi
 
 
 class ModelMetrics(Collector):
-    """The counts of each model; one thread adds, and collects."""
+    """The counts of each model; used by a single thread."""
 
     def __init__(self) -> None:
         self._models: dict[str, ModelCounts] = {}
 
     def of(self, model: str) -> ModelCounts:
-        """Return the counts of a model, new ones for a name not met before."""
+        """Return the counts of a model, created on first use."""
         return self._models.setdefault(model, ModelCounts())
 
     @override
@@ -144,12 +144,12 @@ class ModelMetrics(Collector):
 
 
 def _labelled(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return names with what they call the label of a model."""
+    """Return names, each with its name for the model label."""
     return [(name, "model_name" if name.startswith("vllm:") else "model") for name in names]
 
 
 class _EngineState(Collector):
-    """The state of the engine at the moment."""
+    """The current state of the engine."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -182,7 +182,7 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 
 
 class _Reading(Collector):
-    """The work of models that read texts."""
+    """The work outside the engine."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -194,7 +194,7 @@ class _Reading(Collector):
 
 
 class Metrics:
-    """Counters of requests and tokens, times of first tokens and gaps, and what the engine does."""
+    """Counters of requests and tokens, times of first tokens and gaps, and the engine's state."""
 
     def __init__(self, engine: Engine | None, ledger: Ledger) -> None:
         self._registry = CollectorRegistry()
@@ -217,9 +217,9 @@ class Metrics:
     async def measured(
         self, stream: AnswerStream, take: TakeNow | None = None
     ) -> AsyncGenerator[list[Piece]]:
-        """Yield the pieces of a stream that have come, and note when they come.
+        """Yield the pieces of a stream as they come, and record their times.
 
-        Those that `take` takes are noted, too, as `AnswerStream.grown` has it.
+        Pieces handled by `take` are recorded, too; see `AnswerStream.grown`.
         """
         # By answer: with n > 1 the pieces of answers interleave, and the time between two pieces of
         # different answers is no token gap.
@@ -243,14 +243,14 @@ class Metrics:
             _note_end(stream, counts)
 
     def text(self) -> bytes:
-        """Return all in the text form of Prometheus."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
 
 def _note(
     pieces: Sequence[Piece], last: dict[int, float], stream: AnswerStream, counts: ModelCounts
 ) -> None:
-    """Note that pieces came now; `last` is when those before came, by answer."""
+    """Record pieces that came now; `last` has the times of the previous ones, by answer."""
     now = time.perf_counter()
     if not last:
         counts.first.add(now - stream.submitted)
@@ -285,7 +285,7 @@ def _note_end(stream: AnswerStream, counts: ModelCounts) -> None:
 
 
 def guesses_of(streams: Sequence[AnswerStream]) -> GuessCounts | None:
-    """Return what became of guessed tokens; None if nothing guesses."""
+    """Return the counts of guessed tokens; None without guessing."""
     texts = [text.guesses for stream in streams for text in stream.texts]
     counts = [guesses.counts for guesses in texts if guesses is not None]
     return sum(counts, GuessCounts()) if counts else None

@@ -1,4 +1,4 @@
-"""The routes as an OpenAPI page, out of the types that requests are read by."""
+"""The routes as an OpenAPI page, made from the types of requests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from gptrs_serve.watched_runs import InterventionBody
 
 
 class Route(Struct, frozen=True):
-    """A route in the description: its body, if it has one, and the type of what it answers."""
+    """A route in the description: its body, if it has one, and the type of its answer."""
 
     method: str
     summary: str
@@ -47,7 +47,7 @@ class Route(Struct, frozen=True):
     form: bool = False
     """Whether the body is a form."""
     deletes: str = ""
-    """The summary of DELETE, where there is one."""
+    """The summary of DELETE, if the route has it."""
 
     @property
     def ways(self) -> dict[str, str]:
@@ -57,7 +57,7 @@ class Route(Struct, frozen=True):
 
 
 def _summary(task: str) -> str:
-    return "Give each text a vector." if task == "embed" else VERBS[task].summary
+    return "Return a vector for each text." if task == "embed" else VERBS[task].summary
 
 
 CHANGES: Final = tuple(f"{OLLAMA}{name}" for name in ("pull", "push", "create", "copy", "delete"))
@@ -66,72 +66,82 @@ _DELETE: Final = CHANGES[-1]
 ROUTES: Final[Mapping[str, Route]] = {
     "/v1/chat/completions": Route("post", "Answer a conversation.", ChatBody),
     "/v1/completions": Route("post", "Continue prompts.", CompletionBody),
-    "/v1/responses": Route("post", "Answer an input, as OpenAI's Responses.", ResponsesBody),
-    "/v1/responses/input_tokens": Route("post", "Count its tokens.", InputTokensBody),
-    "/v1/responses/{name}": Route(
-        "get", "Return a response that is kept.", deletes="Forget a response."
-    ),
-    "/v1/messages": Route("post", "Answer a conversation, as Anthropic's API.", MessagesBody),
-    "/v1/messages/count_tokens": Route("post", "Count its tokens.", CountBody),
+    "/v1/responses": Route("post", "Answer an input, in OpenAI's Responses API.", ResponsesBody),
+    "/v1/responses/input_tokens": Route("post", "Count tokens of an input.", InputTokensBody),
+    "/v1/responses/{name}": Route("get", "Return a stored response.", deletes="Forget a response."),
+    "/v1/messages": Route("post", "Answer a conversation, in Anthropic's API.", MessagesBody),
+    "/v1/messages/count_tokens": Route("post", "Count tokens of a conversation.", CountBody),
     **{
-        path: Route("post", "The same." if number else _summary(name), body)
+        path: Route("post", _summary(name), body)
         for name, body in TASKS.items()
-        for number, path in enumerate(VERBS[name].routes)
+        for path in VERBS[name].routes
     },
-    "/v1/score": Route("post", "Tell how well texts go together.", ScoreBody),
-    "/score": Route("post", "The same.", ScoreBody),
-    "/infill": Route("post", "Write what stands between two texts.", InfillBody),
+    "/v1/score": Route("post", "Return how well texts match.", ScoreBody),
+    "/score": Route("post", "Return how well texts match.", ScoreBody),
+    "/infill": Route("post", "Write the text between two texts.", InfillBody),
     **{
         path: Route(
-            "post", f"Write down what is said{', in English' if more else ''}.", body, form=True
+            "post",
+            f"{'Translate speech into English' if more else 'Transcribe speech'}.",
+            body,
+            form=True,
         )
         for more, (path, body) in enumerate(BODIES.items())
     },
     "/tokenize": Route("post", "Return the tokens of a text or of messages.", TokenizeBody),
     "/detokenize": Route("post", "Return the text of tokens.", DetokenizeBody),
-    "/api/chat": Route("post", "Answer a conversation, as Ollama.", OllamaChatBody),
-    "/api/generate": Route("post", "Answer or continue a text, as Ollama.", GenerateBody),
-    "/api/embed": Route("post", "Give each text a vector, as Ollama.", EmbedBody),
-    "/api/embeddings": Route("post", "Give a text a vector, as Ollama.", OneEmbeddingBody),
-    "/api/show": Route("post", "Describe a model, as Ollama.", ShowBody),
-    "/api/tags": Route("get", "List the models, as Ollama."),
-    "/api/ps": Route("get", "List the models that are loaded, as Ollama."),
-    "/api/version": Route("get", "Tell the version of Ollama whose API this is."),
-    **{path: Route("post", "Say how models are served.") for path in CHANGES if path != _DELETE},
-    _DELETE: Route("delete", "", deletes="Say how models are served."),
+    "/api/chat": Route("post", "Answer a conversation, in Ollama's API.", OllamaChatBody),
+    "/api/generate": Route("post", "Answer or continue a text, in Ollama's API.", GenerateBody),
+    "/api/embed": Route("post", "Return a vector for each text, in Ollama's API.", EmbedBody),
+    "/api/embeddings": Route(
+        "post", "Return a vector for a text, in Ollama's API.", OneEmbeddingBody
+    ),
+    "/api/show": Route("post", "Describe a model, in Ollama's API.", ShowBody),
+    "/api/tags": Route("get", "List the models, in Ollama's API."),
+    "/api/ps": Route("get", "List the loaded models, in Ollama's API."),
+    "/api/version": Route("get", "Return the version of Ollama whose API this is."),
+    **{
+        path: Route("post", "Return how to change the served models.")
+        for path in CHANGES
+        if path != _DELETE
+    },
+    _DELETE: Route("delete", "", deletes="Return how to change the served models."),
     "/v1/interventions": Route(
         "post", "Read and steer hidden states, with `--interventions`.", InterventionBody
     ),
     "/models/load": Route("post", "Load a model, with `--admin`.", LoadBody),
     "/models/unload": Route("post", "Unload a model, with `--admin`.", UnloadBody),
     "/v1/load_lora_adapter": Route(
-        "post", "Load an adapter, with `--admin`, as vLLM.", LoadAdapterBody, answer="text/plain"
+        "post", "Load an adapter, with `--admin`, as in vLLM.", LoadAdapterBody, answer="text/plain"
     ),
     "/v1/unload_lora_adapter": Route(
-        "post", "Unload one, with `--admin`, as vLLM.", UnloadAdapterBody, answer="text/plain"
+        "post",
+        "Unload an adapter, with `--admin`, as in vLLM.",
+        UnloadAdapterBody,
+        answer="text/plain",
     ),
-    "/v1/models": Route("get", "List the models that are served."),
+    "/v1/models": Route("get", "List the served models."),
     "/v1/models/{name}": Route("get", "Describe a model."),
-    "/health": Route("get", "Tell whether the server can answer."),
-    "/ready": Route("get", "Tell whether the models are loaded and requests are taken."),
-    "/metrics": Route("get", "Tell counts and times to Prometheus.", answer="text/plain"),
+    "/health": Route("get", "Return whether the server can answer."),
+    "/ready": Route("get", "Return whether the models are loaded and requests are accepted."),
+    "/metrics": Route("get", "Return counts and times for Prometheus.", answer="text/plain"),
     "/openapi.json": Route("get", "Return this page."),
 }
-"""All routes but those of the page to chat on."""
+"""All routes except those of the chat page."""
 _EVENTS: Final = (ChatBody, CompletionBody, ResponsesBody, MessagesBody, InfillBody)
 _LINES: Final = (OllamaChatBody, GenerateBody)
-"""Bodies whose answers may be streams: of events, and of lines."""
+"""Bodies whose answers may be streams, of events or of lines."""
 _REFUSALS: Final = {
-    "400": "The request is not as it must be, or asks for what is not supported.",
+    "400": "The request is malformed, or asks for something that is not supported.",
     "401": "The API key is missing or wrong.",
-    "403": "The server does not answer for that host, or the route is off.",
+    "403": "The server does not answer for that host, or the route is disabled.",
     "404": "There is no such model or path.",
     "405": "The path has other methods.",
     "413": "The body is too long.",
-    "415": "The body is not called JSON.",
-    "429": "There are as many requests as the server takes; try again later.",
+    "415": "The content type of the body is not JSON.",
+    "429": "The server has as many requests as it accepts; try again later.",
     "500": "The server failed.",
-    "503": "The server ends, or a process of its model is lost.",
+    "503": "The server is shutting down, or a process of its model is lost.",
 }
 _ERROR: Final = {
     "type": "object",
@@ -174,14 +184,14 @@ _ERRORS: Final[Mapping[str, dict[str, Any]]] = {
 
 
 def _error_of(path: str) -> str:
-    """Return the name of the errors of a path."""
+    """Return the name of a path's type of error."""
     if path.startswith(OLLAMA):
         return "OllamaError"
     return "AnthropicError" if path.startswith(ANTHROPIC) else "Error"
 
 
 def openapi_page() -> dict[str, Any]:
-    """Return the description of all routes, by OpenAPI 3.1."""
+    """Return the description of all routes, in OpenAPI 3.1."""
     bodies = [route.body for route in ROUTES.values() if route.body is not None]
     references, schemas = msgspec.json.schema_components(
         bodies, ref_template="#/components/schemas/{name}"
@@ -192,7 +202,7 @@ def openapi_page() -> dict[str, Any]:
         "info": {
             "title": "gptrs serve",
             "version": __version__,
-            "description": "Models of gptrs for the clients of OpenAI, Anthropic and Ollama.",
+            "description": "Models of gptrs for clients of OpenAI, Anthropic and Ollama.",
         },
         "paths": {path: {method: _operation(path, route, summary, known)
                          for method, summary in route.ways.items()}
@@ -207,7 +217,7 @@ def openapi_page() -> dict[str, Any]:
 
 
 def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of an object in which null is what is left out, of unknown names, too."""
+    """Return the schema of an object in which null means an absent field, even an unknown one."""
     if "properties" not in schema:
         return schema
     kept = {*schema.get("required", ()), "type"}  # the last one says which of several it is

@@ -1,4 +1,4 @@
-"""Errors as OpenAI's clients read them: a status, and an object that says what to change."""
+"""Errors in OpenAI's format: a status, and an object that says what to change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _logger = logging.getLogger("gptrs")
 RETRY_AFTER_S: Final = 1
 ANTHROPIC: Final = "/v1/messages"
 OLLAMA: Final = "/api/"
-"""How the paths begin whose clients read errors of another form than OpenAI's."""
+"""Prefixes of paths whose clients expect other errors than OpenAI's."""
 _KINDS: Final = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -44,11 +44,11 @@ _KINDS: Final = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-"""Anthropic's words for errors, by their status."""
+"""Anthropic's error types by status."""
 
 
 class RequestError(Exception):
-    """A request is refused with `status`; `param` is the field that is to blame, if one is."""
+    """A request is refused with `status`; `param` names the field at fault, if any."""
 
     def __init__(
         self, message: str, *, status: int = 400, param: str | None = None, code: str | None = None
@@ -59,10 +59,10 @@ class RequestError(Exception):
         self.param = param
         self.code = code
         self.retry_after = RETRY_AFTER_S
-        """In how many seconds to try again, where that may help."""
+        """Seconds after which to try again, where that may help."""
 
     def body(self, path: str = "") -> dict[str, object]:
-        """Return the object that the clients of a path read: those of OpenAI's API by default."""
+        """Return the error object for the clients of a path; OpenAI's by default."""
         if path.startswith(OLLAMA):
             return {"error": self.message}
         if path.startswith(ANTHROPIC):
@@ -90,7 +90,7 @@ class RequestError(Exception):
 
 
 def problem_of(error: Exception) -> RequestError:
-    """Return what a client is told of an error; nothing of an unknown one but that it happened."""
+    """Return the error to report to a client; without details if the error is unknown."""
     if isinstance(error, RequestError):
         return error
     if isinstance(error, EngineBusyError):
@@ -106,7 +106,7 @@ def problem_of(error: Exception) -> RequestError:
     if isinstance(error, CacheBudgetError):
         return RequestError(error.message, code="cache_budget", param="max_tokens")
     of_the_request = isinstance(error, UsageError | ModelError)
-    # A file of weights that changed under the server is no fault of the one who asks.
+    # A file of weights that changed under the server is not the client's fault.
     if of_the_request and not isinstance(error, CheckpointError):
         return RequestError(error.message, code=error.code)
     number = request_id()
@@ -116,11 +116,11 @@ def problem_of(error: Exception) -> RequestError:
     _logger.error("request %s failed", number, exc_info=error, extra={"facts": facts})
     if isinstance(error, GptrsError):
         return RequestError(error.message, status=500, code=error.code)
-    told = f"the server failed; its log says why, as of request {number}"
+    told = f"the server failed; its log says why, for request {number}"
     return RequestError(told, status=500, code="internal")
 
 
-# Who may ask, and how much: keys, hosts, types and sizes of bodies, before anything is read.
+# Access checks before anything is read: keys, hosts, types and sizes of bodies.
 
 
 PAGE_FILES: Final = {
@@ -142,17 +142,17 @@ PAGE_FILES: Final = {
 }
 """The files of the chat page by the paths that serve them."""
 OPEN_PATHS: Final = frozenset(("/health", "/ready", "/page.json", *PAGE_FILES))
-"""Paths that tell nothing and change nothing, which need no key."""
+"""Paths that need no key, as they reveal and change nothing."""
 KEY: Final = "gptrs.key"
-"""The `Key` of a request in its scope, where there are keys."""
+"""The name of the `Key` in the scope of a request, if there are keys."""
 LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
 
 
 class Guard:
-    """Refuses requests without one of `keys`, and those for another host than `hosts`.
+    """Refuses requests without one of `keys`, and those for other hosts than `hosts`.
 
-    Empty `keys` and `hosts` refuse nothing. A page of another site could have a browser ask a
-    server of this machine under a name of its own: hence the hosts.
+    Empty `keys` and `hosts` refuse nothing. A page of another site could make a browser
+    send requests to a server of this machine under a name of its own: hence the hosts.
     """
 
     def __init__(self, app: ASGIApp, keys: KeyRing, hosts: Sequence[str]) -> None:
@@ -178,7 +178,7 @@ class Guard:
                 )
         if problem is None and key is not None and not self._keys.begin(key):
             problem = RequestError(
-                f"this key has {key.most_requests} open requests, which is the most it may have",
+                f"this key has {key.most_requests} open requests, which is its limit",
                 status=429,
                 code="busy",
             )
@@ -202,7 +202,7 @@ class Guard:
         return bool(self._keys) and path not in OPEN_PATHS and scope["method"] != "OPTIONS"
 
     def _key(self, headers: Headers) -> Key | None:
-        """Return the key that a client sends, None for none that there is."""
+        """Return the key that a client sent; None if it is missing or unknown."""
         stated = headers.get("authorization", "")
         if not stated and "x-api-key" in headers:  # as Anthropic's clients send it
             stated = f"Bearer {headers['x-api-key']}"
@@ -238,10 +238,10 @@ def _without_port(host: str) -> str:
 
 
 async def read_body(request: Request, most_bytes: int) -> bytes:
-    """Return the body of a request; RequestError if it is too long, or not called JSON.
+    """Return the body of a request; RequestError if it is too long, or not declared as JSON.
 
-    A browser asks before it sends JSON to another site, and not before it sends other types; it
-    tells where from it sends. Clients of Ollama, as its page has them, name no type.
+    A browser sends a preflight before JSON to another site, but not before other types; it
+    states its origin. Clients of Ollama often name no type.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     is_free = request.url.path.startswith(OLLAMA) and "origin" not in request.headers
@@ -253,7 +253,7 @@ async def read_body(request: Request, most_bytes: int) -> bytes:
     # A few megabytes of gzip unpack to gigabytes.
     if coding != "identity":
         raise RequestError(
-            f"the body has `Content-Encoding: {coding[:40]}`, and is read as it is only",
+            f"the body has `Content-Encoding: {coding[:40]}`, only plain bodies are read",
             status=415,
             code="content_encoding",
         )
@@ -263,11 +263,11 @@ async def read_body(request: Request, most_bytes: int) -> bytes:
 async def read_bytes(request: Request, most_bytes: int) -> bytes:
     """Return the body of a request; RequestError if it is too long."""
     too_long = RequestError(
-        f"the body has more than {most_bytes} bytes, which is the most this server reads",
+        f"the body has more than {most_bytes} bytes, the limit of this server",
         status=413,
         code="body_too_large",
     )
-    # Refused before it is read. The header may be missing or wrong, so `_read` counts, too.
+    # Refused before tokenizing. The header may be missing or wrong, so `_read` counts, too.
     stated = request.headers.get("content-length", "")
     if stated.isdigit() and int(stated) > most_bytes:
         raise too_long
@@ -275,16 +275,16 @@ async def read_bytes(request: Request, most_bytes: int) -> bytes:
 
 
 MOST_BYTES_IN_FLIGHT: Final = 64_000_000
-"""Bytes of bodies that have come in part, together; what is beyond is read and dropped."""
+"""Total bytes of incomplete bodies; what exceeds it is read and dropped."""
 SMALL_BODY: Final = 16_384
-"""Bytes of a body that are read in any case; their sum is bounded by the connections."""
+"""Bytes of a body that are always read; the number of connections bounds their sum."""
 _in_flight = [0]
 
 
 async def _read(request: Request, most_bytes: int, too_long: RequestError) -> bytes:
-    """Return the body; a 503 where others hold all memory for bodies, once it has come.
+    """Return the body; status 503, after reading it, if other bodies hold all the memory.
 
-    A client that is answered before it has sent all sees a connection that is reset.
+    A client that is answered before it has sent everything sees a connection reset.
     """
     data = bytearray()
     size = held = 0

@@ -1,6 +1,6 @@
-"""A connection of a client, read by httptools: how much it may send, and quicker streams.
+"""A connection parsed by httptools, with bounded heads and faster streams.
 
-Each chunk of a stream costs a third less than with h11, which is there without httptools.
+Each chunk of a stream costs a third less than with h11, the fallback.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_BYTES: Final = 65_536
 
 
 class DirectWriter:
-    """Writes parts of an answer that is sent in chunks and has begun; a `PartWriter`."""
+    """Writes parts of a chunked answer that has begun; a `PartWriter`."""
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
@@ -48,14 +48,14 @@ class DirectWriter:
 
 
 class Connection(Watched, HttpToolsProtocol):
-    """Refuses heads without end, which httptools would keep in memory as they come."""
+    """Refuses endless heads, which httptools would keep in memory."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self._bytes = 0
-        """How many have come since those that count for nothing, but for the portion of these."""
+        """Bytes since the last portion that did not count."""
         self._counts = True
-        """Whether what came in this portion counts."""
+        """Whether this portion counts."""
 
     @override
     def data_received(self, data: bytes) -> None:
@@ -88,7 +88,7 @@ class Connection(Watched, HttpToolsProtocol):
 
 
 async def _send_unframed(cycle: Any, send: Send, message: Message) -> None:
-    """Send to a client of HTTP/1.0, which knows no chunks: the end of the connection is the end."""
+    """Send to a client of HTTP/1.0, which knows no chunks: the answer ends with the connection."""
     if message["type"] == "http.response.start":
         headers = [*cycle.default_headers, *message["headers"]]
         if all(name != b"content-length" for name, _ in headers):
@@ -98,6 +98,7 @@ async def _send_unframed(cycle: Any, send: Send, message: Message) -> None:
             cycle.transport.write(b"".join(head))
             return
     elif cycle.chunked_encoding is False and cycle.scope["method"] != "HEAD":
+        # httptools_impl counts every part against the stated length, which is missing here.
         # httptools_impl counts every part against a stated length, and here is none.
         cycle.expected_content_length = len(message.get("body", b""))
     await send(message)

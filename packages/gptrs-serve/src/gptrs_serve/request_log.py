@@ -1,4 +1,4 @@
-"""Each request on its way through the server: its id, its line in the log, its count."""
+"""Request ids, the access log, and counts of requests."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from typing_extensions import override
 
 LogFormat = Literal["text", "json"]
 _GIVEN_ID: Final = re.compile(r"[!-~]{1,128}")
-"""An id that a client or a proxy gives: what may stand in a log and in a header."""
+"""Ids from clients or proxies that are safe in a log and a header."""
 _OTHER: Final = "other"
-"""The path in the counts of requests for paths that there are not: anyone can make those up."""
+"""The label for unknown paths in the counts: anyone can make those up."""
 _ACCESS: Final = logging.getLogger("gptrs.access")
 
 
 class RequestFacts(Struct):
-    """A request, and facts about it for the log."""
+    """A request, and its facts for the log."""
 
     id: str
     client: str
     facts: dict[str, object] = field(default_factory=dict)
-    """Facts that routes add: the model, tokens read and written."""
+    """Facts added by routes: the model, tokens read and written."""
 
 
 _current: ContextVar[RequestFacts | None] = ContextVar("gptrs_request", default=None)
 
 
 def request_id() -> str:
-    """Return the id of the request that this task answers, a new one outside of any."""
+    """Return the id of the request that this task answers; a new one outside of requests."""
     request = _current.get()
     return secrets.token_hex(8) if request is None else request.id
 
 
 def note_facts(**facts: object) -> None:
-    """Add to what the log says of the request; numbers are added up."""
+    """Add facts to the request's log line; integers are summed."""
     request = _current.get()
     if request is None:
         return
@@ -58,10 +58,10 @@ def note_facts(**facts: object) -> None:
 
 
 class RequestLog:
-    """Gives each request an id, counts it by path and status, and logs it where that is asked for.
+    """Gives each request an id, counts it by path and status, and logs it if enabled.
 
-    The id is that of `X-Request-Id` if the client sends one, and is in the headers of the answer.
-    The outermost layer: requests without a key, and for paths that there are not, count as well.
+    The id is the client's `X-Request-Id`, if sent, and is in the headers of the answer.
+    This is the outermost layer: requests without a key, and for unknown paths, count as well.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class RequestLog:
         _ACCESS.info("%s", line, extra={"facts": {"message": "request", **facts}})
 
 
-# The log for machines. People read the lines that the command line writes.
+# The log as JSON, for machines.
 
 
 class _JsonLines(logging.Formatter):
@@ -151,13 +151,13 @@ def _now() -> str:
 
 
 def _iso(seconds: float) -> str:
-    """Return a moment in UTC as RFC 3339 has it."""
+    """Return a time in UTC in RFC 3339 format."""
     made = datetime.fromtimestamp(seconds, UTC)
     return made.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _printable(value: object) -> str:
-    """Return a value on one line: a path or a name of a client may hold anything."""
+    """Return a value on one line: paths and names of clients may contain anything."""
     text = str(value)
     return text if text.isprintable() and " " not in text and text else json.dumps(text)
 
@@ -171,7 +171,7 @@ def _causes(error: BaseException) -> Iterable[BaseException]:
 
 @contextmanager
 def json_log() -> Generator[None]:
-    """Write what gptrs and uvicorn log as JSON in this scope, an object a line."""
+    """Scope in which gptrs and uvicorn log JSON, one object per line."""
     handler = logging.StreamHandler()
     handler.setFormatter(_JsonLines())
     before: list[tuple[logging.Logger, list[logging.Handler], int, bool]] = []

@@ -1,4 +1,4 @@
-"""Options and prompts of the engine, out of the bodies of requests."""
+"""Options and prompts for the engine, from the bodies of requests."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from gptrs_serve.problems import KEY, RequestError
 
 _MOST_PROMPTS: Final = 1024
 _ANY_SEED: Final = -1
-"""A seed that asks for any, in vLLM, llama.cpp and many apps; other negative ones are seeds."""
+"""The seed that means "any" in vLLM, llama.cpp and many apps; other negative numbers are seeds."""
 _TOKEN: Final = re.compile(r"0|[1-9][0-9]{0,17}")
-"""How a number is written: in one way, so that no two keys are of the same token."""
+"""Token numbers in one spelling, so that no two keys name the same token."""
 
 
 class LogitBias:
     """A logits processor that adds to the logits of some tokens; -100 bans one."""
 
     def __init__(self, biases: Mapping[str, float], vocab_size: int) -> None:
-        """Read OpenAI's `logit_bias`; RequestError for what is no token of the model."""
+        """Read OpenAI's `logit_bias`; RequestError for keys that are no tokens of the model."""
         for name in biases:
             if not (_TOKEN.fullmatch(name) and int(name) < vocab_size):
                 raise RequestError(
@@ -63,10 +63,10 @@ def options_of(
     *,
     special: bool | frozenset[str] = False,
 ) -> GenerationOptions:
-    """Return the options of a request except `max_tokens`, with `special` tokens in the text.
+    """Return the options of a request except `max_tokens`; `special` tokens stay in the text.
 
-    What it leaves open is as generation_config.json says, where that samples, else as OpenAI has
-    it: temperature 1, all tokens. RequestError and UsageError for what the model does not take.
+    Missing options come from generation_config.json, if that samples, else from OpenAI's
+    defaults: temperature 1, all tokens. RequestError and UsageError for unsupported options.
     """
     settings = model.generation_config
     asked = body.sampling()
@@ -97,9 +97,9 @@ def options_of(
 
 
 def client_of(request: Request) -> Client:
-    """Return the client that a request is of: its API key, else its address.
+    """Return the client of a request: its API key, else its address.
 
-    Without keys to check, a client could write any.
+    Unchecked keys do not count, as a client could send any.
     """
     key: Key | None = request.scope.get(KEY)
     if key is not None:
@@ -110,14 +110,14 @@ def client_of(request: Request) -> Client:
 
 
 def chat_logprobs(body: ChatBody) -> int | None:
-    """Return how many likeliest tokens a chat asks for, None for no log-probabilities."""
+    """Return how many likeliest tokens a chat asks for; None without log-probabilities."""
     if body.top_logprobs is not None and not body.logprobs:
         raise RequestError("`top_logprobs` needs `logprobs`", param="top_logprobs")
     return (body.top_logprobs or 0) if body.logprobs else None
 
 
 def chat_max_tokens(body: ChatBody) -> int | None:
-    """Return how many tokens an answer of a chat may have; None where the request does not say."""
+    """Return the most tokens of an answer in a chat; None if the request does not say."""
     if body.max_tokens and body.max_completion_tokens:
         raise RequestError(
             "`max_tokens` and `max_completion_tokens` exclude each other", param="max_tokens"
@@ -128,7 +128,7 @@ def chat_max_tokens(body: ChatBody) -> int | None:
 def asked_conversation(
     body: ChatBody | TokenizeBody, tools: list[dict[str, Any]] | None
 ) -> Conversation:
-    """Return the conversation of a request whose template is told of `tools`."""
+    """Return the conversation of a request, with `tools` for its template."""
     fields = {name: getattr(body, name) for name in FIELDS}
     try:
         return conversation_of({**fields, "tools": tools})
@@ -140,14 +140,14 @@ def asked_conversation(
 
 
 def require_no_conversation(body: TokenizeBody) -> None:
-    """RequestError for what a text has no use for."""
+    """Raise RequestError for fields of conversations beside a text."""
     for name in (*FIELDS, "tool_choice"):
         if getattr(body, name) is not None:
-            raise RequestError(f"`{name}` goes with `messages` only", param=name)
+            raise RequestError(f"`{name}` needs `messages`", param=name)
 
 
 def prompts_of(body: CompletionBody) -> list[str | list[int]]:
-    """Return the prompts of a completion; RequestError for a mixture, or too many."""
+    """Return the prompts of a completion; RequestError for mixed kinds, or too many."""
     prompt = body.prompt
     if isinstance(prompt, str):
         return [prompt]
@@ -158,41 +158,41 @@ def prompts_of(body: CompletionBody) -> list[str | list[int]]:
         return [cast("list[int]", prompt)]
     if len(prompt) > _MOST_PROMPTS:
         raise RequestError(
-            f"a request has {_MOST_PROMPTS} prompts at most, got {len(prompt)}", param="prompt"
+            f"a request may have at most {_MOST_PROMPTS} prompts, got {len(prompt)}", param="prompt"
         )
     return cast("list[str | list[int]]", prompt)
 
 
 def require_fitting(body: CompletionBody) -> None:
-    """RequestError for fields of a completion that do not go together."""
+    """Raise RequestError for fields of a completion that exclude each other."""
     if body.best_of is not None and body.best_of != body.n:
         raise RequestError("`best_of` other than `n` is not supported", param="best_of")
     if body.max_tokens == 0 and not body.echo:
-        raise RequestError("`max_tokens` may be 0 with `echo` only", param="max_tokens")
+        raise RequestError("`max_tokens` may be 0 only with `echo`", param="max_tokens")
 
 
-# Answers of the engine as the objects of OpenAI's API: whole ones, and chunks of a stream.
+# Answers as objects of OpenAI's API: whole ones, and chunks of a stream.
 
 
 _REASONS: dict[FinishReason, str] = {"eos": "stop", "stop": "stop", "length": "length"}
 
 
 def finish_reason(reason: FinishReason | None, *, calls: bool = False) -> str | None:
-    """Return OpenAI's word for why an answer ended, perhaps in calls; None while it has not."""
+    """Return OpenAI's finish reason; `calls` says whether there are tool calls. None: not ended."""
     if calls and reason in ("eos", "stop"):
         return "tool_calls"
     return None if reason is None else _REASONS.get(reason)
 
 
 def require_written(pieces: Iterable[Piece]) -> None:
-    """NoTokenError if an answer ended as it could not go on: what was asked for allows no token."""
+    """Raise NoTokenError if an answer ended because no token was allowed."""
     for piece in pieces:
         if piece.finish_reason == "error":
             raise NoTokenError(piece.error or "the answer cannot go on")
 
 
 class Envelope:
-    """Fields that all objects of one answer have in common."""
+    """The common fields of all objects of one answer."""
 
     def __init__(self, prefix: str, kind: str, model: str) -> None:
         self._common: dict[str, object] = {
@@ -208,10 +208,10 @@ class Envelope:
 
 
 def usage(streams: Sequence[AnswerStream], reasoning: int | None = None) -> dict[str, object]:
-    """Return how many tokens were read and written; those of a prompt count once for all answers.
+    """Return token counts; the tokens of a prompt count once for all answers.
 
-    `cached_tokens` were known from other requests. Of tokens that were guessed ahead those that
-    came true are accepted. `reasoning` tokens are thoughts, None of a model without.
+    `cached_tokens` were known from other requests. Accepted predictions are guessed tokens that
+    were right. `reasoning` counts thoughts; None for a model without thoughts.
     """
     prompt = sum(stream.prompt_tokens for stream in streams)
     new = sum(len(text.tokens) for stream in streams for text in stream.texts)

@@ -1,4 +1,4 @@
-"""Which models are in memory: they are loaded and unloaded while the server answers."""
+"""Loads and unloads models while the server answers."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from gptrs_serve.problems import RequestError
 
 Load = Callable[[], LoadedModel]
 _MOST_WAITING: Final = 16
-"""Changes that wait: each may take as long as a model needs to load."""
+"""Most changes that wait: each may take as long as loading a model."""
 
 
 class Models(Protocol):
-    """The models that are served, as `Served` has them."""
+    """The part of `Served` that `Residence` uses."""
 
     models: dict[str, LoadedModel]
 
     def named(self, name: str | None, capability: str) -> tuple[str, LoadedModel]:
-        """Return a model of a capability; RequestError if there is none."""
+        """Return a model with a capability; RequestError if there is none."""
         ...
 
     def add(self, name: str, model: LoadedModel) -> None:
-        """Serve a further model."""
+        """Serve another model."""
         ...
 
     def remove(self, name: str) -> Callable[[float], None]:
-        """Serve a model no more; the result waits so many seconds for its requests."""
+        """Stop serving a model; the result waits that many seconds for its requests."""
         ...
 
 
 class Residence:
-    """Loads and unloads the models of `served`, one at a time, in a thread of its own.
+    """Loads and unloads the models of `served`, one at a time, in its own thread.
 
-    `load` loads one by its path or id. A request for a model that was unloaded brings it back.
-    Requests in flight have `drain_seconds` to end before their model goes. Belongs to one event
+    `load` takes a path or id. A request for an unloaded model loads it again.
+    Open requests have `drain_seconds` to end before their model is unloaded. Belongs to one event
     loop.
     """
 
@@ -54,25 +54,25 @@ class Residence:
         self._served = served
         self._load = load
         self._sources: dict[str, Load] = {}
-        """How to load what was unloaded."""
+        """How to load unloaded models again."""
         self._drain_seconds = drain_seconds
         self._changes = asyncio.Lock()
         self._threads = Pool("loading", Ledger(_MOST_WAITING))
 
     @property
     def unloaded(self) -> list[str]:
-        """The names of models that a request would bring back."""
+        """The names of unloaded models, which a request would load again."""
         return [name for name in self._sources if name not in self._served.models]
 
     async def ensure(self, name: str | None) -> None:
-        """Load a model again that was unloaded; nothing happens for other names."""
+        """Load an unloaded model again; does nothing for other names."""
         if name in self._sources and name not in self._served.models:
             await self.load(name)
 
     async def load(self, name: str, source: str | None = None) -> None:
-        """Load a model from `source`, None: as before; nothing happens if it is there.
+        """Load a model from `source` (None: as before); does nothing if it is loaded.
 
-        RequestError for a name without a source, or with another model; errors as of `load_model`.
+        RequestError for a name without a source, or one that is taken; errors as of `load_model`.
         """
         # One change at a time: two requests that bring the same model back would load it twice.
         async with self._changes:
@@ -97,16 +97,16 @@ class Residence:
             await self._serve(name, lambda: self.base(chosen).with_adapter(path, name))
 
     def base(self, name: str) -> LoadedModel:
-        """Return the model of an adapter, which is another object once it was loaded again."""
+        """Return the base model of an adapter, a new object after each loading."""
         model = self._served.models.get(name)
         if model is None:
             raise RequestError(f"the model `{name}` of this adapter is unloaded: load it first")
         return model
 
     async def unload(self, name: str, *, forget: bool = False) -> None:
-        """Unload a model, and `forget` how to load it; RequestError if it is not there.
+        """Unload a model, and with `forget` drop its source; RequestError if it is not loaded.
 
-        Returns when its requests have ended, and its memory is free.
+        Returns when its requests have ended and its memory is free.
         """
         async with self._changes:
             model = self._served.models.get(name)
@@ -130,7 +130,7 @@ class Residence:
         self._served.add(name, await self._threads.run(load))
 
     def _again(self, name: str, model: LoadedModel) -> Load:
-        """Return what loads a model as it was."""
+        """Return a function that loads a model as it was."""
         if model.base is not None and model.adapter is not None:
             bases = (known for known, each in self._served.models.items() if each is model.base)
             path, base = model.adapter.path, next(bases)
@@ -153,14 +153,14 @@ class Residence:
         )
 
     def close(self) -> None:
-        """End the thread after the change that runs."""
+        """End the thread after the running change."""
         self._threads.close()
 
 
 def _freed(remove: Callable[[float], None], seconds: float) -> None:
-    """Remove a model, and give its memory back to the system."""
+    """Remove a model, and return its memory to the system."""
     remove(seconds)
-    gc.collect()  # models and what captured them refer to each other
+    gc.collect()  # models and their captures refer to each other
     # glibc keeps what was freed between blocks in use: 70 MB of each SmolLM2-135M that went.
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

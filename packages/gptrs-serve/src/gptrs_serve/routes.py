@@ -1,4 +1,4 @@
-"""The routes: what answers each body, and each path that is read; errors become answers."""
+"""The routes: handlers of bodies and of paths; errors become answers."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ Answer = Callable[[Request, Any], Awaitable[Response]]
 def routes(
     served: Served, metrics: Metrics, most_bytes: int, origins: Sequence[str] = ()
 ) -> list[Route]:
-    """Return all routes: those of the table, and the page; forms are of pages of `origins`."""
+    """Return all routes: those of the table, and the page; forms may come from `origins`."""
 
     async def hearing(request: Request) -> Response:
         return await heard(request, served, origins)
@@ -128,7 +128,7 @@ def routes(
 
 
 def _answers(served: Served, metrics: Metrics, responses: Responses) -> Mapping[type, Answer]:
-    """Return what answers each body."""
+    """Return the handler of each body."""
     tasks = {
         body: partial(answered, served=served, verb=VERBS[name]) for name, body in TASKS.items()
     }
@@ -158,7 +158,7 @@ def _answers(served: Served, metrics: Metrics, responses: Responses) -> Mapping[
 
 
 def _read(served: Served, metrics: Metrics, responses: Responses) -> dict[str, Handler]:
-    """Return what answers paths that are read."""
+    """Return the handlers of paths without a body."""
 
     async def text(_: Request) -> Response:
         return Response(metrics.text(), media_type="text/plain; version=0.0.4")
@@ -215,7 +215,7 @@ def _ready(served: Served) -> Handler:
     async def handler(_: Request) -> Response:
         lost = served.lost()
         if lost is None and served.engine is not None and not served.engine.accepts:
-            lost = "the engine takes no more requests"
+            lost = "the engine accepts no more requests"
         if lost is not None:
             raise RequestError(lost, status=503, code="not_ready")
         return JSONResponse({"status": "ready"})
@@ -224,7 +224,7 @@ def _ready(served: Served) -> Handler:
 
 
 async def _suggested(_: Request) -> Response:
-    """Return the models that the page suggests where none that is served can chat."""
+    """Return the models that the page suggests if no served model can chat."""
     found = [
         {"short": each.short, "about": each.about, "bytes": each.nbytes}
         for each in recommended()

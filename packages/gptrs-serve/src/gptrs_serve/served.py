@@ -1,4 +1,4 @@
-"""The models that are served, by name, and what each is asked for."""
+"""The served models by name, and their work."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ EMBEDDING: Final = ("text_embedder", "image_text", "image_embedder")
 """The capabilities of embedders: of texts, of texts and images in one space, of images."""
 HEARING: Final = ("transcriber", "ctc", "sound_transcriber")
 WRITING: Final = ("causal_lm", "seq2seq")
-"""The capabilities of models that write texts: after a prompt, or about it."""
+"""The capabilities of models that generate text: after a prompt, or about it."""
 SERVED: Final = (*WRITING, *EMBEDDING, "token_classifier", *RANKING, *HEARING)
-"""Capabilities; a model with one of these at least can be served."""
+"""Capabilities: a served model needs at least one of them."""
 _MOST_SOURCE: Final = 4096
-"""Tokens that encoder-decoders read and write at most: T5 has no bound of its own, and reads a text
+"""Most tokens that encoder-decoders read and write: T5 has no bound of its own, and reads a text
 in one step, whose memory grows with the square of its length."""
 _SHORT: Final = 2000
-"""Characters of a text that the thread of the connections reads by itself."""
+"""Texts of at most so many characters are tokenized in the connections' thread."""
 
 
 class Served:
-    """Models by name: those that write texts, run by one engine, and those that read texts.
+    """Models by name: those that generate text, run by one engine, and those that read texts.
 
-    The latter run one call at a time, in which texts of several clients are joined.
+    The latter run one call at a time, which may join texts of several clients.
     """
 
     def __init__(
@@ -71,20 +71,20 @@ class Served:
         self.ledger = Ledger(most_requests, answers)
         self.calls = TextCalls(self.ledger)
         self.hearings = TextCalls(self.ledger)
-        """Sounds, which take long: in a thread of their own, one after another."""
+        """Calls with sounds, which take long: in their own thread, one after another."""
         self.reading = Pool("reading", self.ledger)
-        """Texts, conversations and images become tokens here."""
+        """Threads that turn texts, conversations and images into tokens."""
         self.forms = Pool("forms", self.ledger)
         self._backends = [model.backend for model in self.models.values()]
 
     def add(self, name: str, model: LoadedModel) -> None:
-        """Serve a further model; RequestError if it cannot be served, or not by this server."""
+        """Serve another model; RequestError if this server cannot serve it."""
         require_served(name, model)
         if not model.capabilities.isdisjoint(WRITING):
             if self.engine is None:
                 raise RequestError(
-                    f"`{name}` writes texts, and this server has begun without such a model: start"
-                    " it with one"
+                    f"`{name}` generates text, and this server was started without such a model:"
+                    " start it with one"
                 )
             self.engine.add(name, model)
         self._texts[name] = TokenTexts(model)
@@ -92,9 +92,9 @@ class Served:
         self.models[name] = model
 
     def remove(self, name: str) -> Callable[[float], None]:
-        """Serve a model no more; return what waits so many seconds for its requests, and ends them.
+        """Stop serving a model; return a function that ends its requests after that many seconds.
 
-        The result blocks; call it in a thread.
+        The function blocks until they have ended; call it in a thread.
         """
         # First: no new request may find the model, whose texts the engine is about to end.
         model = self.models.pop(name)
@@ -107,14 +107,14 @@ class Served:
         return lambda seconds: engine.remove(name, seconds)
 
     def _default(self, capability: str) -> str | None:
-        """Return the first model of a capability."""
+        """Return the first model with a capability."""
         found = (name for name, each in self.models.items() if capability in each.capabilities)
         return next(found, None)
 
     def lost(self) -> str | None:
-        """Return why nothing can be answered any more, None while all processes are there.
+        """Return why nothing can be answered any more; None while all processes are alive.
 
-        That is so, too, after a fault of the engine's own thread.
+        A fault of the engine's thread is a reason, too.
         """
         # A dead engine thread raises nowhere: without this check requests would wait forever, and
         # /health say ok.
@@ -128,7 +128,7 @@ class Served:
         return None
 
     def named(self, name: str | None, capability: str) -> tuple[str, LoadedModel]:
-        """Return a model of a capability, the first one without a name; RequestError if none."""
+        """Return a model with a capability, by default the first; RequestError if there is none."""
         chosen = self._default(capability) if name is None else name
         if chosen is None or chosen not in self.models:
             shown = "" if name is None else f" called {name[:80]!r}"
@@ -148,15 +148,15 @@ class Served:
         return chosen, model
 
     def capability(self, name: str | None, kinds: Sequence[str]) -> str:
-        """Return the one of several capabilities that a model has; without a name the first one's.
+        """Return the first of `kinds` that the model has; without a name, that any model has.
 
-        The first of them where there is none, so that `named` tells what the model offers.
+        If there is none, return the first of `kinds`: `named` then reports what the model offers.
         """
         found = (kind for each in self.called(name) for kind in kinds if kind in each.capabilities)
         return next(found, kinds[0])
 
     def called(self, name: str | None) -> list[LoadedModel]:
-        """Return the models that a request may mean: the one of a name, else all."""
+        """Return the models that a request may mean: the one named, else all."""
         return [each for known, each in self.models.items() if name in (None, known)]
 
     def texts_of(self, name: str) -> TokenTexts:
@@ -168,9 +168,9 @@ class Served:
     ) -> Sequence[int]:
         """Return the tokens of a prompt; UsageError and ModelError as of `prompt_tokens`.
 
-        Threads of their own read conversations, which a process renders, and texts that take longer
-        than the way there and back. What is too long for the model by its length alone is refused
-        before it is read.
+        Separate threads handle conversations, which a process renders, and texts that take longer
+        than the switch of threads. A prompt that is clearly too long for the model is refused
+        before tokenizing.
         """
         most = longest_prompt(model)
         if "seq2seq" in model.capabilities:
@@ -193,7 +193,7 @@ class Served:
     def account(
         self, model: LoadedModel, prompt: int, asked: int | None, answers: int, logprobs: int | None
     ) -> Account:
-        """Return what a request asks whose prompt has so many tokens."""
+        """Return the account of a request whose prompt has that many tokens."""
         reads = "seq2seq" in model.capabilities  # its text has a context of its own
         room = _context(model) - 1 if reads else longest_prompt(model) - prompt
         return Account(prompt, answers, asked, logprobs or 0, room, self.most_output)
@@ -210,9 +210,9 @@ class Served:
         client: Client,
         max_time: float | None = None,
     ) -> AnswerStream:
-        """Ask the engine for answers of `max_tokens`, None: as many as there is room for.
+        """Ask the engine for answers of at most `max_tokens`; None: up to the context.
 
-        Raises RequestError for more than one request may ask, and as `Engine.submit` does.
+        RequestError for more than one request may ask for; errors as of `Engine.submit`.
         """
         model = self.models[name]
         account = self.account(model, len(tokens), max_tokens, answers, options.logprobs)
@@ -231,10 +231,10 @@ class Served:
     async def prompt_scores(
         self, name: str, tokens: Sequence[int], count: int, priority: int, client: Client
     ) -> list[TokenScores | None]:
-        """Return the scores of each token of a prompt after those before it; the first has none.
+        """Return the scores of each token of a prompt given those before it; None for the first.
 
-        The engine reads them as it reads prompts. Models that cannot go on after a part of a prompt
-        run on all of it, in the threads that read texts.
+        The engine reads them like prompts. Models that cannot continue after a part of a prompt
+        run on all of it, in the reading threads.
         """
         assert self.engine is not None
         if len(tokens) == 1:
@@ -254,9 +254,9 @@ class Served:
         asked: Mapping[str, Any],
         function: Callable[..., Any] | None = None,
     ) -> tuple[Sequence[Any], int]:
-        """Return what a task, or another `function` like its own, finds, and the tokens read.
+        """Return the results of a task, or of `function` in place of its own, and the tokens read.
 
-        Texts of several requests are joined where the task treats each by itself.
+        Texts of several requests are joined if the task treats each text separately.
         """
 
         def work(texts: Sequence[str]) -> tuple[Any, list[TextLength]]:
@@ -279,7 +279,7 @@ class Served:
 
 
 def longest_prompt(model: LoadedModel) -> int:
-    """Return how many tokens of a prompt a model that writes reads."""
+    """Return the most prompt tokens of a model that generates text."""
     if "seq2seq" in model.capabilities:
         return min(model.seq2seq().source_length, _MOST_SOURCE)
     return model.causal_lm().context_length
@@ -292,7 +292,9 @@ def _context(model: LoadedModel) -> int:
 def _source(model: LoadedModel, prompt: str | list[int] | Conversation, most: int) -> Sequence[int]:
     tokens = model.prompt_tokens(prompt, most)
     if len(tokens) > most:
-        raise ContextLengthError(f"{len(tokens)} tokens do not fit into the {most} that are read")
+        raise ContextLengthError(
+            f"{len(tokens)} tokens do not fit into the {most} that the model reads"
+        )
     return tokens
 
 
@@ -304,15 +306,15 @@ def _forward_scores(
     return [None, *(TokenScores.of(row, token, count) for row, token in pairs)]
 
 
-# The models that a server answers with, by the names that its clients call them by.
+# Loading the models of a server, by the names that clients use.
 
 
 def load_models(
     models: Sequence[str], load: Callable[[str], LoadedModel]
 ) -> dict[str, LoadedModel]:
-    """Load [NAME=]MODEL... by `load`; UsageError for two of one name, or one that serves nothing.
+    """Load [NAME=]MODEL... with `load`, announcing each on a terminal.
 
-    A terminal is told of each beforehand.
+    UsageError for a duplicate name, or a model without a route.
     """
     loaded: dict[str, LoadedModel] = {}
     for given in models:
@@ -336,21 +338,21 @@ def load_models(
 
 
 def require_served(name: str, model: LoadedModel) -> None:
-    """Raise UsageError for a model that no route asks for anything."""
+    """Raise UsageError for a model that no route can use."""
     if model.capabilities.isdisjoint(SERVED):
-        raise UsageError(f"`{name}` neither writes, embeds, classifies nor hears")
+        raise UsageError(f"`{name}` does not generate, embed, classify or transcribe")
 
 
 def load_drafts(
     given: Sequence[str], names: Sequence[str], backend: Backend
 ) -> dict[str, LoadedModel]:
-    """Load [NAME=]MODEL... by the models that they draft for; UsageError for two of one model."""
+    """Load the drafts [NAME=]MODEL... by the names of their models; UsageError for a second one."""
     drafts: dict[str, LoadedModel] = {}
     for each in given:
         name, separator, path = each.partition("=")
         name = name if separator else names[0]
         if name in drafts:
-            raise UsageError(f"two drafts are given for `{name}`", hint="write NAME=MODEL")
+            raise UsageError(f"`{name}` has two drafts", hint="write NAME=MODEL")
         drafts[name] = load_model(path if separator else each, backend)
     return drafts
 
@@ -358,7 +360,7 @@ def load_drafts(
 def with_adapters(
     loaded: Mapping[str, LoadedModel], given: Sequence[str]
 ) -> dict[str, LoadedModel]:
-    """Add models with adapters, [MODEL:]NAME=DIR; UsageError for names that do not suit."""
+    """Add models with adapters, [MODEL:]NAME=DIR; UsageError for unknown or duplicate names."""
     served = dict(loaded)
     for each in given:
         names, _, path = each.partition("=")

@@ -1,4 +1,4 @@
-"""Calls of models that read texts in one step: one at a time, texts of several clients joined."""
+"""Calls of models that read texts in one step: one at a time, joining texts of several clients."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gptrs.errors import GptrsError, UsageError
 from gptrs_serve.accounts import Ledger
 
 MOST_TEXTS: Final = 256
-"""Texts of one call at most; a request of more takes several, and others get in between."""
+"""Most texts of one call; longer requests take several, and others run in between."""
 Result = TypeVar("Result")
 Work = Callable[[Sequence[str]], Sequence[Any]]
 
 
 class _WaitingTexts(Struct, frozen=True, eq=False):
-    """Texts that wait. Calls of one key may be joined: their work gives each text the same."""
+    """Waiting texts. Calls with equal keys may be joined: their work treats texts alike."""
 
     key: Hashable
     texts: Sequence[str]
@@ -30,10 +30,10 @@ class _WaitingTexts(Struct, frozen=True, eq=False):
 
 
 class TextCalls:
-    """A queue of calls that run one after another on a thread of their own.
+    """A queue of calls that run one after another in its own thread.
 
-    While a model is busy with one call, those that come are joined as far as their keys are equal:
-    a batch costs less than its texts one by one. All methods belong to one event loop.
+    While a model is busy with one call, arriving calls with equal keys are joined:
+    a batch costs less than its texts separately. All methods belong to one event loop.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -45,16 +45,16 @@ class TextCalls:
     async def run(
         self, key: Hashable, texts: Sequence[str], work: Callable[[Sequence[str]], Sequence[Result]]
     ) -> list[Result]:
-        """Return what `work` gives for each text, called with texts of other calls of `key`, too.
+        """Return the results of `work`, which may read texts of other calls of `key` as well.
 
-        Where this task is cancelled, texts that wait are dropped. EngineBusyError if there are too
-        many requests; else the error of `work` for these texts, as if they were alone.
+        If this task is cancelled, waiting texts are dropped. EngineBusyError if there are too
+        many requests; otherwise the error of `work` for these texts alone.
         """
         with self._counted():
             return await self._run(key, texts, work)
 
     async def alone(self, work: Callable[[], Result]) -> Result:
-        """Return what `work` gives, when it is its turn; errors as of `run`."""
+        """Return the result of `work` once its turn comes; errors as of `run`."""
         with self._counted():
             return (await self._one(object(), [""], lambda _: [work()]))[0]
 
@@ -71,12 +71,12 @@ class TextCalls:
         for begin in range(0, max(1, len(texts)), MOST_TEXTS):
             part = texts[begin : begin + MOST_TEXTS]
             try:
-                # Without a text it is an error, which company would hide.
+                # An empty list is an error, which other texts would hide.
                 found.extend(await self._one(key if part else object(), part, work))
             except UsageError:
                 if not begin:
                     raise
-                # Told again with the texts before it, for errors name texts by their numbers.
+                # Repeated with the texts before it, as errors name texts by their index.
                 await self._one(object(), texts[: begin + MOST_TEXTS], work)
                 raise
         return found
@@ -98,7 +98,7 @@ class TextCalls:
             self._running = None
 
     def _next_calls(self) -> list[_WaitingTexts]:
-        """Take the call that waits longest, and others of its key while their texts are few."""
+        """Take the oldest call, and others with its key up to the most texts."""
         first = self._waiting.popleft()
         taken, kept, count = [first], deque[_WaitingTexts](), len(first.texts)
         for call in self._waiting:
@@ -113,7 +113,7 @@ class TextCalls:
         return [call for call in taken if not call.result.done()]  # the others were cancelled
 
     async def _answer(self, calls: Sequence[_WaitingTexts]) -> None:
-        """Run calls as one; where that fails each by itself, so that nobody gets others' errors."""
+        """Run calls together; on failure separately, so that nobody gets the errors of others."""
         if not calls:
             return
         texts = [text for call in calls for text in call.texts]
@@ -138,5 +138,5 @@ class TextCalls:
             begin = end
 
     def close(self) -> None:
-        """End the thread after the call that runs."""
+        """End the thread after the running call."""
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Tokens as log-probabilities tell of them: their texts, their bytes, their places."""
+"""The tokens in log-probabilities: their texts, bytes and offsets."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from gptrs_runtime.loaded_model import LoadedModel
 
 
 class TokenTexts:
-    """The texts of the tokens of a model, as OpenAI writes them.
+    """The texts of a model's tokens, in OpenAI's notation.
 
-    Bytes that are no UTF-8 are `\\xe2\\x80` in it; in completions such a text begins with `bytes:`.
-    A token without a text is `token_id:` and its number.
+    Bytes that are not UTF-8 appear as `\\xe2\\x80`; in completions, such a text begins with
+    `bytes:`. A token without text is `token_id:` and its number.
     """
 
     def __init__(self, model: LoadedModel) -> None:
         self._tokenizer = model.tokenizer if model.has_tokenizer else None
         self._known: dict[int, tuple[str, list[int] | None, bool]] = {}
-        """Of each token its text, what an answer has of it, and whether it is whole."""
+        """Per token: its text, its bytes in an answer, and whether the text is whole."""
 
     def chat(self, scores: Sequence[TokenScores]) -> list[dict[str, object]]:
-        """Return scores in the form of chats; the joined `bytes` of an answer are its text."""
+        """Return scores in the format of chats; the joined `bytes` of an answer are its text."""
         return [
             {
                 **self._entry(one.token, one.logprob),
@@ -37,9 +37,9 @@ class TokenTexts:
         tokens: Sequence[int],
         places: Sequence[int],
     ) -> dict[str, object]:
-        """Return scores in the form of completions; None for a first token, which has none.
+        """Return scores in the format of completions; None for a first token.
 
-        `places` are those of `tokens` in the text.
+        `places` are the offsets of `tokens` in the text.
         """
         return {
             "tokens": [self._named(token) for token in tokens],
@@ -49,7 +49,7 @@ class TokenTexts:
         }
 
     def places(self, text: str | None, tokens: Sequence[int]) -> list[int]:
-        """Return where tokens of a prompt begin in `text`; without one, in that of all of them."""
+        """Return the offsets of a prompt's tokens in `text`, or in their own text if it is None."""
         if self._tokenizer is None:
             return [0] * len(tokens)
         if text is None:
@@ -59,13 +59,13 @@ class TokenTexts:
         return places if len(places) == len(tokens) else [0] * len(tokens)  # of an empty text
 
     def new_answer(self, prompt: str) -> AnswerText:
-        """Return the text of an answer that follows `prompt`, as long as nothing has come."""
+        """Return the empty text of an answer that follows `prompt`."""
         return AnswerText(self, prompt, self._offsets(special=False))
 
     def left_out(self, token: int) -> str | None:
-        """Return the space of a token that a text loses which begins with it.
+        """Return the leading space of a token that is lost at the beginning of a text.
 
-        None where the text shows nothing of the token.
+        None if the token is invisible in the text.
         """
         if self._tokenizer is None or not self._shown(token, special=False):
             return None
@@ -80,12 +80,12 @@ class TokenTexts:
         )
 
     def _shown(self, token: int, *, special: bool) -> bytes:
-        """Return what a text has of a token."""
+        """Return the bytes of a token in a text."""
         found = self._tokenizer.token_bytes(token, special=special) if self._tokenizer else None
         return found or b""
 
     def _top(self, scores: TokenScores) -> dict[str, float]:
-        """Return the likeliest tokens by their texts: the likelier of two of one text has it."""
+        """Return the likeliest tokens by text; of two with the same text, the likelier keeps it."""
         found: dict[str, float] = {}
         for token, logprob in scores.top:
             name = self._named(token)
@@ -122,10 +122,10 @@ def _numbered(token: int) -> str:
 
 
 class AnswerText:
-    """The text of an answer as it comes, with the places of its tokens.
+    """The text of an answer as it comes, with the offsets of its tokens.
 
-    `prompt` precedes it, where that is echoed: then the space is back that a text loses which
-    begins with one.
+    If it is echoed, `prompt` precedes it: then the space that a text loses at its
+    beginning is restored.
     """
 
     def __init__(self, texts: TokenTexts, prompt: str, offsets: TokenOffsets) -> None:
@@ -134,17 +134,17 @@ class AnswerText:
         self._come = len(prompt)
         self._offsets = offsets
         self._space: str | None = None if prompt else ""
-        """The text before it; None while its first token is not known."""
+        """The restored space; None before the first token."""
         self._put = ""
-        """The same, until there is a text to put it before."""
+        """The same, until there is text to prepend it to."""
         self._waiting: list[tuple[TokenScores, int]] = []
 
     def add(
         self, text: str, tokens: Sequence[int], scores: Sequence[TokenScores], *, ends: bool
     ) -> tuple[str, dict[str, object] | None]:
-        """Return what comes to the text, and the scores of tokens that begin in it so far, if any.
+        """Return the new text, and the scores of tokens that begin in the text so far, if any.
 
-        Tokens behind a stop string are at the end of the text.
+        Tokens after a stop string count as at the end of the text.
         """
         for number, token in enumerate(tokens):
             before = len(self._space or "")
@@ -160,7 +160,7 @@ class AnswerText:
         return text, self._told(ends)
 
     def _told(self, ends: bool) -> dict[str, object] | None:
-        """Return the scores of waiting tokens as far as their places have come."""
+        """Return the scores of waiting tokens whose offsets have been reached."""
         # Text is withheld while it may become a stop string; scores ahead of it would show what is
         # about to be cut.
         told = [each for each in self._waiting if ends or each[1] <= self._come]

@@ -1,4 +1,4 @@
-"""Runs with hooks for requests: what they read of a model, and the vectors that they add."""
+"""Runs with hooks for requests, which read values of a model and add vectors."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from gptrs_serve.problems import RequestError
 from gptrs_serve.text_calls import TextCalls
 
 MOST_WAITING: Final = 16
-"""Requests with interventions that wait or run; the next one gets status 429."""
+"""Most requests with interventions that wait or run; more get status 429."""
 MOST_VALUES: Final = 64
-"""Values that one request may read: each is a whole result of every step."""
+"""Most values that one request may read: each is a whole result of every step."""
 MOST_BYTES: Final = 16_000_000
-"""Bytes of numbers that an answer has; as JSON they are up to five times as many."""
+"""Most bytes of numbers in an answer; JSON takes up to five times as many."""
 MOST_LENSES: Final = 512
-"""Rows that go through the head of the model, which has a logit for each word."""
+"""Most rows that go through the model's head, which has a logit per token."""
 _MOST_HOOKS: Final = 16
-"""Sets of values for which the steps of a model stay captured."""
+"""Most sets of values for which a model's steps stay captured."""
 
 _Numbers = Annotated[list[float], Meta(min_length=1, max_length=65_536)]
 
 
 class Steering(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A vector that is added: a preset by its name, or `layer` and `vector`."""
+    """A vector to add: a preset by name, or `layer` and `vector`."""
 
     preset: str | None = None
     layer: str | None = None
@@ -52,7 +52,7 @@ class Steering(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class InterventionBody(TokenizeBody, kw_only=True):
-    """`/v1/interventions`: a prompt or messages, what is read, and what is changed."""
+    """`/v1/interventions`: a prompt or messages, the values to read, and the vectors to add."""
 
     refused: ClassVar[Mapping[str, str]] = {
         "stream": "values are sent when the answer is complete",
@@ -124,7 +124,7 @@ def read_presets(given: Sequence[str]) -> dict[str, Vectors]:
 
 
 def _preset_parts(rest: str) -> tuple[str, str, float]:
-    """Return the file, the layer and the scale; the name of a file may have colons."""
+    """Return the file, the layer and the scale; file names may contain colons."""
     # The longest reading wins: a file called `a:1` is that file, not `a` at layer 1.
     if Path(rest).is_file():
         return rest, "", 1.0
@@ -144,9 +144,9 @@ def _preset_parts(rest: str) -> tuple[str, str, float]:
 
 
 class Interventions:
-    """Runs requests with hooks one after another, on a thread and a key/value cache of their own.
+    """Runs requests with hooks one after another, in a thread with its own key/value cache.
 
-    Steps of the engine have none of their rows, so that they change no other answer.
+    They share no steps with the engine, so they cannot affect other answers.
     """
 
     def __init__(self, ledger: Ledger, presets: Mapping[str, Vectors]) -> None:
@@ -156,7 +156,7 @@ class Interventions:
         self._watched: OrderedDict[object, _Watched] = OrderedDict()
 
     def require_presets(self, models: Sequence[LoadedModel]) -> None:
-        """UsageError for a preset none of whose values any model has."""
+        """Raise UsageError for a preset whose values no model has."""
         for name, vectors in self.presets.items():
             problems: list[GptrsError] = []
             for model in models:
@@ -172,7 +172,7 @@ class Interventions:
     async def run(
         self, model: LoadedModel, tokens: Sequence[int], body: InterventionBody, most: int
     ) -> Found:
-        """Return what a request finds; EngineBusyError if `MOST_WAITING` run or wait."""
+        """Return the result of a request; EngineBusyError if `MOST_WAITING` run or wait."""
         if self._waiting >= MOST_WAITING:
             raise EngineBusyError(
                 f"{MOST_WAITING} requests with interventions run or wait, which is the most"
@@ -190,13 +190,13 @@ class Interventions:
             self._waiting -= 1
 
     def forget(self, model: LoadedModel) -> None:
-        """Drop what is captured of a model that is served no more."""
+        """Drop the captures of a model that is no longer served."""
         for key, watched in list(self._watched.items()):
             if watched.model is model:
                 self._watched.pop(key, None)
 
     def close(self) -> None:
-        """End the thread after the request that runs."""
+        """End the thread after the running request."""
         self._calls.close()
 
     def _run(
@@ -271,7 +271,7 @@ class Interventions:
     def _hooks(
         self, model: LoadedModel, read: frozenset[Site], added: Mapping[Site, np.ndarray]
     ) -> _Watched:
-        """Return hooks that read and add these values, captured before if they are in use."""
+        """Return hooks that read and add these values, reusing captured ones."""
         # Shapes, not values: vectors are inputs of the captured step, so other numbers need no new
         # capture.
         key = (model, read, frozenset((site, vector.shape) for site, vector in added.items()))
@@ -288,7 +288,7 @@ class Interventions:
 
 
 class Found(Struct, frozen=True):
-    """The answer, the rows that were read of each value, their positions, and what they predict."""
+    """The answer, the rows read of each value, their positions, and their predictions."""
 
     generation: Generation
     states: Mapping[str, np.ndarray]
@@ -297,7 +297,7 @@ class Found(Struct, frozen=True):
 
 
 class _Watched:
-    """Hooks of one set of values; they pass the rows of each step to `reading`."""
+    """Hooks on one set of values; they pass the rows of each step to `reading`."""
 
     def __init__(
         self, model: LoadedModel, read: frozenset[Site], added: Mapping[Site, np.ndarray]
@@ -324,11 +324,11 @@ class _Watched:
 
 
 class _GoneError(Exception):
-    """Nobody waits for the answer any more."""
+    """The client has disconnected."""
 
 
 class _Reading:
-    """Collects the rows of the positions that are asked for, step by step."""
+    """Collects the rows of the requested positions, step by step."""
 
     def __init__(
         self,
@@ -348,7 +348,7 @@ class _Reading:
         self._bytes = 0
 
     def take(self, hooks: Hooks) -> None:
-        """Keep rows of a step; RequestError for too many, or a value that has none."""
+        """Keep rows of a step; RequestError for too many, or a value without rows."""
         if self._gone.is_set():
             raise _GoneError
         values = {name: _value(hooks, name, site) for name, site in self.sites.items()}
@@ -386,7 +386,7 @@ class _Reading:
 def _lenses(
     model: LoadedModel, states: Mapping[str, np.ndarray], count: int
 ) -> dict[str, list[list[LensToken]]]:
-    """Return what each row predicts; RequestError for too many, or values that are no states."""
+    """Return the predictions of each row; RequestError for too many, or if they are not states."""
     rows = sum(map(len, states.values()))
     if rows > MOST_LENSES:
         raise RequestError(
@@ -428,7 +428,7 @@ def _wanted(asked: str | Sequence[int], prompt: int) -> frozenset[int]:
 
 
 def _names(body: InterventionBody, sites: Sites) -> list[str]:
-    """Return the names of all values that are read; RequestError for too many, or attention."""
+    """Return the names of all values to read; RequestError for too many, or attention."""
     read = body.read
     if body.logit_lens is not None and not read:
         read = ["blocks.*.hook_resid_post"]

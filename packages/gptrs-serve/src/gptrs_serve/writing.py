@@ -1,4 +1,4 @@
-"""One answer in the words of a protocol: written as it grows, or whole, by the same code."""
+"""One answer in the format of a protocol, streamed or whole, by the same code."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from gptrs_serve.requests import require_written
 
 
 class AnswerWriter(ABC):
-    """Writes the one answer of a chat; `told` takes in what comes, and gives the bytes for it.
+    """Writes the single answer of a chat; `told` handles each event and yields its bytes.
 
-    A whole answer is what the same events have made when they have ended.
+    A whole answer is built from the same events.
     """
 
     media_type = "text/event-stream"
@@ -28,32 +28,32 @@ class AnswerWriter(ABC):
         self.chat = chat
         self.reader = chat.new_reader()
         self.reason: FinishReason | None = None
-        """Why the answer has ended."""
+        """The finish reason; None before the end."""
         self.keep: Callable[[], None] | None = None
         """Called once the answer is whole."""
 
     @abstractmethod
     def told(self, event: AnswerEvent) -> Iterator[bytes]:
-        """Take in an event, and yield what a stream says of it."""
+        """Handle an event, and yield its bytes for a stream."""
 
     def begin(self) -> bytes:
-        """Return how a stream begins."""
+        """Return the first bytes of a stream."""
         return b""
 
     @abstractmethod
     def end(self) -> bytes:
-        """Take in that the answer is whole, and return what a stream says of that."""
+        """Complete the answer, and return the last bytes of a stream."""
 
     @abstractmethod
     def failed(self, error: Exception) -> bytes:
-        """Return what a stream says of an error that ends it."""
+        """Return the bytes of a stream for an error that ends it."""
 
     @abstractmethod
     def whole(self) -> dict[str, object]:
         """Return the answer, after `end`."""
 
     def of(self, pieces: Sequence[Piece]) -> bytes:
-        """Return what a stream says of pieces, empty if they have no text."""
+        """Return the bytes of a stream for pieces; empty if they have no text."""
         parts: list[bytes] = []
         for piece in pieces:
             found = self.reader.push(piece.text)
@@ -74,7 +74,7 @@ class AnswerWriter(ABC):
         return ended
 
     async def _events(self, quick: QuickEvents) -> AsyncGenerator[bytes]:
-        """Yield the events of a stream that `quick` does not write."""
+        """Yield the bytes of a stream that `quick` does not write."""
         if begun := self.begin():
             yield begun
         async for pieces in self.chat.metrics.measured(self.chat.stream, quick):

@@ -329,7 +329,7 @@ class Engine:
                 hint="make an engine after the fork",
             )
         if not self.accepts:
-            raise EngineClosedError("the engine takes no more requests")
+            raise EngineClosedError("the engine accepts no more requests")
         if self.open_answers() >= self._most_requests:
             busy = EngineBusyError(
                 f"the engine has {self._most_requests} answers that have not ended, which is the"

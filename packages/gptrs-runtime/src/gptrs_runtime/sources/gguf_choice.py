@@ -75,6 +75,7 @@ def variants(files: Mapping[str, int]) -> list[GgufVariant]:
     labels = [each.label for each in found]
     return [
         each
+        # It cannot distinguish two files of one quantization: they are named by their stems.
         # Two files of one quantization are not distinguished by it: they are named by their stems.
         if labels.count(each.label) == 1
         else GgufVariant(each.stem, None, each.parts, each.nbytes)

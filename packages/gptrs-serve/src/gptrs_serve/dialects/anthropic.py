@@ -1,4 +1,4 @@
-"""Anthropic's Messages API: `/v1/messages`, whole or as a stream, and its count of tokens."""
+"""Anthropic's Messages API: `/v1/messages`, whole or as a stream, and the count of tokens."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from gptrs_serve.writing import AnswerWriter
 async def messages(
     request: Request, body: MessagesBody, served: Served, metrics: Metrics
 ) -> Response:
-    """Answer a conversation; raise RequestError, and the errors of the engine."""
+    """Answer a conversation; raises RequestError and the errors of the engine."""
     asked = asked_chat(body.asked(), served, metrics, client_of(request))
     writer = MessageWriter(await for_client(request, asked))
     return await writer.answer(request, stream=body.stream)
 
 
 async def counted(request: Request, body: CountBody, served: Served) -> Response:
-    """Return how many tokens a conversation has."""
+    """Return the number of tokens of a conversation."""
     count = await for_client(request, count_tokens(body.chat(), served))
     return JSONResponse({"input_tokens": count})
 
@@ -45,7 +45,7 @@ class MessageWriter(AnswerWriter):
         self._id = f"msg_{uuid.uuid4().hex}"
         self._blocks: list[dict[str, Any]] = []
         self._open = ""
-        """The kind of the block that is written."""
+        """The kind of the open block."""
         self._arguments = ""
 
     @override
@@ -78,7 +78,7 @@ class MessageWriter(AnswerWriter):
             yield from self._in("tool_use", called)
 
     def _in(self, kind: str, block: dict[str, Any]) -> Iterator[bytes]:
-        """Go on in a block of a kind, or begin one."""
+        """Continue a block of a kind, or begin one."""
         if self._open == kind:
             return
         yield from self._close()
@@ -87,7 +87,7 @@ class MessageWriter(AnswerWriter):
         yield _event("content_block_start", index=self._index, content_block=self._blocks[-1])
 
     def _close(self) -> Iterator[bytes]:
-        """End the block that is written."""
+        """End the open block."""
         if not self._open:
             return
         if self._open == "tool_use":
@@ -140,7 +140,7 @@ class MessageWriter(AnswerWriter):
         return "stop_sequence" if self.reason == "stop" else "end_turn"
 
     def _usage(self) -> dict[str, object]:
-        """Return the tokens so far: those read, those that the cache had, and those written."""
+        """Return the tokens so far: those read, those found in the cache, and those written."""
         stream = self.chat.stream
         return {
             # Anthropic counts cached tokens apart, where OpenAI counts them within the prompt.
@@ -156,7 +156,7 @@ def _event(name: str, /, **fields: object) -> bytes:
 
 
 def arguments_of(text: str) -> dict[str, object]:
-    """Return the arguments of a call, an object; empty for those that were cut with the answer."""
+    """Return the arguments of a call, an object; empty if the answer was cut within them."""
     try:
         return cast("dict[str, object]", json.loads(text or "{}"))
     except ValueError:

@@ -1,4 +1,4 @@
-"""The bodies of Anthropic's Messages API, and the chats that they are."""
+"""The bodies of Anthropic's Messages API, and the chats that they describe."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Block(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class TextBlock(Block, tag="text", kw_only=True):
-    """Text; what it cites changes no answer."""
+    """Text; citations have no effect."""
 
     text: str
     citations: Any = None
@@ -37,7 +37,7 @@ class Base64Source(Struct, tag="base64", forbid_unknown_fields=True):
 
 
 class UrlSource(Struct, tag="url", forbid_unknown_fields=True):
-    """A URL `data:`; no other one is opened."""
+    """A `data:` URL; no others are opened."""
 
     url: str
 
@@ -63,7 +63,7 @@ class TextSource(Struct, tag="text", forbid_unknown_fields=True):
 
 
 class DocumentBlock(Block, tag="document", kw_only=True):
-    """A document of plain text, perhaps with a title and a context."""
+    """A document of plain text, optionally with a title and a context."""
 
     source: TextSource
     title: str | None = None
@@ -72,20 +72,20 @@ class DocumentBlock(Block, tag="document", kw_only=True):
 
     @property
     def text(self) -> str:
-        """All of it as one text."""
+        """The whole document as one text."""
         parts = (self.title, self.context, self.source.data)
         return "\n\n".join(part for part in parts if part)
 
 
 class ThinkingBlock(Block, tag="thinking", kw_only=True):
-    """Thoughts of an answer; the signature is that of this server, which has none."""
+    """Thoughts of an answer; the signature is ignored."""
 
     thinking: str
     signature: str = ""
 
 
 class RedactedBlock(Block, tag="redacted_thinking", kw_only=True):
-    """Thoughts of another service, which nobody else can read."""
+    """Thoughts of another service, which only that service can read."""
 
     data: str
 
@@ -112,7 +112,7 @@ AssistantBlock = TextBlock | ThinkingBlock | RedactedBlock | ToolUseBlock
 
 
 class UserMessage(Struct, tag_field="role", tag="user", forbid_unknown_fields=True):
-    """A message of the user, and results of tools."""
+    """A message of the user, with results of tools."""
 
     content: str | list[UserBlock]
 
@@ -151,13 +151,13 @@ class AutoChoice(Struct, tag="auto", forbid_unknown_fields=True):
 
 
 class AnyChoice(Struct, tag="any", forbid_unknown_fields=True):
-    """Some tool is called."""
+    """Some tool must be called."""
 
     disable_parallel_tool_use: bool = False
 
 
 class ToolChoice(Struct, tag="tool", forbid_unknown_fields=True):
-    """This tool is called."""
+    """This tool must be called."""
 
     name: str
     disable_parallel_tool_use: bool = False
@@ -168,20 +168,20 @@ class NoChoice(Struct, tag="none", forbid_unknown_fields=True):
 
 
 class Enabled(Struct, tag="enabled", forbid_unknown_fields=True):
-    """Thoughts; they end where the model ends them, not after `budget_tokens`."""
+    """Thoughts; the model ends them, not `budget_tokens`."""
 
     budget_tokens: int | None = None
     display: Any = None
 
 
 class Adaptive(Struct, tag="adaptive", forbid_unknown_fields=True):
-    """Thoughts as the template has them by default."""
+    """Thoughts according to the template's default."""
 
     display: Any = None
 
 
 class Disabled(Struct, tag="disabled", forbid_unknown_fields=True):
-    """No thoughts, if the template reads that."""
+    """No thoughts, if the template supports that."""
 
 
 class OutputFormat(Struct, tag="json_schema", forbid_unknown_fields=True):
@@ -191,20 +191,20 @@ class OutputFormat(Struct, tag="json_schema", forbid_unknown_fields=True):
 
 
 class OutputConfig(Struct, forbid_unknown_fields=True):
-    """The form of the answer, and an effort, which templates may read."""
+    """The form of the answer, and an effort, which templates may use."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: OutputFormat | None = None
 
 
 class KeptThinking(Struct, tag="clear_thinking_20251015", forbid_unknown_fields=True):
-    """Thoughts of all turns are kept, which is what happens anyway."""
+    """Thoughts of all turns are kept, as always."""
 
     keep: Literal["all"]
 
 
 class ContextManagement(Struct, forbid_unknown_fields=True):
-    """Edits of a conversation before the model reads it: none changes it."""
+    """Edits of a conversation before the model reads it; none of the supported ones changes it."""
 
     edits: list[KeptThinking] = []
 
@@ -257,7 +257,7 @@ class MessagesFields(RequestFields, kw_only=True):
     output_config: (
         Annotated[
             OutputConfig,
-            Meta(description="`format`: a JSON schema; `effort`: for templates that read it."),
+            Meta(description="`format`: a JSON schema; `effort`: for templates that use it."),
         ]
         | None
     ) = None
@@ -277,7 +277,7 @@ class MessagesFields(RequestFields, kw_only=True):
         Annotated[
             dict[str, Any],
             Meta(
-                description="Refused by a code at which clients send whole conversations: none are"
+                description="Refused with a code that makes clients send all messages: none are"
                 " kept."
             ),
         ]
@@ -285,7 +285,7 @@ class MessagesFields(RequestFields, kw_only=True):
     ) = None
 
     def chat(self, **more: object) -> ChatBody:
-        """Return the chat that is asked for; RequestError for what cannot be."""
+        """Return the requested chat; RequestError for what cannot be done."""
         if self.thread is not None:
             raise RequestError(
                 "`thread`: conversations are not kept here; send all messages",
@@ -384,7 +384,7 @@ class MessagesBody(MessagesFields, kw_only=True):
 
 
 def _add(turns: Turns, message: UserMessage | AssistantMessage | SystemMessage) -> None:
-    """Add a message, whose blocks may be several of a chat."""
+    """Add a message, whose blocks may become several messages of a chat."""
     turns.begin()
     if isinstance(message, SystemMessage):
         turns.say("system", _parts(message.content))
@@ -399,7 +399,7 @@ def _add(turns: Turns, message: UserMessage | AssistantMessage | SystemMessage) 
         elif isinstance(block, ThinkingBlock):
             turns.think(block.thinking)
         elif isinstance(block, RedactedBlock):
-            raise RequestError("`redacted_thinking` is of another service", param="messages")
+            raise RequestError("`redacted_thinking` comes from another service", param="messages")
         elif isinstance(message, AssistantMessage):
             turns.say("assistant", _parts([block]))
         else:

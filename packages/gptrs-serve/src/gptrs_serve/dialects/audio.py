@@ -1,4 +1,4 @@
-"""`/v1/audio/transcriptions` and `/v1/audio/translations` of OpenAI: forms with a sound."""
+"""`/v1/audio/transcriptions` and `/v1/audio/translations` of OpenAI: forms with audio."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from gptrs_serve.problems import RequestError, problem_of, read_bytes
 from gptrs_serve.served import HEARING, Served
 
 MOST_BYTES: Final = 25_000_000
-"""Bytes of a form with a sound, as in OpenAI's API: 13 minutes at 16 kHz."""
+"""Most bytes of a form with audio, as in OpenAI's API: 13 minutes at 16 kHz."""
 
 _FORM: Final = "multipart/form-data"
 
 
 class _GoneError(Exception):
-    """Nobody waits for a transcription any more."""
+    """The client of a transcription has disconnected."""
 
 
 class TranslationBody(RequestFields, kw_only=True):
     """`/v1/audio/translations`: English text of any speech."""
 
     refused: ClassVar[Mapping[str, str]] = {
-        "prompt": "the transcription uses the sound alone",
+        "prompt": "the transcription uses only the audio",
     }
     file: Annotated[Any, Meta(description="A WAV file.")]
     model: Model | None = None
@@ -63,7 +63,7 @@ class TranscriptionBody(TranslationBody, kw_only=True):
         "known_speaker_names": "speakers are not distinguished",
         "known_speaker_references": "speakers are not distinguished",
         "languages": "use `language`, for a single one",
-        "keywords": "the transcription uses the sound alone",
+        "keywords": "the transcription uses only the audio",
     }
     language: (
         Annotated[str, Meta(description="The spoken language, such as `en`; default: detected.")]
@@ -120,12 +120,12 @@ def form_fields(data: bytes, content_type: str) -> dict[str, object]:
         else:
             fields[name] = given
     if not fields:
-        raise RequestError(f"the body is no form of the type {_FORM}", code="invalid_form")
+        raise RequestError(f"the body is not a form of the type {_FORM}", code="invalid_form")
     return fields
 
 
 def require_own_page(request: Request, origins: object) -> None:
-    """RequestError for a form that a page of another site sends: browsers do not ask before."""
+    """Refuse a form from a page of another site: browsers send forms without a preflight."""
     origin = request.headers.get("origin")
     host = request.headers.get("host", "")
     known = cast("tuple[str, ...]", origins)
@@ -133,11 +133,13 @@ def require_own_page(request: Request, origins: object) -> None:
     # `Origin` tells.
     if origin is None or origin.partition("://")[2] == host or {origin.lower(), "*"} & {*known}:
         return
-    raise RequestError("this server takes no forms of that page", status=403, code="origin")
+    raise RequestError(
+        "this server does not accept forms from that page", status=403, code="origin"
+    )
 
 
 async def heard(request: Request, served: Served, origins: object) -> Response:
-    """Transcribe the sound of a form, or translate it; errors as of `transcribe`."""
+    """Transcribe or translate the audio of a form; raises the errors of `transcribe`."""
     require_own_page(request, origins)
     kind = request.headers.get("content-type", "")
     if kind.partition(";")[0].strip().lower() != _FORM:
@@ -158,7 +160,7 @@ async def heard(request: Request, served: Served, origins: object) -> Response:
 async def _transcribed(
     request: Request, body: TranslationBody, model: LoadedModel, served: Served
 ) -> Transcription:
-    """Return the text of a sound; the work ends with the window in which its client goes away."""
+    """Return the text of audio; if the client disconnects, the current window is the last."""
     gone = threading.Event()
 
     def progress(*_: float) -> None:
@@ -184,7 +186,7 @@ async def _transcribed(
 
 
 def _answer(body: TranslationBody, name: str, found: Transcription) -> Response:
-    """Return a transcription in the format that is asked for."""
+    """Return a transcription in the requested format."""
     text = found.text.strip()
     if body.response_format == "text":
         return PlainTextResponse(text + "\n")
@@ -210,7 +212,7 @@ def _answer(body: TranslationBody, name: str, found: Transcription) -> Response:
 
 
 def _segment(number: int, segment: Segment, windows: tuple[Window, ...]) -> dict[str, object]:
-    """Return a segment with the figures of the window that it is in, 0 for models without any."""
+    """Return a segment with the figures of its window, 0 for models without any."""
     within = [each for each in windows if each.start <= segment.start < max(each.end, each.start)]
     window = within[-1] if within else None
     return {
@@ -228,7 +230,7 @@ def _segment(number: int, segment: Segment, windows: tuple[Window, ...]) -> dict
 
 
 async def _events(found: Transcription) -> AsyncGenerator[bytes]:
-    """Yield the text of each segment, and the whole."""
+    """Yield the text of each segment, then the whole text."""
     for segment in found.segments:
         yield _event("transcript.text.delta", delta=segment.text)
     yield _event("transcript.text.done", text=found.text.strip())

@@ -1,4 +1,4 @@
-"""`/infill` of llama.cpp's server: what stands between two texts, by models that fill gaps."""
+"""`/infill` of llama.cpp's server: the text between two texts, from models that fill gaps."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class InfillBody(RequestFields, kw_only=True):
 
 
 async def infill(request: Request, body: InfillBody, served: Served, metrics: Metrics) -> Response:
-    """Write what stands in a gap; RequestError for a model that fills none."""
+    """Write the text of a gap; RequestError for a model that cannot fill gaps."""
     name, model = served.named(body.model, "causal_lm")
     most = body.n_predict if body.n_predict is not None and body.n_predict > 0 else None
     given: dict[str, object] = {field: getattr(body, field) for field in _SAME}
@@ -94,7 +94,7 @@ async def infill(request: Request, body: InfillBody, served: Served, metrics: Me
 
 
 class GapWriter(AnswerWriter):
-    """Writes pieces of `content`, and a last object that says why it stops."""
+    """Writes pieces of `content`, and a last object with the reason for the end."""
 
     _text = ""
 

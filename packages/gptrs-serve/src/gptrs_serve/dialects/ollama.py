@@ -1,4 +1,4 @@
-"""Ollama's API: chats, texts and embeddings as lines of JSON, and what it says of models."""
+"""Ollama's API: chats, texts and embeddings as lines of JSON, and facts about models."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ from gptrs_serve.served import WRITING, Served
 from gptrs_serve.writing import AnswerWriter
 
 _NO_LIMIT: Final = 1 << 30
-"""Tokens of an answer without `num_predict`: as many as there is room for."""
+"""Tokens of an answer without `num_predict`: as many as fit."""
 _LATEST: Final = ":latest"
 VERSION: Final = "0.12.0"
-"""The version of Ollama whose API this is: clients ask what it can do."""
+"""The version of Ollama whose API this is; clients derive from it what the server can do."""
 HOW: Final = {
     "pull": "models are served that `gptrs serve NAME=MODEL` names: a path, or ORG/NAME of the"
     " Hugging Face hub, which `gptrs serve` downloads",
     "push": "models are files of this machine: `gptrs convert` writes them",
     "create": "`gptrs serve NAME=MODEL` names models, `--adapter` adapts them",
     "copy": "`gptrs serve NAME=MODEL OTHER=MODEL` gives a model two names",
-    "delete": "the command line says which models are served",
+    "delete": "the command line determines the served models",
 }
-"""Advice for requests that would change the models of a server."""
+"""Hints for requests that would change the models of a server."""
 _CAPABILITIES: Final = {"text_embedder": "embedding", "image_lm": "vision"}
 
 
@@ -72,7 +72,7 @@ def known_name(name: str, served: Served) -> str:
 async def ollama_chat(
     request: Request, body: OllamaChatBody, served: Served, metrics: Metrics
 ) -> Response:
-    """Answer a conversation; without one a client loads the model, which is loaded."""
+    """Answer a conversation; without one, clients mean to load the model, which is loaded."""
     name = known_name(body.model, served)
     served.named(name, "causal_lm")
     drops = is_dropped(body.keep_alive) and may_change(request, served)
@@ -91,7 +91,7 @@ async def ollama_chat(
 async def generated(
     request: Request, body: GenerateBody, served: Served, metrics: Metrics
 ) -> Response:
-    """Answer a text, as a message of the template, or continue it where there is none."""
+    """Answer a text as a message of the template, or continue it if there is no template."""
     name = known_name(body.model, served)
     _, model = served.named(name, served.capability(name, WRITING))
     drops = is_dropped(body.keep_alive) and may_change(request, served)
@@ -122,7 +122,7 @@ async def _continued(
     metrics: Metrics,
     client: Client,
 ) -> Chat:
-    """Ask for a text that goes on, without template."""
+    """Ask for the continuation of a text, without a template."""
     asked = body.completion(name)
     # 16 is the default of OpenAI's completions, whose body this is; Ollama has no limit.
     if asked.max_tokens == 16 and (body.options is None or body.options.num_predict is None):
@@ -141,7 +141,7 @@ def _has_template(model: LoadedModel) -> bool:
 
 
 class LineWriter(AnswerWriter):
-    """Writes lines of JSON: pieces of a message or a response, and a last one with the counts."""
+    """Writes lines of JSON: pieces of a message or a response, and a last line with the counts."""
 
     media_type = "application/x-ndjson"
 
@@ -153,7 +153,7 @@ class LineWriter(AnswerWriter):
         self._thinking = ""
         self._calls: list[dict[str, Any]] = []
         self._name: str | None = None
-        """The tool of the call that comes, and its arguments so far."""
+        """The tool of the current call, and its arguments so far."""
         self._arguments = ""
 
     @override
@@ -172,7 +172,7 @@ class LineWriter(AnswerWriter):
             yield self._line(event.text)
 
     def _end_call(self) -> Iterator[bytes]:
-        """Write the call that has come; one that was cut has the arguments that are whole."""
+        """Write the current call; a truncated one has its complete arguments only."""
         if self._name is None:
             return
         function = {"name": self._name, "arguments": arguments_of(self._arguments)}
@@ -211,7 +211,7 @@ class LineWriter(AnswerWriter):
         return {**_stamp(self._called), **said, **self._counts()}
 
     def _counts(self) -> dict[str, object]:
-        """Return why it ended, how many tokens there were, and nanoseconds."""
+        """Return the reason for the end, the counts of tokens, and nanoseconds."""
         stream = self.chat.stream
         total = time.perf_counter() - stream.submitted
         count = len(stream.texts[0].tokens)
@@ -237,7 +237,7 @@ def _nanoseconds(seconds: float) -> int:
 
 
 def _ended(drops: bool) -> dict[str, object]:
-    """Return the end of an answer without a text."""
+    """Return the last line of an answer without text."""
     return {"done": True, "done_reason": "unload" if drops else "load"}
 
 
@@ -279,14 +279,14 @@ async def version(_: Request) -> Response:
 
 
 def tags(served: Served) -> Response:
-    """Return the models that there are, and those that a request would load."""
+    """Return the served models, including those that a request would load."""
     found = [_listed(name, served) for name in served.models]
     unloaded = [] if served.residence is None else served.residence.unloaded
     return JSONResponse({"models": [*found, *({"name": n, "model": n} for n in unloaded)]})
 
 
 def running(served: Served) -> Response:
-    """Return the models that are loaded, and how many requests each has."""
+    """Return the loaded models, and the number of requests of each."""
     # Models do not expire here, but clients parse a time.
     never = _time(served.created + 100 * 365 * 86_400)
     engine = served.engine
@@ -300,7 +300,7 @@ def running(served: Served) -> Response:
 
 
 async def shown(body: ShowBody, served: Served) -> Response:
-    """Describe a model; RequestError if there is none of the name."""
+    """Describe a model; RequestError if there is none of that name."""
     name = known_name(body.model or body.name or "", served)
     model = served.models.get(name)
     if model is None:
@@ -330,7 +330,7 @@ async def shown(body: ShowBody, served: Served) -> Response:
 
 
 def refused(what: str) -> RequestError:
-    """Return how to do what changes the models of a server."""
+    """Return a hint on how to change the models of a server."""
     return RequestError(f"this server does not {what} models: {HOW[what]}", code="unsupported")
 
 
@@ -367,7 +367,7 @@ def _parameters(model: LoadedModel) -> int:
 
 
 def _capabilities(model: LoadedModel, template: str) -> list[str]:
-    """Return Ollama's words for what a model can do."""
+    """Return Ollama's names for the capabilities of a model."""
     found = [] if model.capabilities.isdisjoint(WRITING) else ["completion"]
     found += [word for name, word in _CAPABILITIES.items() if name in model.capabilities]
     if "tools" in template:

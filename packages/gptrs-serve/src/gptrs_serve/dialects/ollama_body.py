@@ -1,4 +1,4 @@
-"""The bodies of Ollama's API, and the chats, completions and embeddings that they are."""
+"""The bodies of Ollama's API, and the chats, completions and embeddings that they describe."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _Name = Annotated[
 _Kept = Annotated[
     Any,
     Meta(
-        description="0 unloads the model after the answer, with `--admin`; otherwise models stay.",
+        description="0 unloads the model after the answer, with `--admin`; else it stays loaded.",
         extra=NOTHING,
     ),
 ]
 _NOT_KEPT = re.compile(r"0+(\.0*)?(ns|us|ms|s|m|h)?")
-"""How Ollama's clients write no time."""
+"""How Ollama's clients write a time of 0."""
 
 
 def is_dropped(keep_alive: object) -> bool:
-    """Return whether a client has its model unloaded after the answer."""
+    """Return whether a client wants its model unloaded after the answer."""
     return keep_alive is not None and _NOT_KEPT.fullmatch(str(keep_alive)) is not None
 
 
 _Loading = Annotated[
-    Any, Meta(description="The command line sets how models are loaded.", extra=NOTHING)
+    Any, Meta(description="The command line determines how models are loaded.", extra=NOTHING)
 ]
 Format = Annotated[
     Literal["", "json"] | dict[str, Any], Meta(description="`json`, or a JSON schema.")
@@ -100,7 +100,7 @@ class RuntimeOptions(RequestFields, kw_only=True):
     repeat_penalty: (
         Annotated[
             float,
-            Meta(gt=0, description="Above 1: make tokens less likely that occurred before."),
+            Meta(gt=0, description="Above 1: make tokens that occurred before less likely."),
         ]
         | None
     ) = None
@@ -204,7 +204,7 @@ class Answering(RequestFields, kw_only=True):
     ) = None
 
     def fields(self, name: str) -> dict[str, object]:
-        """Return the options of the answer for the model of a name."""
+        """Return the options of the answer for the model with a name."""
         fields: dict[str, object] = {
             "model": name,
             "stream": self.stream,
@@ -218,7 +218,7 @@ class Answering(RequestFields, kw_only=True):
         return fields
 
     def thinking(self) -> dict[str, object]:
-        """Return what a conversation says of thoughts."""
+        """Return what a conversation states about thoughts."""
         if self.think is None:
             return {}
         thinks = self.think is not False
@@ -244,7 +244,7 @@ class OllamaChatBody(Answering, kw_only=True):
     ) = None
 
     def asked(self, name: str) -> ChatBody:
-        """Return the chat that is asked for."""
+        """Return the requested chat."""
         turns = Turns()
         numbers = _Numbers()
         for message in self.messages:
@@ -294,7 +294,7 @@ class GenerateBody(Answering, kw_only=True):
     ) = None
 
     def asked(self, name: str) -> ChatBody:
-        """Return the chat of an instruction and a message."""
+        """Return the chat with an instruction and a message."""
         turns = Turns()
         if self.system:
             turns.say("system", [{"type": "text", "text": self.system}])
@@ -302,7 +302,7 @@ class GenerateBody(Answering, kw_only=True):
         return chat_of({**self.fields(name), **self.thinking(), "messages": turns.messages()})
 
     def completion(self, name: str) -> CompletionBody:
-        """Return the completion of the text itself."""
+        """Return the completion for the text itself."""
         fields = {**self.fields(name), "prompt": self.prompt, "suffix": self.suffix or None}
         return converted(fields, CompletionBody)
 
@@ -325,13 +325,13 @@ class EmbedBody(RequestFields, kw_only=True):
     keep_alive: _Kept = None
 
     def asked(self, name: str) -> EmbeddingBody:
-        """Return the embeddings that are asked for."""
+        """Return the requested embeddings."""
         fields = {"input": self.input, "truncate": self.truncate, "dimensions": self.dimensions}
         return converted({"model": name, **fields}, EmbeddingBody)
 
 
 class OneEmbeddingBody(RequestFields, kw_only=True):
-    """`/api/embeddings`, the older one."""
+    """`/api/embeddings`, the older route."""
 
     model: _Name
     prompt: Annotated[str, Meta(description="A text.")]
@@ -342,7 +342,7 @@ class OneEmbeddingBody(RequestFields, kw_only=True):
     keep_alive: _Kept = None
 
     def asked(self, name: str) -> EmbeddingBody:
-        """Return the embedding that is asked for."""
+        """Return the requested embedding."""
         fields = {"model": name, "input": self.prompt, "truncate": True}
         return converted(fields, EmbeddingBody)
 
@@ -360,7 +360,7 @@ class ShowBody(RequestFields, kw_only=True):
 
 
 class _Numbers:
-    """Ids of calls, which Ollama's messages do not have: the results come in their order."""
+    """Ids of calls, which Ollama's messages lack: results come in the order of the calls."""
 
     def __init__(self) -> None:
         self._made = 0
@@ -397,7 +397,7 @@ def _add(turns: Turns, message: OllamaMessage, numbers: _Numbers) -> None:
 
 
 def _images(images: Sequence[str] | None) -> list[dict[str, object]]:
-    """Return images in base64 as parts: what they are their first bytes say."""
+    """Return images in base64 as parts; their first bytes tell the format."""
     # Ollama sends no type. The decoder reads the first bytes anyway, since stated types are often
     # wrong.
     urls = [f"data:image/any;base64,{data}" for data in images or ()]

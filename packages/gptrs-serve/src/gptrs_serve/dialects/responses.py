@@ -1,4 +1,4 @@
-"""OpenAI's Responses API: `/v1/responses`, whole or as events; kept ones can be gone on with."""
+"""OpenAI's Responses API: `/v1/responses`, whole or as events; stored ones can be continued."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from gptrs_serve.tools.parser import new_call_id
 from gptrs_serve.writing import AnswerWriter
 
 MOST_KEPT_BYTES: Final = 64_000_000
-"""Bytes of all responses that are kept, with the messages before them; the oldest go first."""
+"""Most bytes of all stored responses with their messages; the oldest are dropped first."""
 Messages = Sequence[Mapping[str, Any]]
 
 
 class _Kept(Struct, frozen=True):
-    """A response, whose it is, and the messages up to its end."""
+    """A response, its owner, and the messages up to its end."""
 
     client: Client
     response: Mapping[str, object]
@@ -43,9 +43,9 @@ class _Kept(Struct, frozen=True):
 
 
 class Responses:
-    """Answers requests for responses, and keeps those that may be gone on with, in memory alone.
+    """Answers requests for responses, and keeps those that may be continued, in memory only.
 
-    Each can be read by its own client only: the one of the same key, else address.
+    Only its own client can read each: the one with the same key, or else address.
     """
 
     def __init__(self, served: Served, metrics: Metrics) -> None:
@@ -55,7 +55,7 @@ class Responses:
         self._bytes = 0
 
     async def create(self, request: Request, body: ResponsesBody) -> Response:
-        """Answer; raise RequestError, and the errors of the engine."""
+        """Answer a request; raises RequestError and the errors of the engine."""
         client = client_of(request)
         messages = [*self._before(body, client), *body.said()]
         asked = asked_chat(body.asked(messages), self._served, self._metrics, client)
@@ -66,13 +66,13 @@ class Responses:
         return await writer.answer(request, stream=body.stream)
 
     async def count(self, request: Request, body: InputTokensBody) -> Response:
-        """Return how many tokens an input has."""
+        """Return the number of tokens of an input."""
         messages = [*self._before(body, client_of(request)), *body.said()]
         count = await for_client(request, count_tokens(body.chat(messages), self._served))
         return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
 
     async def retrieve(self, request: Request) -> Response:
-        """Return a response that is kept."""
+        """Return a stored response."""
         return JSONResponse(self._found(request).response)
 
     async def delete(self, request: Request) -> Response:
@@ -121,7 +121,7 @@ def _unknown(name: str, status: int, param: str) -> RequestError:
 
 
 class ResponseWriter(AnswerWriter):
-    """Writes the items of a response: thoughts, messages, calls; in the order of the events.
+    """Writes the items of a response (thoughts, messages, calls) in the order of the events.
 
     What a stream says of an item is its beginning, that of its part, the pieces, and the ends of
     both; `response.completed` has the whole response.
@@ -137,7 +137,7 @@ class ResponseWriter(AnswerWriter):
         self._is_open = False
         self._customs = body.custom_tools()
         self._arguments = ""
-        """Those of a call of a tool whose input is a text."""
+        """Those of a call of a tool whose input is text."""
         self._status = "in_progress"
         self._error: dict[str, str] | None = None
 
@@ -167,7 +167,7 @@ class ResponseWriter(AnswerWriter):
                 yield from self._begin("function_call", "fc", {**called, "arguments": ""})
 
     def _in(self, kind: str, prefix: str, fields: dict[str, Any]) -> Iterator[bytes]:
-        """Go on in an item of a kind, or begin one, and its only part."""
+        """Continue an item of a kind, or begin one with its only part."""
         if self._is_open and self._items[-1]["type"] == kind:
             return
         yield from self._close("completed")
@@ -198,7 +198,7 @@ class ResponseWriter(AnswerWriter):
         yield self._event("response.function_call_arguments.delta", **self._of_item, delta=text)
 
     def _close(self, status: str) -> Iterator[bytes]:
-        """End the item that is written, and its part."""
+        """End the open item, and its part."""
         if not self._is_open:
             return
         item = self._items[-1]
@@ -257,7 +257,7 @@ class ResponseWriter(AnswerWriter):
         return self._event("response.failed", response=self.whole())
 
     def said(self) -> list[dict[str, Any]]:
-        """Return what the response adds to the conversation, as messages."""
+        """Return the messages that the response adds to the conversation."""
         turns = Turns()
         for item in self._items:
             if item["type"] == "reasoning":
@@ -335,7 +335,7 @@ def _format(body: ResponsesBody) -> object:
 
 
 def _input(arguments: str) -> str:
-    """Return the text that is the input of a tool; what is there of one that was cut."""
+    """Return the text that is the input of a tool, or the beginning of a truncated one."""
     try:
         found = cast("dict[str, object]", json.loads(arguments))
     except ValueError:

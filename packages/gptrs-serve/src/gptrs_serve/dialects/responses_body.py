@@ -1,4 +1,4 @@
-"""The bodies of OpenAI's Responses API, and the chats that they are."""
+"""The bodies of OpenAI's Responses API, and the chats that they describe."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class OutputText(Struct, tag="output_text", forbid_unknown_fields=True):
 
 
 class Refusal(Struct, tag="refusal", forbid_unknown_fields=True):
-    """An answer that refuses."""
+    """A refusal as an answer."""
 
     refusal: str
 
@@ -45,7 +45,7 @@ class Refusal(Struct, tag="refusal", forbid_unknown_fields=True):
 
 
 class InputImage(Struct, tag="input_image", forbid_unknown_fields=True):
-    """An image as a URL `data:`; images have one resolution here."""
+    """An image as a `data:` URL; images have one resolution here."""
 
     image_url: str
     detail: Any = None
@@ -56,7 +56,7 @@ Content = InputText | OutputText | Refusal | InputImage
 
 
 class MessageItem(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A message of somebody."""
+    """A message of a role."""
 
     role: Role
     content: str | list[Content]
@@ -73,7 +73,7 @@ class ReasoningText(Struct, tag="reasoning_text", forbid_unknown_fields=True):
 
 
 class ReasoningItem(Struct, tag="reasoning", forbid_unknown_fields=True, kw_only=True):
-    """Thoughts of the model; summaries and what is encrypted are of other services."""
+    """Thoughts of the model; summaries and encrypted content come from other services."""
 
     content: list[ReasoningText] | None = None
     summary: list[Any] = []
@@ -105,7 +105,7 @@ class CallOutputItem(Struct, tag="function_call_output", forbid_unknown_fields=T
 
 
 class CustomCallItem(Struct, tag="custom_tool_call", forbid_unknown_fields=True, kw_only=True):
-    """A call of a tool whose input is a text."""
+    """A call of a tool whose input is text."""
 
     call_id: str
     name: str
@@ -136,7 +136,7 @@ _ITEMS: dict[str, type[Struct]] = {
     "custom_tool_call": CustomCallItem,
     "custom_tool_call_output": CustomOutputItem,
 }
-"""The items of an input by their types."""
+"""The items of an input by type."""
 
 
 class FunctionTool(Struct, tag="function", forbid_unknown_fields=True, kw_only=True):
@@ -155,7 +155,7 @@ class TextToolFormat(Struct, tag="text", forbid_unknown_fields=True):
 
 
 class CustomTool(Struct, tag="custom", forbid_unknown_fields=True, kw_only=True):
-    """A tool whose input is a text, which the client reads."""
+    """A tool whose input is text, which the client runs."""
 
     name: ToolName
     description: str | None = None
@@ -164,23 +164,23 @@ class CustomTool(Struct, tag="custom", forbid_unknown_fields=True, kw_only=True)
 
 
 _INPUT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
-"""The parameters of a tool whose input is a text."""
+"""The parameters of a tool whose input is text."""
 
 
 class NamedChoice(Struct, tag="function", forbid_unknown_fields=True):
-    """This function is called."""
+    """This function must be called."""
 
     name: str
 
 
 class CustomChoice(Struct, tag="custom", forbid_unknown_fields=True):
-    """This tool is called."""
+    """This tool must be called."""
 
     name: str
 
 
 class AllowedChoice(Struct, tag="allowed_tools", forbid_unknown_fields=True):
-    """Some of the tools may be called."""
+    """Only some of the tools may be called."""
 
     mode: Literal["auto", "required"]
     tools: list[NamedChoice | CustomChoice]
@@ -211,7 +211,7 @@ class TextConfig(Struct, forbid_unknown_fields=True):
 
 
 class Reasoning(Struct, forbid_unknown_fields=True):
-    """How much to think; thoughts come whole, and so are not summarized."""
+    """How much to think; thoughts are returned whole, never summarized."""
 
     effort: Effort | None = None
     summary: Any = None
@@ -220,7 +220,7 @@ class Reasoning(Struct, forbid_unknown_fields=True):
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True):
-    """Things that a stream tells besides: nothing."""
+    """Further contents of a stream: none."""
 
     include_obfuscation: Literal[False] | None = None
 
@@ -286,11 +286,11 @@ class ResponsesFields(RequestFields, kw_only=True):
     ) = None
 
     def custom_tools(self) -> frozenset[str]:
-        """Return the names of tools whose input is a text."""
+        """Return the names of tools whose input is text."""
         return frozenset(tool.name for tool in self._known() if isinstance(tool, CustomTool))
 
     def _known(self) -> list[FunctionTool | CustomTool]:
-        """Return the tools; RequestError for those that only OpenAI's own server runs."""
+        """Return the tools; RequestError for those that only OpenAI's own server can run."""
         found: list[FunctionTool | CustomTool] = []
         for number, tool in enumerate(self.tools or ()):
             kinds: dict[object, type[FunctionTool | CustomTool]] = {
@@ -301,7 +301,7 @@ class ResponsesFields(RequestFields, kw_only=True):
             if kind is None:
                 raise RequestError(
                     f"`tools[{number}]` is of the type {str(tool.get('type'))[:40]!r}; this server"
-                    " has `function`, and `custom` with a text: the client runs them",
+                    " has `function`, and `custom` with text: the client runs them",
                     param="tools",
                     code="unsupported_parameter",
                 )
@@ -309,7 +309,7 @@ class ResponsesFields(RequestFields, kw_only=True):
         return found
 
     def said(self) -> list[dict[str, Any]]:
-        """Return the messages of the input; RequestError for items that are not known."""
+        """Return the messages of the input; RequestError for unknown items."""
         turns = Turns()
         if isinstance(self.input, str):
             turns.say("user", [{"type": "text", "text": self.input}])
@@ -326,7 +326,7 @@ class ResponsesFields(RequestFields, kw_only=True):
         return turns.messages()
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **more: object) -> ChatBody:
-        """Return the chat that goes on with `messages`, which are what was said before and now."""
+        """Return the chat with `messages`, the earlier and the new ones."""
         text = self.text or TextConfig()
         form: dict[str, object] | None = None
         if isinstance(text.format, SchemaFormat):
@@ -394,7 +394,7 @@ class ResponsesBody(ResponsesFields, kw_only=True):
                 "code_interpreter_call.outputs", "web_search_call.action.sources",
                 "web_search_call.results",
             ]],
-            Meta(description="Thoughts are always sent; the rest does not exist here.",
+            Meta(description="Thoughts are always returned; the other contents do not exist here.",
                  extra=NOTHING),
         ]
         | None
@@ -421,7 +421,7 @@ class ResponsesBody(ResponsesFields, kw_only=True):
     client_metadata: Advice = None
 
     def asked(self, messages: Sequence[Mapping[str, Any]]) -> ChatBody:
-        """Return the chat that goes on with `messages`, with its options."""
+        """Return the chat with `messages` and its options."""
         return self.chat(
             messages,
             stream=self.stream,
@@ -434,7 +434,7 @@ class ResponsesBody(ResponsesFields, kw_only=True):
 def _instructed(
     instructions: str | None, messages: Sequence[Mapping[str, Any]]
 ) -> list[Mapping[str, Any]]:
-    """Return messages after instructions, which become one with what the developer says first."""
+    """Return messages after instructions, which are joined with a first developer message."""
     if not instructions:
         return list(messages)
     first: Mapping[str, Any] = messages[0] if messages else {}

@@ -1,4 +1,4 @@
-"""The messages of a chat, out of the items of other protocols: those of one turn become one."""
+"""The messages of a chat from the items of other protocols: those of one turn are joined."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ Part = Mapping[str, object]
 
 
 class Turns:
-    """Gathers what was said, thought and called, in this order, into messages."""
+    """Collects texts, thoughts and calls, in this order, into messages."""
 
     def __init__(self) -> None:
         self._messages: list[dict[str, Any]] = []
         self._goes_on = False
-        """Whether parts that come next are of the last message."""
+        """Whether further parts belong to the last message."""
 
     def begin(self) -> None:
-        """Begin another message: text of the same role is no more of the last one."""
+        """Begin another message: later text of the same role is not joined to the last one."""
         self._goes_on = False
 
     def say(self, role: str, parts: Sequence[Part]) -> None:
-        """Add parts of what somebody says: to the message that has begun, or to mere thoughts.
+        """Add parts of a role: to the message that has begun, or to thoughts alone.
 
         An instruction is added to one before it: most templates take a single one.
         """
@@ -60,12 +60,12 @@ class Turns:
         last["tool_calls"] = [*last.get("tool_calls", ()), call]
 
     def result(self, number: str, parts: Sequence[Part], name: str | None = None) -> None:
-        """Add what a call gave; `name` is that of the tool."""
+        """Add the result of a call; `name` is that of the tool."""
         message = {"role": "tool", "tool_call_id": number, "content": list(parts), "name": name}
         self._messages.append({key: value for key, value in message.items() if value is not None})
 
     def messages(self) -> list[dict[str, Any]]:
-        """Return the messages so far; a list of nothing but texts is one."""
+        """Return the messages so far; a list of texts alone becomes one text."""
         # One string where there are only texts: templates of models without images concatenate
         # `content`, and fail on lists.
         return [{**each, "content": _joined(each["content"])} for each in self._messages]
@@ -79,5 +79,5 @@ def _joined(parts: Sequence[Part]) -> object:
 
 
 def chat_of(fields: Mapping[str, object]) -> ChatBody:
-    """Return a chat out of its fields; RequestError for what is not as it must be."""
+    """Return a chat from its fields; RequestError for malformed ones."""
     return converted(fields, ChatBody)

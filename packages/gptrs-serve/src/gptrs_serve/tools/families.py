@@ -1,4 +1,4 @@
-"""The families of calls that the server reads, by the models that write them."""
+"""The families of calls that the server reads, by their models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GRANITE: Final = PIPED
 
 
 def family_of(template: str, model: str) -> CallFamily:
-    """Return how a model with a chat template writes calls; RequestError if that is not known."""
+    """Return how a model with a chat template writes calls; RequestError if unknown."""
     try:
         return call_family(template, model)
     except ModelError as error:

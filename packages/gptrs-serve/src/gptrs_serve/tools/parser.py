@@ -1,4 +1,4 @@
-"""Answers as messages, and as the deltas of a stream, with thoughts and calls of tools in them."""
+"""Answers as messages or as the deltas of a stream, with thoughts and calls of tools."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class AnswerDeltas:
         return self.reader.calls > 0
 
     def of(self, piece: Piece) -> list[dict[str, object]]:
-        """Return the deltas of a piece, none for one without text."""
+        """Return the deltas of a piece, none if it has no text."""
         found = self.reader.push(piece.text)
         if piece.finish_reason is not None:
             found += self.reader.finish()
@@ -68,7 +68,7 @@ class AnswerDeltas:
         ]
 
     def message(self, text: str) -> dict[str, object]:
-        """Return the message of a whole text; its content is null where it has calls alone."""
+        """Return the message of a whole text; its content is null if it has only calls."""
         answer = joined([*self.reader.push(text), *self.reader.finish()])
         # OpenAI's clients expect null beside calls, and a text otherwise.
         content = answer.text or (None if answer.calls else "")

@@ -1,4 +1,4 @@
-"""The tools of a request: as its template reads them, and the form of its answer."""
+"""The tools of a request: their form for its template, and the form of its answer."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class CallGrammar:
         self._tokens = {mark: model.tokenizer.number(mark) for mark in self._special}
 
     def calls(self, *, several: bool) -> str:
-        """Return the grammar of an answer that is a call, or `several` ones."""
+        """Return the grammar of an answer that is one call, or `several`."""
         family = self._family
         more = f"({self._text(family.between)} call)*" if several else ""
         calls = f"{self._text(family.begin)} call {more} {self._text(family.end)}"
@@ -78,7 +78,7 @@ class CallGrammar:
         return self._whole([*self._start(self._opened), *lines])
 
     def form_or_calls(self, form: AskedForm, *, several: bool) -> str:
-        """Return the grammar of an answer that is of a form, or is calls."""
+        """Return the grammar of an answer that has a form, or is calls."""
         family = self._family
         more = f"({self._text(family.between)} call)*" if several else ""
         calls = f"{self._text(family.begin)} call {more} {self._text(family.end)}"
@@ -89,7 +89,7 @@ class CallGrammar:
         return self._whole([*start, *lines, *self._rules("call", family.opening)])
 
     def text_and_calls(self, *, several: bool) -> str:
-        """Return the grammar of an answer that is text, perhaps with calls after it."""
+        """Return the grammar of an answer that is text, optionally followed by calls."""
         family, mark = self._family, self._family.marks[0]
         more = f"({self._text(family.between)} call)*" if several else ""
         start = self._start(self._thoughts is not None)
@@ -124,14 +124,14 @@ class CallGrammar:
         return [*rules, f"thoughts: THOUGHTS {self._text(thoughts.end)}", f"THOUGHTS: /{_ANY}/"]
 
     def _free(self, pattern: str) -> str:
-        """Return a terminal for text of a pattern that does not begin with thoughts."""
+        """Return a terminal for text that matches a pattern and does not begin with thoughts."""
         begin = "" if self._thoughts is None else self._thoughts.begin
         if not begin or self._text(begin) != json.dumps(begin):
             return f"/{pattern}/"
         return rf"/{pattern}/ & ~/\s*{_escaped(begin)}{_ANY}/"
 
     def _rules(self, name: str, opening: str) -> list[str]:
-        """Return the rules of one call, of any of the functions."""
+        """Return the rules of one call of any of the functions."""
         family = self._family
         numbers = range(len(self._functions))
         lines = [f"{name}: {' | '.join(f'{name}_{number}' for number in numbers)}"]
@@ -166,7 +166,7 @@ class CallGrammar:
 
 
 def _escaped(text: str) -> str:
-    """Return a pattern, within the slashes of Lark, of a text."""
+    """Return the pattern of a text, for use within the slashes of Lark."""
     return re.sub(r"[][\\/|.*+?(){}^$]", r"\\\g<0>", text, flags=re.ASCII).replace("\n", r"\n")
 
 
@@ -188,20 +188,20 @@ class ToolUse(Struct, frozen=True, dict=True):
 
     @property
     def _is_bound(self) -> bool:
-        """Whether a grammar keeps the answer to its form."""
+        """Whether a grammar enforces the form of the answer."""
         asked = self.calls_only or self.are_some or self.text_form is not None
         return asked or not self.several or any(each.strict for each in self.functions)
 
     @cached_property
     def form(self) -> AnswerForm:
-        """How the answer is read."""
+        """The reader of the answer."""
         tools = [_told(function) for function in self.functions]
         return answer_form(self.model, tools, several=self.several, certain=self._is_bound)
 
     def grammar(self, *, opened: bool) -> str | None:
-        """Return the grammar that answers keep to, after thoughts that the prompt has `opened`.
+        """Return the grammar of answers, after thoughts that the prompt has `opened`.
 
-        None if the model may write what it likes.
+        None if the model may write anything.
         """
         if not self._is_bound:
             return None
@@ -242,12 +242,12 @@ def tool_use(body: ChatBody, model: LoadedModel) -> ToolUse | None:
 
 
 def _named(tools: Sequence[NamedTool], functions: Sequence[Function]) -> list[Function]:
-    """Return the functions that a choice names; RequestError for one that there is not."""
+    """Return the functions that a choice names; RequestError for an unknown one."""
     known = {each.name: each for each in functions}
     for tool in tools:
         if tool.function.name not in known:
             raise RequestError(
-                f"`tool_choice` names `{tool.function.name[:64]}`, which is none of the tools:"
+                f"`tool_choice` names `{tool.function.name[:64]}`, which is not among the tools:"
                 f" there are {listed(list(known), 8)}",
                 param="tool_choice",
             )
@@ -259,16 +259,16 @@ def _require_tools(body: ChatBody, functions: Sequence[Function]) -> None:
     names = [function.name for function in functions]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise RequestError(f"two tools are called `{twice}`", param="tools")
+        raise RequestError(f"two tools have the name `{twice}`", param="tools")
     if functions:
         return
     if body.tool_choice not in (None, "none", "auto"):
-        raise RequestError("`tool_choice` asks for a call, and there are no `tools`",
+        raise RequestError("`tool_choice` asks for a call, but there are no `tools`",
                            param="tool_choice")  # fmt: skip
 
 
 def told_tools(body: ChatBody | TokenizeBody) -> list[dict[str, Any]] | None:
-    """Return the tools as templates read them, None if the model is not to know of any."""
+    """Return the tools in the form of templates; None if the model should not know any."""
     if not body.tools or body.tool_choice == "none":
         return None
     return [{"type": "function", "function": _told(tool.function)} for tool in body.tools]
