@@ -133,17 +133,20 @@ HOSTILE = {
     ),
     "settings that are no JSON": (_file(b"{"), "is not usable JSON"),
     "a key twice": (_file(b'{"kind": "a", "kind": "b", "config": {}}'), "occurs twice"),
-    "an unknown key": (_file({**SETTINGS, "code": "x"}), "its settings have `code`, known are"),
-    "no kind": (_file({"config": {}}), "its `kind` must be text, found `None`"),
-    "no config": (_file({"kind": "a"}), "its `config` must be an object, found `None`"),
+    "an unknown key": (_file({**SETTINGS, "code": "x"}), "has an unknown field `code`"),
+    "no kind": (_file({"config": {}}), "needs `kind`"),
+    "no config": (_file({"kind": "a"}), "needs `config`"),
     "a config of another kind": (
         _file({"kind": "a", "config": {"model_type": "b"}}),
         "its `kind` is `a`, its `config` says `'b'`",
     ),
-    "a runtime that is no object": (_file({**SETTINGS, "runtime": 1}), "its `runtime` must be"),
+    "a runtime that is no object": (
+        _file({**SETTINGS, "runtime": 1}),
+        "`runtime` must be an object, found `1`",
+    ),
     "files that are no object": (
         _file({**SETTINGS, "runtime": {"files": []}}),
-        "its `files` must be an object",
+        "`files` must be an object, found",
     ),
     "a file that leads out": (
         _file({**SETTINGS, "runtime": {"files": {"../x": ""}}}),
@@ -155,7 +158,7 @@ HOSTILE = {
     ),
     "a file that is no text": (
         _file({**SETTINGS, "runtime": {"files": {"a": 1}}}),
-        "its file `a` must be text, found `1`",
+        "`files.a` must be a string, found `1`",
     ),
     "the id of another name": (
         _file(SETTINGS, _entry(id=base_param_id("y"), offset=_start("x"))),

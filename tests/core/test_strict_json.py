@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Annotated
 
 import pytest
+from msgspec import Meta, Struct
 
 from gptrs.errors import CheckpointError, ModelError
-from gptrs.strict_json import MAX_DEPTH, MAX_DIGITS, MAX_VALUES, parse_list, parse_object
+from gptrs.strict_json import (
+    MAX_DEPTH,
+    MAX_DIGITS,
+    MAX_VALUES,
+    parse_list,
+    parse_object,
+    record_of,
+)
 
 
 def test_reads_what_json_reads() -> None:
@@ -109,3 +118,42 @@ def test_hostile_names_are_shown_escaped_and_short() -> None:
     assert "\x1b" not in str(caught.value)
     assert "\\x1b" in str(caught.value)
     assert len(str(caught.value)) < 300
+
+
+class Part(Struct, forbid_unknown_fields=True):
+    """A record, and what may be wrong with it."""
+
+    name: str
+    sizes: list[Annotated[int, Meta(ge=0)]] = []
+    tables: dict[str, dict[str, bool]] = {}
+    maybe: int | str | None = None
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ([1], "`x` must be an object, found `[1]`"),
+        ({}, "`x` needs `name`"),
+        ({"name": "a", "nam": 1}, "`x` has an unknown field `nam`"),
+        ({"name": None}, "`x`: `name` must be a string, found `None`"),
+        ({"name": "a", "sizes": [1, 2.5]}, "`x`: `sizes[1]` must be an integer, found `2.5`"),
+        ({"name": "a", "sizes": [1, -2]}, "`x`: `sizes[1]` must be an integer >= 0, found `-2`"),
+        (
+            {"name": "a", "tables": {"b": {"c": True}, "d": {"e": True, "f": 1}}},
+            "`x`: `tables.d.f` must be true or false, found `1`",
+        ),
+        (
+            {"name": "a", "maybe": {}},
+            "`x`: `maybe` must be an integer, a string or null, found `{}`",
+        ),
+    ],
+)
+def test_a_record_is_refused_by_the_path_of_its_fault(value: object, problem: str) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        record_of(value, Part, "`x`", CheckpointError, hint="save it again")
+    assert (caught.value.message, caught.value.hint) == (problem, "save it again")
+
+
+def test_a_record_is_made_of_what_was_parsed() -> None:
+    part = record_of({"name": "a", "sizes": [1], "maybe": "b"}, Part, "`x`")
+    assert part == Part("a", [1], {}, "b")

@@ -6,9 +6,10 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable
-from typing import NoReturn, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NoReturn, TypeVar, cast
 
+import msgspec
 import numpy as np
 
 from gptrs.errors import GptrsError, ModelError
@@ -27,6 +28,21 @@ _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _DIGITS_AS_0 = bytes.maketrans(b"123456789", b"000000000")
 _QUOTED_LINE = re.compile("line [0-9]+ of (`|standard input)")
 """Format in which callers name a line of a file whose name they have quoted."""
+_WORDS: Final = {
+    "str": "a string",
+    "int": "an integer",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+    "null": "null",
+}
+"""Types of JSON in errors, by the names that msgspec has for them."""
+_TYPES: Final[Mapping[type, str]] = {
+    str: "str", int: "int", float: "float", bool: "bool", list: "array", dict: "object",
+    type(None): "null",
+}  # fmt: skip
+Record = TypeVar("Record")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -65,6 +81,56 @@ def parse_list(data: bytes, where: str, error: type[GptrsError] = ModelError) ->
     except _RefusedError as problem:
         raise _unusable(where, problem, error, hint) from problem
     return cast("list[object]", value)
+
+
+def record_of(
+    value: object, kind: type[Record], where: str, error: type[GptrsError] = ModelError,
+    *, hint: str | None = None,
+) -> Record:  # fmt: skip
+    """Return a parsed value as a record, such as a Struct; types are never converted.
+
+    The `error` names the field by its path, what it must be, and what was found.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as problem:
+        told, _, path = str(problem).partition(" - at `$")
+        raise error(f"{where}{_told(told, path.rstrip('`'), value)}", hint=hint) from None
+
+
+def _told(told: str, path: str, value: object) -> str:
+    """Return what msgspec tells of a value, in our words and with the value that it found."""
+    need, _, got = told.removeprefix("Expected ").partition(", got ")
+    steps = re.findall(r"\.([^.[]+)|\[([0-9]+|\.\.\.)\]", path)
+    at = _at(value, steps)
+    # A table has `...` for its key. msgspec stops at the first fault, which is of the type it got.
+    typed = got.startswith("`")
+    fits = ((name, each) for name, each in at if not typed or got == f"`{_TYPES[type(each)]}`")
+    name, found = next(fits, (path.lstrip("."), got))
+    where = f": {quoted(name)} " if name else " "
+    if not told.startswith("Expected "):
+        problem = told.replace("Object missing required field", "needs")
+        return where + problem.replace("Object contains unknown field", "has an unknown field")
+    need = re.sub("`([^`]*)`", lambda types: _in_words(types[1]), need)
+    return f"{where}must be {need}, found {shown_value(found)}"
+
+
+def _at(value: Any, steps: list[tuple[str, str]]) -> Iterator[tuple[str, object]]:
+    """Yield the values that a path of msgspec may mean, with their names."""
+    if not steps:
+        yield "", value
+        return
+    (key, index), *rest = steps
+    for each in value if index == "..." else [key or int(index)]:
+        shown = f"[{each}]" if isinstance(each, int) else f".{each}"
+        for name, found in _at(value[each], rest):
+            between = "." if name and not name.startswith("[") else ""
+            yield f"{shown.removeprefix('.')}{between}{name}", found
+
+
+def _in_words(types: str) -> str:
+    *most, last = (_WORDS.get(each, each) for each in types.split(" | "))
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def require_bounded(

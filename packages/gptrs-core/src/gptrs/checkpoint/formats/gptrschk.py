@@ -14,9 +14,9 @@ import os
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple, cast
+from typing import Annotated, BinaryIO, Final, NamedTuple
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from gptrs.checkpoint.files.open_file import is_plain, open_regular, read_at, resolved
 from gptrs.checkpoint.formats.foreign_files import OutgoingTensor, write_data
@@ -24,8 +24,8 @@ from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
 from gptrs.checkpoint.formats.safetensors_header import DAMAGED, TensorEntry
 from gptrs.checkpoint.formats.tensor_index import MAX_INDEX_BYTES, make_index, read_index
 from gptrs.errors import CheckpointError
-from gptrs.quoting import listed, quoted, shown_value
-from gptrs.strict_json import parse_object
+from gptrs.quoting import quoted, shown_value
+from gptrs.strict_json import parse_object, record_of
 
 # The first bytes of files that hold a whole model; cheap to import, as opening any model uses it.
 
@@ -42,7 +42,6 @@ ALIGNMENT = 64
 
 _PREFIX = struct.Struct("<8sII")
 _LENGTH = struct.Struct("<I")
-_KEYS = ("kind", "config", "runtime")
 
 
 class CheckpointSettings(Struct, frozen=True):
@@ -137,42 +136,32 @@ def _read_block(descriptor: int, file: str, what: str, span: tuple[int, int], li
     return data
 
 
+class _Stated(Struct, forbid_unknown_fields=True, frozen=True):
+    """The settings as a file states them."""
+
+    kind: Annotated[str, Meta(min_length=1)]
+    config: dict[str, object]
+    runtime: dict[str, object] = {}
+
+
 def _settings(text: bytes, file: str) -> CheckpointSettings:
+    where = quoted(file, 200)
     fields = parse_object(text, file, CheckpointError)
-    unknown = [name for name in fields if name not in _KEYS]
-    if unknown:
-        raise _refused(file, f"its settings have {listed(unknown)}, known are {listed(_KEYS)}")
-    kind = fields.get("kind")
-    if not isinstance(kind, str) or not kind:
-        raise _refused(file, f"its `kind` must be text, found {shown_value(kind)}")
-    config = dict(_object(fields, "config", file))
-    runtime = dict(_object(fields, "runtime", file) if "runtime" in fields else {})
-    files = _files(runtime.pop("files", {}), file)
-    named = config.get("model_type", kind)
-    if named != kind:
-        raise _refused(
-            file, f"its `kind` is {quoted(kind)}, its `config` says {shown_value(named)}"
-        )
-    return CheckpointSettings(kind, config, runtime, files)
-
-
-def _object(fields: Mapping[str, object], name: str, file: str) -> Mapping[str, object]:
-    value = fields.get(name)
-    if not isinstance(value, dict):
-        raise _refused(file, f"its `{name}` must be an object, found {shown_value(value)}")
-    return cast("dict[str, object]", value)
-
-
-def _files(value: object, file: str) -> Mapping[str, str]:
-    files = _object({"files": value}, "files", file)
-    for name, text in files.items():
+    stated = record_of(fields, _Stated, where, CheckpointError, hint=DAMAGED)
+    runtime = dict(stated.runtime)
+    given = {"files": runtime.pop("files", {})}
+    files = record_of(given, dict[str, dict[str, str]], where, CheckpointError, hint=DAMAGED)
+    for name in files["files"]:
         folder, slash, plain = name.rpartition("/")
         if not is_plain(plain) or (slash and not is_plain(folder)):
             problem = f"its `files` have {quoted(name)}, which is not `NAME` or `FOLDER/NAME`"
             raise _refused(file, problem)
-        if not isinstance(text, str):
-            raise _refused(file, f"its file {quoted(name)} must be text, found {shown_value(text)}")
-    return cast("Mapping[str, str]", files)
+    named = stated.config.get("model_type", stated.kind)
+    if named != stated.kind:
+        raise _refused(
+            file, f"its `kind` is {quoted(stated.kind)}, its `config` says {shown_value(named)}"
+        )
+    return CheckpointSettings(stated.kind, dict(stated.config), runtime, files["files"])
 
 
 def _refused(file: str, problem: str) -> CheckpointError:

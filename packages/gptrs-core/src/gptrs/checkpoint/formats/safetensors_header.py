@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import cast
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from gptrs.errors import CheckpointError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.tensor_type import MAX_ELEMENTS
 from gptrs.quoting import clipped, quoted, shown_value
-from gptrs.strict_json import parse_object
+from gptrs.strict_json import parse_object, record_of
 
 MAX_HEADER_BYTES = 100_000_000
 """Largest header, a limit of the format itself."""
 MAX_RANK = 32
 """Most axes of a tensor, the smallest limit of the NumPy versions we run on."""
+_Natural = Annotated[int, Meta(ge=0)]
 DAMAGED = "the file is damaged, download or save it again"
 
 DTYPES: Mapping[str, DType] = {
@@ -67,7 +68,10 @@ def parse_header(text: bytes, file: str, data_size: int) -> Header:
             hint=DAMAGED,
         )
     fields = parse_object(text, file, CheckpointError)
-    metadata = _metadata(fields.pop("__metadata__", None), file)
+    where = f"{quoted(file, 200)}: `__metadata__`"
+    stated = fields.pop("__metadata__", None)
+    metadata = record_of({} if stated is None else stated, dict[str, str], where, CheckpointError,
+                         hint=DAMAGED)  # fmt: skip
     start = 8 + len(text)
     entries = [_entry(name, value, file, start, data_size) for name, value in fields.items()]
     entries.sort(key=lambda entry: (entry.offset, entry.nbytes))
@@ -80,32 +84,28 @@ def refused(file: str, name: str, problem: str, hint: str = DAMAGED) -> Checkpoi
     return CheckpointError(f"{quoted(file, 200)}: tensor {quoted(name)}: {problem}", hint=hint)
 
 
-def _metadata(value: object, file: str) -> dict[str, str]:
-    if value is None:
-        return {}
-    found = shown_value(value)
-    if isinstance(value, dict):
-        strings = cast("dict[str, object]", value)
-        if all(isinstance(item, str) for item in strings.values()):
-            return cast("dict[str, str]", strings)
-    raise CheckpointError(
-        f"{quoted(file, 200)}: `__metadata__` must map strings to strings, found {found}",
-        hint=DAMAGED,
-    )
+class _Stated(Struct, forbid_unknown_fields=True, frozen=True):
+    """A tensor as a header states it."""
+
+    dtype: str
+    shape: tuple[_Natural, ...]
+    data_offsets: tuple[_Natural, _Natural]
 
 
 def _entry(name: str, value: object, file: str, start: int, data_size: int) -> TensorEntry:
-    if not isinstance(value, dict):
-        raise refused(file, name, f"must be described by an object, found {shown_value(value)}")
-    fields = cast("dict[str, object]", value)
-    if fields.keys() != {"dtype", "shape", "data_offsets"}:
-        found = shown_value(sorted(fields))
-        raise refused(file, name, f"needs `dtype`, `shape` and `data_offsets`, found {found}")
-    tag = fields["dtype"]
-    if not isinstance(tag, str):
-        raise refused(file, name, f"`dtype` must be a string, found {shown_value(tag)}")
-    shape = _shape(fields["shape"], file, name)
-    begin, end = _offsets(fields["data_offsets"], file, name, data_size)
+    where = f"{quoted(file, 200)}: tensor {quoted(name)}"
+    stated = record_of(value, _Stated, where, CheckpointError, hint=DAMAGED)
+    begin, end = stated.data_offsets
+    if not begin <= end <= data_size:
+        problem = f"`data_offsets` {shown_value([begin, end])} do not lie in the {data_size} bytes"
+        raise refused(file, name, f"{problem} of data")
+    shape = stated.shape
+    if len(shape) > MAX_RANK:
+        raise refused(file, name, f"has {len(shape)} axes, at most {MAX_RANK} are supported")
+    # Zero-sized dims must not hide an overflow in the others: strides are computed from them.
+    if math.prod(dim for dim in shape if dim) > MAX_ELEMENTS:
+        raise refused(file, name, f"shape {shown_value(list(shape))} has more than 2^48 elements")
+    tag = stated.dtype
     entry = TensorEntry(name, tag, DTYPES.get(tag), shape, start + begin, end - begin)
     if entry.dtype is not None:
         needed = math.prod(shape) * entry.dtype.itemsize
@@ -113,41 +113,6 @@ def _entry(name: str, value: object, file: str, start: int, data_size: int) -> T
             problem = f"{clipped(str(entry))} takes {needed} bytes, `data_offsets` give"
             raise refused(file, name, f"{problem} {entry.nbytes}")
     return entry
-
-
-def _shape(value: object, file: str, name: str) -> tuple[int, ...]:
-    dims = _naturals(value)
-    if dims is None:
-        problem = f"`shape` must be a list of integers >= 0, found {shown_value(value)}"
-        raise refused(file, name, problem)
-    if len(dims) > MAX_RANK:
-        raise refused(file, name, f"has {len(dims)} axes, at most {MAX_RANK} are supported")
-    # Zero-sized dims must not hide an overflow in the others: strides are computed from them.
-    if math.prod(dim for dim in dims if dim) > MAX_ELEMENTS:
-        raise refused(file, name, f"shape {shown_value(list(dims))} has more than 2^48 elements")
-    return dims
-
-
-def _offsets(value: object, file: str, name: str, data_size: int) -> tuple[int, int]:
-    offsets = _naturals(value)
-    if offsets is None or len(offsets) != 2:
-        problem = f"`data_offsets` must be two integers >= 0, found {shown_value(value)}"
-        raise refused(file, name, problem)
-    begin, end = offsets
-    if not begin <= end <= data_size:
-        problem = f"`data_offsets` {shown_value(value)} do not lie in the {data_size} bytes of data"
-        raise refused(file, name, problem)
-    return begin, end
-
-
-def _naturals(value: object) -> tuple[int, ...] | None:
-    """Return a list of integers >= 0 as a tuple, None for anything else."""
-    if not isinstance(value, list):
-        return None
-    items = cast("list[object]", value)
-    if all(type(item) is int and item >= 0 for item in items):
-        return tuple(cast("list[int]", items))
-    return None
 
 
 def _check_cover(entries: Iterable[TensorEntry], file: str, start: int, data_size: int) -> None:
