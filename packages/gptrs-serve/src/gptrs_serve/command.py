@@ -76,54 +76,33 @@ _Cors = Annotated[
         "--cors", metavar="ORIGIN", help="Accept requests from pages of this site; repeatable."
     ),
 ]
-_Backend = Annotated[
-    str | None, typer.Option("--backend", metavar="NAME", help="Backend to run the models on.")
-]
-_Threads = Annotated[
-    int | None, typer.Option("--threads", metavar="N", min=1, help="Threads of the backend.")
-]
-_Device = Annotated[
-    str | None, typer.Option("--device", metavar="NAME", help="A device of the backend: gpu:1.")
-]
-_Mesh = Annotated[
-    str | None, typer.Option("--mesh", metavar="AXIS=N", help="Split models: data=2,tensor=4.")
-]
-_BackendOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--backend-option", metavar="NAME=VALUE", help="An option of the backend; repeatable."
-    ),
-]
-_Weights = Annotated[
-    str | None,
-    typer.Option("--weights", metavar="TYPE", help="Quantize the models at load: q8, q4."),
-]
-_Precision = Annotated[
-    str | None,
-    typer.Option("--precision", metavar="TYPE", help="Arithmetic of products: f32, bf16, int8."),
-]
-_WeightBudget = Annotated[
-    str | None,
-    typer.Option(
-        "--weight-budget", metavar="SIZE", help="Most memory for the weights of a model: 2GB, 50%."
-    ),
-]
-_Coordinator = Annotated[
-    str | None,
-    typer.Option(
-        "--coordinator",
-        metavar="HOST:PORT",
-        help="Split models over the devices of processes that meet here; the first one serves."
-        " auto asks Slurm, Open MPI or Kubernetes.",
-    ),
-]
-_Processes = Annotated[
-    int | None, typer.Option("--processes", metavar="N", min=1, help="Number of processes.")
-]
-_ProcessId = Annotated[
-    int | None,
-    typer.Option(
-        "--process-id", metavar="I", min=0, help="Index of this process; process 0 serves."
+_FIELDS: Final = option_fields(LoadOptions)
+_Loading = Annotated[
+    dict[str, Any],
+    OptionsOf(
+        in_own_words(
+            LoadOptions,
+            _FIELDS["backend"].reworded("Backend to run the models on."),
+            _FIELDS["threads"].reworded("Threads of the backend.", least=1),
+            _FIELDS["device"].reworded("A device of the backend: gpu:1."),
+            _FIELDS["mesh"].reworded("Split models: data=2,tensor=4."),
+            _FIELDS["backend_options"].reworded("An option of the backend; repeatable."),
+            _FIELDS["weights"].reworded(
+                "Quantize the models at load: q8, q4.", metavar="TYPE", parsed=str
+            ),
+            _FIELDS["precision"].reworded(
+                "Arithmetic of products: f32, bf16, int8.", metavar="TYPE", parsed=str
+            ),
+            _FIELDS["weight_budget"].reworded("Most memory for the weights of a model: 2GB, 50%."),
+            _FIELDS["coordinator"].reworded(
+                "Split models over the devices of processes that meet here; the first one serves."
+                " auto asks Slurm, Open MPI or Kubernetes."
+            ),
+            _FIELDS["processes"].reworded("Number of processes."),
+            _FIELDS["process_id"].reworded("Index of this process; process 0 serves."),
+            without=["adapter"],  # adapters of a server have names, and an option of their own
+        ),
+        told=True,
     ),
 ]
 _MostRunning = Annotated[
@@ -329,8 +308,9 @@ def serve(
     There are the routes of their APIs, /v1/rerank, /v1/classify, /v1/tag, /infill, /tokenize,
     /detokenize, /health, /ready, /metrics, /openapi.json, and a chat page at /.
     """
-    group = ProcessGroup.stated(coordinator, processes, process_id, led=True)
-    made = _backend(backend, threads, device, mesh, backend_option, group)
+    options = LoadOptions(**loading)
+    options.require_known()
+    group = options.group(led=True)
     if group is not None and group.number:
         return _follow(options.made_backend(led=True), group)  # before any socket or key file
     presets = _presets(steer or [], interventions=interventions)
