@@ -232,6 +232,8 @@ WINDOWS = {
     "plain": ((1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
     "strided": ((1, 1), (2, 2), (0, 0, 0, 0), (1, 1)),
     "padded": ((3, 3), (1, 1), (1, 1, 1, 1), (1, 1)),
+    "halved": ((3, 3), (2, 2), (1, 1, 1, 1), (1, 1)),
+    "apart and halved": ((3, 3), (1, 4), (2, 2, 2, 2), (1, 2)),
     "lopsided": ((3, 2), (2, 1), (2, 0, 0, 3), (1, 1)),
     "apart": ((3, 3), (1, 2), (2, 2, 4, 4), (2, 3)),
 }
@@ -266,6 +268,19 @@ def convolved(x: np.ndarray, weight: np.ndarray, name: str, zero: int, groups: i
     ),
 )
 def test_convolutions(
+    window: str, left: str, right: str, other: str, channels: int, target: str
+) -> None:
+    check_convolution(window, left, right, other, channels, target)
+
+
+@pytest.mark.paths
+@pytest.mark.parametrize("window", ["padded", "halved", "apart and halved", "apart"])
+def test_channels_apart_in_blocks_and_a_rest(window: str) -> None:
+    for channels in (40, 64, 150):
+        check_convolution(window, "ui8", "si8", "none", channels, INTEGER_DEPTHWISE)
+
+
+def check_convolution(
     window: str, left: str, right: str, other: str, channels: int, target: str
 ) -> None:
     random = np.random.default_rng(channels)

@@ -34,6 +34,7 @@ from gptrs_backend_numba.codegen.vector_ir import FEATURES
 from gptrs_backend_numba.cost_model import is_one, need_numbers
 from gptrs_backend_numba.kernels.amx.integer import AMX_INTEGER_ROWS, STEP, amx_integer_product
 from gptrs_backend_numba.kernels.matmul import integer as kernels
+from gptrs_backend_numba.kernels.matmul.depthwise_quads_ir import HAS_QUADS, SIDE
 from gptrs_backend_numba.kernels.matmul.epilogue import ACTIVATIONS
 from gptrs_backend_numba.kernels.matmul.gemm import (
     FINISH,
@@ -273,13 +274,25 @@ def integer_depthwise(builder: ScheduleBuilder, unit: Unit) -> None:
     share = -(-rows // (_TASKS_A_THREAD * builder.context.threads))
     fields[kernels.ROWS_A_TASK] = max(-(-_WORK_A_TASK // work), share)
     job = (
-        compiled_task(kernels.integer_depthwise(fields[kernels.TAPS_ACROSS])),
+        compiled_task(kernels.integer_depthwise(fields[kernels.TAPS_ACROSS], _quads(fields))),
         -(-rows // fields[kernels.ROWS_A_TASK]),
         builder.threads_from(PARALLEL_FROM, rows * work),
     )
     reads = (padded, weight, *(extra.get(name, padded) for name in EXTRA))
     geometry = kernels.integer_numbers(fields)
     builder.add_job(compiled(kernels.run_integer), job, reads, out, geometry)
+
+
+def _quads(fields: Mapping[int, int]) -> int:
+    """Return the stride, in columns of windows, if the columns of windows are single products.
+
+    Weights have to be signed bytes once their zero point is subtracted.
+    """
+    stride, apart = fields[kernels.STRIDE_ACROSS], fields[kernels.APART_ACROSS]
+    square = fields[kernels.TAPS_DOWN] == fields[kernels.TAPS_ACROSS] == SIDE
+    as_they_are = not fields[kernels.HAS_OTHER_ZERO] and not fields[kernels.OTHER_FLIP]
+    near = stride in (apart, 2 * apart)
+    return stride // apart if HAS_QUADS and square and as_they_are and near else 0
 
 
 def _image_fields(x: View, out: View, at: Windows) -> dict[int, int]:

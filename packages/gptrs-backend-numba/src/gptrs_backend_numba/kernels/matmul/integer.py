@@ -42,6 +42,7 @@ from gptrs_backend_numba.codegen.machine import (
 )
 from gptrs_backend_numba.codegen.tasks import share_tasks
 from gptrs_backend_numba.codegen.vector_ir import FUSED, WIDTH
+from gptrs_backend_numba.kernels.matmul.depthwise_quads_ir import HAS_QUADS, depthwise_quads
 from gptrs_backend_numba.kernels.matmul.epilogue import ACTIVATIONS
 from gptrs_backend_numba.kernels.matmul.gemm import (
     BIAS,
@@ -403,7 +404,7 @@ def byte_packing() -> SpecializedKernel:
 
 
 @kernel
-def integer_depthwise_task(x, weight, out, geometry, task, *, sums_of):
+def integer_depthwise_task(x, weight, out, geometry, task, *, QUADS, sums_of, quads_of):
     """Compute some rows of positions of padded images, the result of each a row of channels."""
     G = pointer(geometry, np.int64)
     channels, taps = G[CHANNELS], G[TAPS_DOWN] * G[TAPS_ACROSS]
@@ -424,7 +425,12 @@ def integer_depthwise_task(x, weight, out, geometry, task, *, sums_of):
             if G[OTHER_FLIP]:
                 code = np.int32(U[tap * channels + c])
             code = np.int32(code - other)
-            factors[tap * line + c] = code
+            if QUADS:
+                row = tap // G[TAPS_ACROSS]
+                quad = (tap - row * G[TAPS_ACROSS]) * line + c
+                pointer(np.int64(factors.ctypes.data), np.int8)[FOUR * quad + row] = np.int8(code)
+            else:
+                factors[tap * line + c] = code
             total = np.int32(total + code)
         factors[taps * line + c] = -zero * total
         if G[HAS_TERM]:
@@ -440,10 +446,15 @@ def integer_depthwise_task(x, weight, out, geometry, task, *, sums_of):
             count = min(ROWS_OF_SUMS, G[OUT_WIDTH] - first)
             for each in range(0, count, NEIGHBOURS):
                 at = place * row_step + (first + each) * G[STRIDE_ACROSS] * channels
-                sums_of(min(NEIGHBOURS, count - each), x + at, G[STRIDE_ACROSS] * channels,
-                        G[APART_DOWN] * row_step, G[TAPS_DOWN], G[APART_ACROSS] * channels,
-                        G[TAPS_ACROSS], W_, W_ + 4 * taps * line, channels, line,
-                        S + 4 * each * line)  # fmt: skip
+                positions, begin = min(NEIGHBOURS, count - each), W_ + 4 * taps * line
+                down, across = G[APART_DOWN] * row_step, G[APART_ACROSS] * channels
+                if QUADS:
+                    quads_of(positions, x + at, down, across, W_, begin, channels, line,
+                             S + 4 * each * line)  # fmt: skip
+                else:
+                    sums_of(positions, x + at, G[STRIDE_ACROSS] * channels, down, G[TAPS_DOWN],
+                            across, G[TAPS_ACROSS], W_, begin, channels, line,
+                            S + 4 * each * line)  # fmt: skip
             call_compiled(G[FINISH], S, line, out, row * G[OUT_WIDTH] + first, 0, count, channels,
                           geometry, 0)  # fmt: skip
     keep_alive(factors)
@@ -451,13 +462,16 @@ def integer_depthwise_task(x, weight, out, geometry, task, *, sums_of):
     return 0
 
 
-def integer_depthwise(columns: int) -> SpecializedKernel:
+def integer_depthwise(columns: int, quads: int = 0) -> SpecializedKernel:
     """Return the tasks of a depthwise convolution whose windows have so many columns.
 
-    The loop over the usual 3 columns is unrolled.
+    The loop over the usual 3 columns is unrolled. `quads` is the stride, 1 or 2 columns of windows,
+    where `depthwise_quads` can compute the sums, else 0.
     """
     known = columns if columns == _USUAL_COLUMNS else 0
-    return integer_depthwise_task.specialize(sums_of=depthwise_sums(known))
+    return integer_depthwise_task.specialize(
+        QUADS=bool(quads), sums_of=depthwise_sums(known), quads_of=depthwise_quads(quads)
+    )
 
 
 # The epilogue.
@@ -585,6 +599,8 @@ def all_integer_kernels() -> Iterator[SpecializedKernel]:
     """Yield the kernels that networks of 8-bit integers need, whatever their sizes."""
     yield from (run_integer.specialize(), byte_packing(), byte_padding(), store_sums.specialize())
     yield from map(integer_depthwise, (1, _USUAL_COLUMNS))
+    if HAS_QUADS:
+        yield from (integer_depthwise(_USUAL_COLUMNS, stride) for stride in (1, 2))
     yield from map(integer_product, RUNS)
     for scales, biased, activation in product((0, 1, 2), (False, True), ("none", "relu", "relu6")):
         yield integer_finish(dtypes.f32, scales, biased, activation, False)
