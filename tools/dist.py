@@ -77,11 +77,15 @@ def has_packs() -> bool:
 
 
 def build_packs(sources: Path) -> None:
-    """Compile the packs for all kinds of processors into the package, with a copy of `sources`."""
+    """Compile the packs for all kinds of processors into the package, with a copy of `sources`.
+
+    What an interrupted build has compiled for the same sources of kernels is taken.
+    """
     folders = sorted(sources.glob("packages/*/src"))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
     out = sources / NUMBA / "src" / "gptrs_backend_numba" / "pack"
     command = [sys.executable, sources / "tools" / "kernel_pack.py", "--all", "--out", out]
+    command += ["--work", ROOT / "build" / "kernel-packs"]
     subprocess.run(command, env=environment, check=True)
 
 

@@ -6,11 +6,15 @@
 Which kernels these are follows from the kinds: `kernel_needs` makes small models of each, whose
 sizes lead to the kernels of real ones, and runs them in all precisions and quantizations. Kernels
 do nothing meanwhile, so that this machine need not have the processor; then they are compiled.
+
+What is compiled lies in the folder --work, for these sources of the kernels: a build that was
+interrupted goes on from there, with any number of processes.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib.metadata
 import logging
 import os
@@ -27,6 +31,7 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PACKAGE: Final = ROOT / "packages" / "gptrs-backend-numba" / "src" / "gptrs_backend_numba"
+WORK: Final = ROOT / "build" / "kernel-packs"
 MOST_BYTES: Final = 25 << 20
 """Bytes that all packs of a wheel may take."""
 _HOST: Final = "here"
@@ -76,18 +81,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=PACKAGE / "pack", help="folder of the packs")
     parser.add_argument("--all", action="store_true", help="for each kind of x86-64 processors")
     parser.add_argument("--target", action="append", choices=[each.name for each in TARGETS])
+    parser.add_argument("--work", type=Path, default=WORK, help="folder of what is compiled")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--only", metavar="WORD", action="append", help="needs named like this")
-    parser.add_argument("--collect", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--collect", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.collect:
-        name, part, work = options.collect
-        collect(target_named(name), int(part), options.jobs, Path(work), options.only)
+        name, work = options.collect
+        collect(target_named(name), Path(work), options.only)
         return 0
     names = options.target or ([each.name for each in TARGETS] if options.all else [_HOST])
     options.out.mkdir(parents=True, exist_ok=True)
     for name in names:
-        made = build(target_named(name), options.out, options.jobs, options.only)
+        made = build(target_named(name), options.out, options.jobs, options.only, options.work)
         print(made, flush=True)
     total = sum(path.stat().st_size for path in options.out.glob("*.kernels"))
     if total > MOST_BYTES:
@@ -101,26 +107,64 @@ def target_named(name: str) -> Target:
     return next(each for each in (HERE, *TARGETS) if each.name == name)
 
 
-def build(target: Target, out: Path, jobs: int, only: Sequence[str] | None = None) -> str:
-    """Write the pack for a target into the folder `out`; return what was done, in words."""
+def build(
+    target: Target,
+    out: Path,
+    jobs: int,
+    only: Sequence[str] | None = None,
+    works: Path | None = None,
+) -> str:
+    """Write the pack for a target into the folder `out`; return what was done, in words.
+
+    Kernels that an interrupted build left in a folder below `works` are not compiled again; None: a
+    temporary folder. No other build may use it meanwhile.
+    """
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="gptrs-pack-") as name:
-        work = Path(name)
-        (work / "kernels").mkdir()
-        kept = {name: each for name, each in os.environ.items() if name[:6] not in _OURS}
-        environment = {**kept, **quiet_environment(work), **target.environment()}
-        command = [sys.executable, __file__, "--jobs", str(jobs)]
-        command += [f"--only={word}" for word in only or ()]
-        running = [
-            subprocess.Popen([*command, "--collect", target.name, str(part), work], env=environment)
-            for part in range(jobs)
-        ]
-        if any([each.wait() for each in running]):
-            raise SystemExit(f"kernels for {target.words} cannot be compiled")
+    with _work_folder(target, works) as work:
+        count = _compiled(target, work, jobs, only)
         path = out / f"{target.name}.kernels"
-        count = _write(path, work)
-    size = path.stat().st_size / 1e6
-    return f"{path.name}: {count} kernels, {size:.1f} MB, {time.monotonic() - started:.0f} s"
+        packs = import_module("gptrs_backend_numba.codegen.kernel_pack")
+        head = packs.head_of((work / "head.json").read_bytes())
+        files = [file for file in (work / "kernels").iterdir() if not file.suffix]
+        packs.write_pack(path.with_suffix(".new"), head, {f.name: f.read_bytes() for f in files})
+        path.with_suffix(".new").replace(path)
+    size, seconds = path.stat().st_size / 1e6, time.monotonic() - started
+    return f"{path.name}: {len(files)} kernels, {count} of them new, {size:.1f} MB, {seconds:.0f} s"
+
+
+@contextmanager
+def _work_folder(target: Target, works: Path | None) -> Iterator[Path]:
+    """Scope of the folder for what is compiled, for a target and the sources of kernels."""
+    with tempfile.TemporaryDirectory(prefix="gptrs-pack-") as temporary:
+        store = import_module("gptrs_backend_numba.codegen.kernel_store")
+        made_by = hashlib.blake2b(_compiler().encode(), digest_size=4).hexdigest()
+        name = f"{target.name}-{store.SOURCES_DIGEST.hex()[:16]}-{made_by}"
+        work = (works or Path(temporary)) / name
+        for each in ("kernels", "needs", "claims"):
+            (work / each).mkdir(parents=True, exist_ok=True)
+        for claim in (work / "claims").iterdir():  # those of a build that was interrupted
+            claim.unlink()
+        yield work
+
+
+def _compiled(target: Target, work: Path, jobs: int, only: Sequence[str] | None) -> int:
+    """Compile what `work` lacks, by that many processes; return the number of kernels."""
+    before = len(list((work / "kernels").iterdir()))
+    kept = {name: each for name, each in os.environ.items() if name[:6] not in _OURS}
+    environment = {**kept, **quiet_environment(work), **target.environment()}
+    command = [sys.executable, __file__, *(f"--only={word}" for word in only or ())]
+    running = [
+        subprocess.Popen([*command, "--collect", target.name, work], env=environment)
+        for _ in range(jobs)
+    ]
+    if any([each.wait() for each in running]):
+        raise SystemExit(f"kernels for {target.words} cannot be compiled")
+    return len(list((work / "kernels").iterdir())) - before
+
+
+def _compiler() -> str:
+    """Return the compiler and its version."""
+    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("numba", "llvmlite"))
 
 
 def quiet_environment(work: Path) -> dict[str, str]:
@@ -136,38 +180,58 @@ def quiet_environment(work: Path) -> dict[str, str]:
     }
 
 
-def _write(path: Path, work: Path) -> int:
-    packs = import_module("gptrs_backend_numba.codegen.kernel_pack")
-    kernels = {file.name: file.read_bytes() for file in (work / "kernels").iterdir()}
-    head = packs.head_of((work / "head.json").read_bytes())
-    temporary = path.with_suffix(".new")
-    packs.write_pack(temporary, head, kernels)
-    temporary.replace(path)
-    return len(kernels)
+# What one process does: it runs needs that no other has begun, and compiles the kernels that they
+# lack.
 
 
-# What one process does: it runs a part of the needs, and compiles the kernels that these lack.
-
-
-def collect(target: Target, part: int, parts: int, work: Path, only: Sequence[str] | None) -> None:
-    """Compile the kernels of every `parts`th need for the processor that variables name."""
+def collect(target: Target, work: Path, only: Sequence[str] | None) -> None:
+    """Compile the kernels of needs for the processor that variables name."""
     packs = import_module("gptrs_backend_numba.codegen.kernel_pack")
     needs = import_module("kernel_needs")
     logging.getLogger("gptrs").setLevel(logging.ERROR)  # settings that some kinds do not have
-    if part == 0:
-        versions = [f"{name} {importlib.metadata.version(name)}" for name in ("numba", "llvmlite")]
-        head = packs.head_for_here(target.words, ", ".join(versions))
-        (work / "head.json").write_bytes(head.encoded())
+    _write(work / "head.json", packs.head_for_here(target.words, _compiler()).encoded())
     chosen = [each for each in needs.NEEDS if any(word in each.name for word in only or [""])]
-    with kernels_noted() as noted:
+    with kernels_noted() as noted, tempfile.TemporaryDirectory(prefix="gptrs-pack-") as models:
         faults = import_module("gptrs_backend_numba.codegen.read_faults")
         faults.handle_read_faults()  # which all that read files need
-        for need in chosen[part::parts]:
-            before = len(noted)
-            need.run(work / f"models-{part}")
-            _compile(noted, work / "kernels")
-            if len(noted) > before:
-                print(f"{target.name}: {need.name}: {len(noted) - before} more", flush=True)
+        for number, need in enumerate(chosen, start=1):
+            name = hashlib.blake2b(need.name.encode(), digest_size=8).hexdigest()
+            if _is_done(work, name) or not _claim(work, name):
+                continue
+            began = time.monotonic()
+            need.run(Path(models, "model"))
+            asked = [packs.digest_of(key) for key in noted]
+            made = _compile(noted, work)
+            _write(work / "needs" / name, "\n".join(asked).encode())
+            seconds = time.monotonic() - began
+            what = f"{target.name}: {number} of {len(chosen)}, {need.name}"
+            print(f"{what}: {made} of {len(noted)} kernels new, {seconds:.0f} s", flush=True)
+            noted.clear()
+
+
+def _is_done(work: Path, name: str) -> bool:
+    """Return whether an earlier build has compiled all kernels of a need."""
+    try:
+        asked = (work / "needs" / name).read_text().split()
+    except FileNotFoundError:
+        return False
+    return all((work / "kernels" / digest).exists() for digest in asked)
+
+
+def _claim(work: Path, name: str) -> bool:
+    """Return whether this process is the first of a build to ask for `name`."""
+    try:
+        (work / "claims" / name).open("xb").close()
+    except FileExistsError:
+        return False
+    return True
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a whole file, even if the process ends."""
+    temporary = path.with_suffix(f".{os.getpid()}")
+    temporary.write_bytes(content)
+    temporary.replace(path)
 
 
 @contextmanager
@@ -243,21 +307,22 @@ def reference() -> Any:
     return import_module("gptrs_backend_ref.backend").create()
 
 
-def _compile(noted: Mapping[str, Any], folder: Path) -> None:
-    """Compile kernels that no process has begun."""
+def _compile(noted: Mapping[str, Any], work: Path) -> int:
+    """Compile kernels that no process has begun; return how many."""
     packs = import_module("gptrs_backend_numba.codegen.kernel_pack")
     compiler = import_module("gptrs_backend_numba.codegen.numba_compiler")
+    count = 0
     for key, wanted in noted.items():
-        path = folder / packs.digest_of(key)
-        try:
-            with path.open("xb") as file:
-                if callable(wanted):
-                    code = wanted()
-                else:
-                    code = compiler.machine_code(wanted.function(), wanted.fastmath)
-                file.write(code.encoded())
-        except FileExistsError:
+        path = work / "kernels" / packs.digest_of(key)
+        if path.exists() or not _claim(work, path.name):
             continue
+        if callable(wanted):
+            code = wanted()
+        else:
+            code = compiler.machine_code(wanted.function(), wanted.fastmath)
+        _write(path, code.encoded())
+        count += 1
+    return count
 
 
 if __name__ == "__main__":

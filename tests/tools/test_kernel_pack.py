@@ -69,7 +69,15 @@ def test_no_two_targets_are_for_the_same_processors() -> None:
 
 @pytest.mark.long
 def test_a_first_run_compiles_nothing_that_a_pack_has(tmp_path: Path) -> None:
-    kernel_pack.build(kernel_pack.HERE, tmp_path, 1, ["gpt2 (f32)"])
+    work = tmp_path / "work"
+    kernel_pack.build(kernel_pack.HERE, tmp_path, 2, ["gpt2 (f32)"], work)
+    count = len(kernel_pack_of_package.KernelPack(tmp_path / "here.kernels"))
+    # A build that was interrupted, here before it had written one kernel, goes on.
+    (*_, lost) = sorted(work.glob("*/kernels/*"))
+    lost.unlink()
+    said = kernel_pack.build(kernel_pack.HERE, tmp_path, 1, ["gpt2 (f32)"], work)
+    assert ", 1 of them new" in said
+    assert len(kernel_pack_of_package.KernelPack(tmp_path / "here.kernels")) == count
     need = next(each for each in kernel_needs.NEEDS if each.name == "gpt2 (f32)")
     assert isinstance(need, kernel_needs.Need)
     model = need.made(tmp_path / "model")
