@@ -95,6 +95,7 @@ def test_equal_layers_share_a_program_whatever_their_weights_are_called(weights,
 
     compile_program = compilation.compile_program
     monkeypatch.setattr(compilation, "compile_program", noted)
+    monkeypatch.setattr(compilation, "_SMALL", 0)
     layers = [weights.parameter(f"layer_{key}", key, float(key)) for key in (1, 2, 3)]
     offset = weights.parameter("o", 4, 0.0)
 
@@ -105,6 +106,25 @@ def test_equal_layers_share_a_program_whatever_their_weights_are_called(weights,
 
     assert gptrs.jit(run)(gptrs.tensor(np.ones(4, np.float32))).numpy().tolist() == [24] * 4
     assert compiled == ["parameter"]
+
+
+def test_small_ones_need_no_program(weights, monkeypatch):
+    """NumPy moves them and does IEEE arithmetic, with the bits of a program."""
+
+    def turned(weight: Tensor) -> Tensor:
+        return F.div(F.transpose(F.reshape(weight, (2, 2)), (1, 0)), 3.0)
+
+    def derived(key: int) -> np.ndarray:
+        weight = weights.parameter(f"w{key}", key, 0.7)
+        x = gptrs.tensor(np.zeros((2, 2), np.float32))
+        return F.maximum(x, turned(Tensor.of_parameter(weight))).numpy()
+
+    monkeypatch.setattr(compilation, "_SMALL", 0)
+    expected = derived(1)
+    monkeypatch.undo()
+    monkeypatch.setattr(compilation, "compile_program", None)
+    assert weights.backend.ieee_floats
+    assert derived(2).tobytes() == expected.tobytes()
 
 
 def test_equal_contents_under_other_recipes_differ(weights):

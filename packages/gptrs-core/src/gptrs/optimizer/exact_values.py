@@ -106,14 +106,17 @@ COMPARISONS: Mapping[str, _Function] = {
 
 
 def exact_values(
-    instructions: Iterable[Instruction], *, ieee_floats: bool = False
+    instructions: Iterable[Instruction],
+    given: Mapping[Value, np.ndarray] | None = None,
+    *,
+    ieee_floats: bool = False,
 ) -> dict[Value, np.ndarray]:
     """Return the results of those of the `instructions`, in order, that NumPy computes exactly.
 
-    The instructions depend only on each other. `ieee_floats` is the backend's flag: False leaves
-    float arithmetic to the backend.
+    The instructions depend only on each other and on `given` values. `ieee_floats` is the backend's
+    flag: False leaves float arithmetic to the backend.
     """
-    known: dict[Value, np.ndarray] = {}
+    known = dict(given or {})
     with np.errstate(all="ignore"):  # PTIR defines the results of overflow
         for instruction in instructions:
             compute = _function_of(instruction, ieee_floats)
@@ -123,6 +126,11 @@ def exact_values(
             # `asarray`, as NumPy returns scalars for rank 0.
             known[result] = np.asarray(compute(*[known[value] for value in instruction.operands]))
     return known
+
+
+def are_exact(instructions: Iterable[Instruction], *, ieee_floats: bool) -> bool:
+    """Return whether `exact_values` computes all of the instructions."""
+    return all(_function_of(each, ieee_floats) is not None for each in instructions)
 
 
 def _function_of(instruction: Instruction, ieee_floats: bool) -> _Function | None:
