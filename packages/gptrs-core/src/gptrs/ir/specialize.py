@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import cast
 
 from gptrs.errors import ProgramError, UsageError
@@ -101,41 +102,52 @@ class Specializer:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._open = frozenset(
-            step.op
-            for function in program.functions
-            for region in _regions(function.body)
-            for step in region.instructions
-            if op_symbols(step.op)
-        )
+        regions = [each for one in program.functions for each in _regions(one.body)]
+        steps = [step for region in regions for step in region.instructions]
+        # By identity: hashes of hundreds of ops and types were a fifth of the time of `at`.
+        self._open = {id(step.op) for step in steps if op_symbols(step.op)}
+        distinct: dict[TensorType, TensorType] = {}
+        self._types: dict[int, TensorType] = {}
+        """The open types of values, by identity; equal ones are one object."""
+        params = (region.params for region in regions)
+        for value in chain(*params, *(step.results for step in steps)):
+            if not value.type.is_static:
+                self._types[id(value.type)] = distinct.setdefault(value.type, value.type)
+        self._distinct = tuple(distinct)
 
     def at(self, sizes: Mapping[int, int]) -> Program:
         """Return the program with each `?n` replaced by `sizes[n]`, unverified.
 
         `sizes` must cover all symbols. Its values may be symbolic dims.
         """
+        sized = {id(each): _sized(each, sizes) for each in self._distinct}
+        made = {key: sized[id(each)] for key, each in self._types.items()}
         return Program(
             tuple(
-                Function(function.name, self._specialized(function.body, sizes))
+                Function(function.name, self._specialized(function.body, sizes, made))
                 for function in self._program.functions
             )
         )
 
-    def _specialized(self, region: Region, sizes: Mapping[int, int]) -> Region:
+    def _specialized(
+        self, region: Region, sizes: Mapping[int, int], types: Mapping[int, TensorType]
+    ) -> Region:
+        """Return a region for `sizes`; `types` has the open types for them, by identity."""
         values: dict[Value, Value] = {}
 
         # Undefined values are kept, so that the verifier reports them.
         def define(old: Sequence[Value]) -> tuple[Value, ...]:
-            new = tuple([_sized_value_of(value, sizes) for value in old])
-            values.update(zip(old, new, strict=True))
-            return new
+            for value in old:
+                if id(value.type) in types:
+                    values[value] = Value(types[id(value.type)], value.name)
+            return tuple([values.get(value, value) for value in old])
 
         params = define(region.params)
         instructions: list[Instruction] = []
         for step in region.instructions:
             operands = tuple([values.get(operand, operand) for operand in step.operands])
-            regions = tuple([self._specialized(inner, sizes) for inner in step.regions])
-            op = _sized_op(step.op, sizes) if step.op in self._open else step.op
+            regions = tuple([self._specialized(inner, sizes, types) for inner in step.regions])
+            op = _sized_op(step.op, sizes) if id(step.op) in self._open else step.op
             instructions.append(Instruction(op, operands, define(step.results), regions))
         results = tuple([values.get(value, value) for value in region.results])
         return Region(params, tuple(instructions), results)
@@ -190,10 +202,6 @@ def _require_fits(
                 f"input `{name}` must be `{type_}`, got `{found}`: "
                 f"axis {axis} must be {wanted}{reason}"
             )
-
-
-def _sized_value_of(value: Value, sizes: Mapping[int, int]) -> Value:
-    return value if value.type.is_static else Value(_sized(value.type, sizes), value.name)
 
 
 def _sized(type_: TensorType, sizes: Mapping[int, int]) -> TensorType:
