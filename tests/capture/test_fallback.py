@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from itertools import pairwise
 
@@ -354,8 +355,9 @@ def test_the_fallback_has_the_settings_of_the_backend():
         precisions = ("f32", "bf16")
         precision = "bf16"
 
-    assert fallback_of(Rounding()) is REF.with_precision("bf16")
-    assert fallback_of(PartialBackend()) is REF
+    ref = gptrs.get_backend("ref")
+    assert fallback_of(Rounding()) is ref.with_precision("bf16")
+    assert fallback_of(PartialBackend()) is ref
     one, other = settings_for(Rounding()), settings_for(PartialBackend())
     assert one != other, "programs with a fallback that rounds are others"
 
@@ -513,3 +515,15 @@ def test_the_demo_model_writes_the_same_text():
         for backend in (PartialBackend(), REF)
     ]
     assert texts[0].text == texts[1].text
+
+
+def test_a_dump_has_the_parts(tmp_path):
+    arrays = {name: np.ones(4, np.float32) for name in ("x", "w", "s")}
+    with gptrs.dumping(tmp_path / "dump"):
+        run_program(parse_program(CHAIN), arrays, PartialBackend())
+    (folder,) = tmp_path.glob("dump/program-*")
+    parts = json.loads((folder / "meta.json").read_text())["parts"]
+    assert [part["backend"] for part in parts] == ["partial", "ref", "partial", "ref"]
+    assert parts[1]["copied"] == ["f32[4]", "f32[4]"]
+    for part in parts:
+        verify(parse_program((folder / part["file"]).read_text()))

@@ -8,7 +8,12 @@ import pytest
 
 import gptrs as gptrs_package
 from gptrs import functionals as F
-from gptrs.ir import print_program
+from gptrs.errors import UsageError
+from gptrs.ir import parse_program, print_program
+from gptrs.optimizer.pass_base import RewritePass
+from gptrs.optimizer.pipeline import find_pass
+from gptrs_observe.programs.report import explain
+from support.partial_backend import PartialBackend
 
 PROGRAM = """ptir.v0.5
 func @main(%x: f32[2, 3]) -> (f32[2, 3], f32[3, 2]) {
@@ -109,3 +114,34 @@ def test_a_functional_that_the_program_does_not_call(gptrs, composites):
     result = gptrs("inspect", composites, "--why", "rms_norm")
     assert result.code == 2
     assert "there is no pass `rms_norm`; this program calls gelu, softmax; known" in result.err
+
+
+def test_the_parts_of_a_partial_backend(tmp_path):
+    path = tmp_path / "p.ptir"
+    path.write_text(
+        "ptir.v0.5\nfunc @main(%x: f32[2]) -> f32[2] {\n  %0 = exp %x : f32[2]\n"
+        "  %1 = sin %0 : f32[2]\n  %2 = add %1, %0 : f32[2]\n  return %2\n}\n"
+    )
+    with gptrs_package.use_backend(PartialBackend()):
+        report = explain(parse_program(path.read_text()), "fallback")
+    assert report.fired == {"part 0 on partial": 1, "part 1 on ref": 1, "part 2 on partial": 1}
+    assert report.equations["part 1 on ref"] == "sin; 1 copies of 8 bytes before it"
+    (declined,) = report.declined
+    assert (declined.instruction, declined.times) == ("`sin` of f32[2]", 1)
+    assert declined.reason == "`sin` (not one of its ops)"
+    with gptrs_package.use_backend("ref"):
+        assert "whole on ref" in explain(parse_program(path.read_text()), "fallback").fired
+
+
+def test_a_pass_of_the_backend_is_explained():
+    class Fusing(PartialBackend):
+        def fuse(self):
+            folding = find_pass("transpose-folding")
+            assert isinstance(folding, RewritePass)
+            return (RewritePass("partial-transposes", folding.rewrites),)
+
+    with gptrs_package.use_backend(Fusing()):
+        report = explain(parse_program(PROGRAM), "partial-transposes")
+    assert (report.before, report.after) == (2, 1)
+    with pytest.raises(UsageError, match="there is no pass `partial-transposes`"):
+        explain(parse_program(PROGRAM), "partial-transposes")

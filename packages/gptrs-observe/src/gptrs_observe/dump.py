@@ -42,6 +42,7 @@ from gptrs_observe.dump_records import (
     error_fields,
     json_text,
     meta_fields,
+    part_file,
     pass_fields,
     program_text,
     rounded,
@@ -294,6 +295,10 @@ class ProgramDump(ExecutionTraceSink):
             if event.optimized is not None:
                 text = program_text(event.optimized)
                 self._folder.write(record.folder, "optimized.ptir", text)
+            for number, part in enumerate(event.parts):
+                self._folder.write(
+                    record.folder, part_file(number, part), program_text(part.program)
+                )
             self._write_stats(record)
 
     @override

@@ -12,7 +12,13 @@ from msgspec import Struct, field
 
 import gptrs
 from gptrs.backend.contract import InputRole
-from gptrs.capture.events import CompileEnd, CompileStart, ImplementationChoice, PassEvent
+from gptrs.capture.events import (
+    CompileEnd,
+    CompileStart,
+    ImplementationChoice,
+    PassEvent,
+    ProgramPart,
+)
 from gptrs.ir import print_program
 from gptrs.ir.literal_text import MAX_LISTED
 from gptrs.ir.ops.creation import Constant
@@ -72,6 +78,8 @@ class ProgramRecord(Struct):
         if event.optimized is not None:
             cast("dict[str, object]", self.meta["ops"])["after"] = op_counts(event.optimized)
             self.inputs = tuple(event.optimized.inputs)
+        if event.parts:
+            self.meta["parts"] = [part_fields(*each) for each in enumerate(event.parts)]
         self.meta["state"] = "compiled" if event.error is None else "failed"
         if event.error is not None:
             self.meta["error"] = {"while": "compile", **error_fields(event.error)}
@@ -127,6 +135,21 @@ def pass_fields(event: PassEvent) -> dict[str, object]:
         "before": event.before,
         "after": event.after,
         "seconds": rounded(event.seconds),
+    }
+
+
+def part_file(number: int, part: ProgramPart) -> str:
+    """Return the name of the file with the program of a part."""
+    return f"part-{number:02}-{part.backend}.ptir"
+
+
+def part_fields(number: int, part: ProgramPart) -> dict[str, object]:
+    """Return a part of a program that runs on two backends, as `meta.json` has it."""
+    return {
+        "backend": part.backend,
+        "file": part_file(number, part),
+        "ops": op_counts(part.program),
+        "copied": [str(type_) for type_ in part.copied],
     }
 
 

@@ -15,7 +15,7 @@ from math import prod
 from msgspec import Struct, field
 from typing_extensions import override
 
-from gptrs.backend.contract import InputRole
+from gptrs.backend.contract import InputRole, KernelRun
 from gptrs.capture.events import (
     CompileEnd,
     CompileStart,
@@ -180,6 +180,12 @@ class ProgramProfile(Struct):
         return within / self.seconds if self.seconds else 0.0
 
 
+def _shown_kernel(run: KernelRun) -> str:
+    """Return the name of a kernel, with its backend if the program runs on two."""
+    on_two = run.backend is not None and not run.kernel.startswith("copy to ")
+    return f"{run.kernel} on {run.backend}" if on_two else run.kernel
+
+
 class Profile(ExecutionTraceSink):
     """Adds up the reported events of every thread."""
 
@@ -269,7 +275,8 @@ class Profile(ExecutionTraceSink):
             # Kernels without weights (norms without a scale, additions) belong to the layer around
             # them.
             program.layer = layer_of(names) or program.layer
-            program.kernels.setdefault((run.kernel, run.operands), KernelTotals()).add(totals)
+            kernel = _shown_kernel(run)
+            program.kernels.setdefault((kernel, run.operands), KernelTotals()).add(totals)
             program.layers.setdefault(program.layer, KernelTotals()).add(totals)
             # Backends that only tell a duration tell it at the end.
             began = time.perf_counter() - run.seconds if run.started is None else run.started
@@ -277,7 +284,7 @@ class Profile(ExecutionTraceSink):
             self.timeline.add(
                 Interval(
                     "kernel",
-                    run.kernel,
+                    kernel,
                     run.operands,
                     began,
                     run.seconds,

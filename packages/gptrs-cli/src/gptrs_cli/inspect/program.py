@@ -113,7 +113,8 @@ class ProgramOptions(Struct, frozen=True):
             "--why",
             "Apply a pass of the optimizer, and print which of its rewrites apply and why others "
             "decline; `--why canonicalization` has the most. For a functional, such as `softmax`, "
-            "print which of its composites the backend computes, and why it declines others.",
+            "print which of its composites the backend computes, and why it declines others. "
+            "`fallback` prints the parts that run on the backend and on its fallback.",
             metavar="NAME",
             names=pass_names,
         ),

@@ -54,9 +54,9 @@ def functional_policies() -> Iterator[str]:
 
 
 def pass_names() -> Iterable[str]:
-    """Return the names of the passes of the optimizer."""
+    """Return the names of the passes of the optimizer, and `fallback`."""
     pipeline = importlib.import_module("gptrs.optimizer.pipeline")
-    return [each.name for each in pipeline.known_passes()]
+    return [*(each.name for each in pipeline.known_passes()), "fallback"]
 
 
 def completes(names: Callable[[], Iterable[str]]) -> Completion:

@@ -9,8 +9,13 @@ from typing import Any, cast
 
 import numpy as np
 from msgspec import Struct, field, to_builtins
+from typing_extensions import override
 
 from gptrs.backend.memory import program_peak_bytes
+from gptrs.backend.op_table import refusals_of
+from gptrs.capture.backend_calls import blamed
+from gptrs.capture.compilation import compile_program
+from gptrs.capture.events import CompileEnd, ExecutionTraceSink, tracing
 from gptrs.capture.execute import chosen_backend
 from gptrs.capture.optimization import claim_of
 from gptrs.errors import UsageError
@@ -217,6 +222,10 @@ def _weight(body: dict[str, Work]) -> tuple[int, int]:
 # Explain a pass of the optimizer, or the claims of a backend: declined matches, and the reasons.
 
 
+FALLBACK = "fallback"
+"""The name by which `explain` reports the parts of a program."""
+
+
 class DeclinedRewrite(Struct, frozen=True):
     """A rewrite whose pattern fits and that was not applied all the same."""
 
@@ -243,10 +252,14 @@ class PassReport(Struct, frozen=True):
 
 
 def explain(program: Program, name: str) -> PassReport:
-    """Report on a pass, or on the composites of a functional in `program`: who computes them?
+    """Report on a pass, on the composites of a functional in `program`, or on its parts: who
+    computes them?
 
-    UsageError for a name that is neither.
+    Passes are those of gptrs and of the backend in scope. `fallback` stands for the parts that run
+    on this backend and on the one that it falls back to. UsageError for any other name.
     """
+    if name == FALLBACK:
+        return _explain_parts(program)
     composites = [
         made.op
         for function in program.functions
@@ -293,9 +306,54 @@ def _explain_claims(program: Program, name: str, kinds: Collection[str]) -> Pass
     )
 
 
+class _Parts(ExecutionTraceSink):
+    """Keeps the end of the compilation of the whole program."""
+
+    end: CompileEnd | None = None
+
+    @override
+    def after_program(self, event: CompileEnd) -> None:
+        self.end = event
+
+
+def _explain_parts(program: Program) -> PassReport:
+    """Compile `program` for the backend in scope; report what runs where, and why."""
+    backend, sink = chosen_backend(), _Parts()
+    with tracing(sink):
+        compile_program(program, backend)
+    assert sink.end is not None
+    assert sink.end.optimized is not None
+    optimized = sink.end.optimized
+    declined: Counter[tuple[str, str]] = Counter()
+    for made in optimized.main.body.instructions:
+        types = ", ".join(str(value.type) for value in made.operands)
+        for reason in refusals_of(backend, optimized, [made]):
+            declined[f"`{made.op.name}` of {types}", reason] += 1
+    parts: dict[str, str] = {}
+    counts: dict[str, int] = {}
+    for number, part in enumerate(sink.end.parts):
+        ops = dict.fromkeys(made.op.name for made in part.program.main.body.instructions)
+        nbytes = sum(type_.nbytes for type_ in part.copied)
+        name = f"part {number} on {part.backend}"
+        parts[name] = f"{', '.join(ops)}; {len(part.copied)} copies of {nbytes} bytes before it"
+        counts[name] = instruction_count(part.program)
+    whole = {f"whole on {backend.name}": "it refuses nothing"}
+    return PassReport(
+        FALLBACK,
+        instruction_count(optimized),
+        sum(counts.values()) or instruction_count(optimized),
+        parts or whole,
+        counts or dict.fromkeys(whole, instruction_count(optimized)),
+        [DeclinedRewrite(backend.name, *each, times) for each, times in declined.items()],
+    )
+
+
 def explain_pass(program: Program, name: str) -> PassReport:
     """Apply the pass called `name` to `program`, and report; UsageError for an unknown pass."""
-    pass_ = find_pass(name)
+    backend = chosen_backend()
+    with blamed(backend, "`legalize` and `fuse`"):
+        own = {each.name: each for each in (*backend.legalize(), *backend.fuse())}
+    pass_ = own[name] if name in own else find_pass(name)
     with recording() as journal:
         changed = pass_.apply(program)
     rewrites = pass_.rewrites if isinstance(pass_, RewritePass) else ()
