@@ -185,11 +185,13 @@ def test_source_that_changed_after_it_was_imported_is_not_kept(network):
 def test_modules_of_other_packages_count(network):
     other = network.folder / "kept_other.py"
     other.write_text("ANY = 1\n")
-    importlib.import_module("kept_other")
+    module = importlib.import_module("kept_other")
     try:
         network.run()
         assert not network.run()[0]
         other.write_text("ANY = 2\n")
+        assert not network.run()[0], "here it is what it was"
+        importlib.reload(module)
         assert network.run()[0]
     finally:
         del sys.modules["kept_other"]

@@ -102,6 +102,10 @@ Sources = tuple[tuple[str, str], ...]
 """Files with their digests."""
 
 
+_imported: dict[str, tuple[str, object, str]] = {}
+"""By file: the module, the spec by which it was imported, and the digest of the file then."""
+
+
 def other_sources(packages: Iterable[str]) -> Sources | None:
     """Return the files of all imported modules except those of `packages` and of Python itself.
 
@@ -109,19 +113,42 @@ def other_sources(packages: Iterable[str]) -> Sources | None:
     """
     left_out = {*packages, *sys.stdlib_module_names}
     paths = {
-        file
+        file: name
         for name, module in list(sys.modules.items())
         if package_of(name) not in left_out
         and isinstance(file := getattr(module, "__dict__", {}).get("__file__"), str)
     }
-    digests = [(path, _file_digest(path)) for path in sorted(paths)]
+    digests = [(path, _digest_of_import(path, paths[path])) for path in sorted(paths)]
     known = tuple([(path, digest) for path, digest in digests if digest is not None])
     return known if len(known) == len(digests) else None
 
 
 def unchanged(sources: Sources) -> bool:
-    """Return whether these files are unchanged."""
-    return all(_file_digest(path) == digest for path, digest in sources)
+    """Return whether this process runs, or would import, what these files were."""
+    return all((_known(path) or _file_digest(path)) == digest for path, digest in sources)
+
+
+def _digest_of_import(path: str, name: str) -> str | None:
+    """Return the digest of the file that a module was imported from; None if it is unknown."""
+    digest = _known(path)
+    if digest is None:
+        digest = _file_digest(path)
+        spec = getattr(sys.modules.get(name), "__spec__", None)
+        if digest is not None and spec is not None:
+            _imported[path] = (name, spec, digest)
+    return digest
+
+
+def _known(path: str) -> str | None:
+    """Return the digest of a file whose import was looked at; None if there was none.
+
+    With torch and transformers there are 5,000 modules, and a capture would look at the files of
+    all. One that changes on disk does not change here until a reload, which makes a new spec.
+    """
+    found = _imported.get(path)
+    if found is None or getattr(sys.modules.get(found[0]), "__spec__", None) is not found[1]:
+        return None
+    return found[2]
 
 
 _UNUSED = (

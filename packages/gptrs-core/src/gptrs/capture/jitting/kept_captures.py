@@ -157,12 +157,11 @@ class CaptureRecord(Struct, frozen=True):
         `optimized` names the optimized program, `decided` are its guards.
         """
         indices = {leaf: position for position, leaf in enumerate(self.closure.leaves)}
-        sources = other_sources(self.packages)
         if (
-            sources is None
-            or backend is not self.backend
+            backend is not self.backend
             or execute.values_read() != self.reads
             or not all(leaf in indices for leaf in interface.bound)
+            or (sources := other_sources(self.packages)) is None
         ):
             return
         try:
