@@ -166,6 +166,12 @@ def find_match(pattern: OpPattern, root: InstructionNode, rewriter: Rewriter) ->
 
     The root of a pattern is a whole instruction: its `index` is ignored.
     """
+    # Most roots fail at an operand's op, which is told without a match to fill.
+    for part, value in zip(pattern.operands, root.operands, strict=False):
+        if isinstance(part, OpPattern):
+            node = rewriter.definition(value)
+            if node is None or type(node.op) not in part.symbol.ops:
+                return None
     match = Match(root, rewriter)
     return match if _matches_node(pattern, root, match, rewriter) else None
 
