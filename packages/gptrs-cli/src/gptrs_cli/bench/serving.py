@@ -196,9 +196,10 @@ async def _measured(
     ) as engine:
         asking = {ENGINE: [engine_client(engine)] * most, SERVER: [each.ask for each in servers]}
         for number in range(-1, rounds):  # the first round compiles, and is not counted
+            # The server first: whether it answers is known before the engine has compiled.
             # Every other round goes backwards, so that a machine that slows down or warms up does
             # not favor one side.
-            for count, over in list(runs)[:: 1 if number % 2 else -1]:
+            for count, over in list(runs)[:: -1 if number % 2 else 1]:
                 tell(f"measuring {counted(count, 'stream')}, round {max(0, number) + 1}")
                 # The seed changes with the round: repeated prompts would come from the cache of
                 # prefixes.
