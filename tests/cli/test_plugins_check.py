@@ -94,7 +94,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gptrs):
     monkeypatch.syspath_prepend(tmp_path)
 
     def run(name: str, *words: str):
-        result = gptrs("plugins", "check", name, "--seconds", "5", "--json", *words)
+        result = gptrs("plugins", "check", name, "--seconds", "60", "--json", *words)
         (plugin,) = json.loads(result.out)["plugins"]
         return result.code, {found["name"]: found for found in plugin["checks"]}
 
@@ -105,7 +105,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gptrs):
 @pytest.mark.parametrize(
     ("name", "step", "detail"),
     [
-        ("hangs", "import", "importing its description takes longer than 1 s"),
+        ("hangs", "import", "importing its description takes longer than 0.2 s"),
         ("exits", "import", "importing its description ended the process with exit code 3"),
         ("newer", "api version", "written for plugin API 9.0, this gptrs has "),
         ("late", "start", "making the backend ended the process with exit code 5"),
@@ -121,7 +121,8 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gptrs):
     ],
 )
 def test_the_step_that_breaks_is_named(check, name: str, step: str, detail: str) -> None:
-    words = ["--seconds", "1"] if name == "hangs" else []
+    # Nothing but the import that hangs has this limit; the others may be on a busy machine.
+    words = ["--seconds", "0.2"] if name == "hangs" else []
     code, found = check(name, *words)
     assert code == 4
     assert (list(found)[-1], found[step]["state"]) == (step, "broken")
@@ -156,11 +157,11 @@ def test_other_kinds_are_started(check, name: str) -> None:
 @pytest.mark.long
 def test_the_kit_of_its_kind_is_the_last_step(check, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPTRS_BACKEND", "ref")
-    code, found = check("fast", "--seconds", "20")
+    code, found = check("fast")
     assert (code, found["conformance"]["state"]) == (4, "broken")
     assert "gives the values of numpy: silu" in found["conformance"]["detail"]
     assert found["conformance"]["data"]["checks"]["gives the same again"] == "pass"
-    code, found = check("greet", "--seconds", "60")
+    code, found = check("greet")
     assert (code, found["conformance"]["state"]) == (0, "ok")
     assert "3 passed, 0 failed, 4 had nothing to work on" in found["conformance"]["detail"]
     assert found["conformance"]["data"]["checks"]["works"] == "refused"

@@ -97,6 +97,7 @@ class Child(Struct):
     process: subprocess.Popen[bytes]
     reader: int
     _received: bytes = b""
+    _closed: bool = False
 
     def answer(self, seconds: float) -> dict[str, Any] | None:
         """Return the next answer; None if the child ended, or none came within `seconds`."""
@@ -108,16 +109,18 @@ class Child(Struct):
                 return None
             part = os.read(self.reader, _LONGEST_ANSWER)
             if not part:
+                self._closed = True
                 return None
             self._received += part
         line, _, self._received = self._received.partition(b"\n")
         return cast("dict[str, Any]", json.loads(line))
 
     def ending(self, seconds: float) -> str:
-        """Return how a child ended that gives no answer."""
+        """Return how a child ended that gives no answer within `seconds`."""
         with contextlib.suppress(subprocess.TimeoutExpired):
+            # A process that exits closes its pipe first: on a busy machine the rest takes a while.
             # The pipe closes a moment before the exit code is there.
-            code = self.process.wait(0.5)
+            code = self.process.wait(seconds if self._closed else 0)
             if code < 0:
                 return f"was ended by {signal.Signals(-code).name}"
             return f"ended the process with exit code {code}"
