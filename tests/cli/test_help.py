@@ -11,7 +11,7 @@ from gptrs_cli.commands.list import LISTS
 from gptrs_cli.main import app
 from gptrs_cli.options.settings import Settings
 
-MOST_LINES, MOST_LINES_OF_ALL = 80, 80
+MOST_LINES, MOST_LINES_OF_ALL = 80, 82
 GROUPS = ("list", "bench", "cache", "conformance", "models", "plugins")
 COMMANDS = (
     *((name,) for name in HELP_ORDER),

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from msgspec.structs import replace
 
-from gptrs.backend.contract import Backend, Buffer, Compiling, Executable, InputRole, Precision
+from gptrs.backend.contract import Backend, Buffer, Compiling, Executable, InputRole
 from gptrs.backend.op_table import require_supported
 from gptrs.backend.process_limits import MOST_THREADS, granted_cpus, requested_threads
+from gptrs.backend.settings import Precision
 from gptrs.backend.specialized_programs import SpecializedPrograms
 from gptrs.backend.weight_identity import WeightIdentity, WeightOrigin
 from gptrs.disk_cache import CacheReport, Entries

@@ -8,9 +8,10 @@ from typing import cast
 import numpy as np
 from msgspec import Struct
 
-from gptrs.backend.contract import Backend, Buffer, Executable, InputRole, Precision
+from gptrs.backend.contract import Backend, Buffer, Executable, InputRole
 from gptrs.backend.memory import dying_values
 from gptrs.backend.op_table import OpTable, require_supported
+from gptrs.backend.settings import Precision
 from gptrs.errors import ExecutionError, ProgramError, UsageError
 from gptrs.ir.op import Op
 from gptrs.ir.program import Instruction, Program, Region, Value

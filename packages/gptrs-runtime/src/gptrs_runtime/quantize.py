@@ -10,7 +10,8 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gptrs.backend.contract import Backend, Precision
+from gptrs.backend.contract import Backend
+from gptrs.backend.settings import Precision
 from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
 from gptrs.checkpoint.formats.tensor_archive import ARCHIVE_SUFFIXES
 from gptrs.checkpoint.formats.tensor_index import stored_bytes

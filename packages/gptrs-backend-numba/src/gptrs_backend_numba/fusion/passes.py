@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gptrs.backend.contract import Precision
+from gptrs.backend.settings import Precision
 from gptrs.optimizer.pass_base import Pass
 from gptrs_backend_numba.fusion import is_on
 from gptrs_backend_numba.fusion.attention import FUSE_ATTENTION

@@ -6,7 +6,6 @@ from gptrs.backend.contract import Buffer as Buffer
 from gptrs.backend.contract import Executable as Executable
 from gptrs.backend.contract import InputRole as InputRole
 from gptrs.backend.contract import KernelRun as KernelRun
-from gptrs.backend.contract import Precision as Precision
 from gptrs.backend.contract import SubmittedRun as SubmittedRun
 from gptrs.backend.memory import dying_values as dying_values
 from gptrs.backend.op_table import OpTable as OpTable
@@ -19,6 +18,7 @@ from gptrs.backend.process_limits import requested_threads as requested_threads
 from gptrs.backend.settings import BackendSettings as BackendSettings
 from gptrs.backend.settings import DeviceInfo as DeviceInfo
 from gptrs.backend.settings import Mesh as Mesh
+from gptrs.backend.settings import Precision as Precision
 from gptrs.backend.settings import ProcessGroup as ProcessGroup
 from gptrs.backend.sharding import ArraySource as ArraySource
 from gptrs.backend.sharding import Axes as Axes
