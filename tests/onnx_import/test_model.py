@@ -174,7 +174,7 @@ def test_sequences_inside_a_graph_are_the_tensors_that_they_hold() -> None:
     [
         ("s = SplitToSequence (x) y = Relu (s)", "`s`, an input of `Relu`, is a sequence"),
         ("y = SplitToSequence (x)", "`y`, an output of the graph, is a sequence"),
-        ("y = SequenceAt (x, one)", "takes a sequence, and its input 0 is none"),
+        ("y = SequenceAt (x, one)", "takes a sequence, but its input 0 is not one"),
         ("s = SequenceConstruct (x) y = SequenceAt (s, one)", "element 1 of a sequence of 1"),
         ("y = StringConcat (x, x)", "is about strings"),
     ],
@@ -325,11 +325,11 @@ def test_data_in_another_file_is_read_out_of_the_folder(tmp_path: Path, where: s
         ("linked.bin", 25616, "outside the model's folder"),
         ("linked/weights.bin", 25616, "outside the model's folder"),
         ("device", 25616, "outside the model's folder"),
-        ("pipe", 25616, "which is no file"),
-        ("missing.bin", 25616, "which is no file"),
-        ("", 25616, "which is no file"),
+        ("pipe", 25616, "which is not a file"),
+        ("missing.bin", 25616, "which is not a file"),
+        ("", 25616, "which is not a file"),
         ("a\0b", 25616, "cannot be read: .*null"),
-        ("a" * 5000, 25616, "cannot be read: .*too long|which is no file"),
+        ("a" * 5000, 25616, "cannot be read: .*too long|which is not a file"),
         ("weights.bin", 25000, r"ends at byte 25616 of `weights\.bin`, which has 25000"),
     ],
 )
@@ -363,10 +363,10 @@ def test_odd_places_in_a_file_are_refused(tmp_path: Path, more: dict[str, str]) 
 
 def test_files_that_are_no_models_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "model.onnx"
-    with pytest.raises(ModelError, match="is no file"):
+    with pytest.raises(ModelError, match="is not a file"):
         gptrs_onnx.load(file)
     file.write_bytes(b"\x80\x04pickle")
-    with pytest.raises(ModelError, match="is no ONNX model"):
+    with pytest.raises(ModelError, match="is not an ONNX model"):
         gptrs_onnx.load(file)
     file.write_bytes(b"")
     with pytest.raises(ModelError, match="lacks a graph"):
@@ -374,7 +374,7 @@ def test_files_that_are_no_models_are_refused(tmp_path: Path) -> None:
     old = parser.parse_model(
         '<ir_version: 3, opset_import: ["" : 5]> m (float[2] x) => (float[2] y) { y = Neg (x) }'
     )
-    with pytest.raises(UnsupportedError, match="operator set 5, those from 7"):
+    with pytest.raises(UnsupportedError, match="operator set 5, sets 7"):
         gptrs_onnx.from_proto(old)
 
 

@@ -1,4 +1,4 @@
-"""An ONNX file as it describes itself, and what of it is not converted."""
+"""The description of an ONNX file, and the parts of it that are not converted."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ assert ops  # its modules register the converters
 
 
 def contents_of(path: Path) -> FileContents:
-    """Return what is in an .onnx file; ModelError for a file that is no sound model."""
+    """Return what is in an .onnx file; ModelError for a file that is not a valid model."""
     model = read_any_model(path)
     try:
         return _contents(model, path)
     except DAMAGE as error:
-        raise ModelError(f"`{shown(path)}` is no sound ONNX model: {shown(error)}") from error
+        raise ModelError(f"`{shown(path)}` is not a valid ONNX model: {shown(error)}") from error
 
 
 def _contents(model: ir.Model, path: Path) -> FileContents:
@@ -60,7 +60,7 @@ def _declared(value: ir.Value) -> FileValue:
 
 
 def _type_text(held: ir.TypeProtocol | None, shape: ir.Shape | None) -> str:
-    """Return a type as PTIR writes it, `f32[batch, ?]`; others by the names that ONNX has."""
+    """Return a type as PTIR writes it, `f32[batch, ?]`; others by their names in ONNX."""
     if held is None:
         return "?"
     if isinstance(held, ir.TensorType):
@@ -99,7 +99,7 @@ def _missing(
     stored: Iterable[ir.TensorProtocol],
     path: Path,
 ) -> Iterator[tuple[str, str]]:
-    """Yield what is not converted, and why."""
+    """Yield the parts that are not converted, and why."""
     try:
         require_read_version(model.opset_imports, str(path))
     except UnsupportedError as error:

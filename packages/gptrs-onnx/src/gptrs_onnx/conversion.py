@@ -46,7 +46,7 @@ _REFUSED = {
     ),
     "maps": ("CastMap", "DictVectorizer"),
 }
-"""Operators by what they are about that programs do not have."""
+"""Operators by their subjects, which programs lack."""
 
 
 def is_refused(node: Node) -> bool:
@@ -63,7 +63,7 @@ def refuse(node: Node) -> NoReturn:
 
 
 def kind_of(domain: str, op_type: str) -> str | None:
-    """Return what a refused operator is about, None for one that is not known here."""
+    """Return the subject of a refused operator; None for an unknown one."""
     if domain not in ("", "ai.onnx.ml"):
         return None
     return next((kind for kind, names in _REFUSED.items() if op_type in names), None)
@@ -84,7 +84,7 @@ Results: TypeAlias = "Bound | Sequence[Bound | None] | None"
 MAX_DEPTH: Final = 64
 """Functions, branches and loops inside one another."""
 MAX_NODES: Final = 200_000
-"""Nodes, those of a function as often as it is called."""
+"""Most nodes; those of a function count once per call."""
 
 
 class NeedsKnownError(Exception):
@@ -157,7 +157,7 @@ class Conversion:
         return Refused(error, self._refused or (), self._nodes, free)
 
     def bind(self, value: ir.Value, found: Bound | None, origins: Origins = frozenset()) -> None:
-        """Give a value of the graph, None if it is left out, and the inputs it is computed from."""
+        """Bind a value of the graph, None if it is omitted, and the inputs it is computed from."""
         if isinstance(found, np.ndarray) and (narrow := narrow_type(found.dtype)) is not None:
             found = Narrow(constant(found.astype(HELD_IN[narrow].numpy)), narrow)
         self._values[value] = found
@@ -248,7 +248,7 @@ class Conversion:
 
     def _given(self, value: ir.Value, what: str) -> Bound | None:
         if value not in self._values:
-            raise ModelError(f"the value `{shown(value.name)}`, {what}, is nowhere computed")
+            raise ModelError(f"the value `{shown(value.name)}`, {what}, is computed by no node")
         return self._values[value]
 
     def _convert(self, source: ir.Node) -> None:
@@ -353,7 +353,7 @@ def _as_narrow(results: Results, narrow: ir.DataType) -> Results:
 
 
 def _dims_of(value: Bound | None) -> Sequence[int]:
-    """Return the dims of a value, or what it holds where it may be a shape."""
+    """Return the dims of a value, or its elements if it may be a shape."""
     if isinstance(value, Tensor):
         return value.shape
     if isinstance(value, Narrow):
@@ -365,7 +365,7 @@ def _dims_of(value: Bound | None) -> Sequence[int]:
 
 
 def _outer_values(source: ir.Node) -> list[ir.Value]:
-    """Return all values that the graphs inside a node read: of itself, and of what surrounds it."""
+    """Return all values that the graphs inside a node read, from inside and outside of it."""
     found: list[ir.Value] = []
     for attribute in source.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():

@@ -1,4 +1,4 @@
-"""Programs and models as ONNX files: the graph in one file, the weights in another beside it."""
+"""Programs and models as ONNX files: the graph in one file, the weights in another one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ assert writing  # its modules register the writers
 MAX_BYTES: Final = 2**31 - 1
 """The largest protobuf message."""
 _ALIGNMENT: Final = 4096
-"""Where weights begin in their file: on pages, which runtimes map."""
+"""Alignment of weights in their file: pages, which runtimes map."""
 
 
 def export(model: OutgoingModel, path: Path) -> list[Path]:
@@ -84,7 +84,7 @@ def _described(name: str, weight: OutgoingTensor) -> onnx.TensorProto:
 
 
 def _external(name: str, weight: OutgoingTensor, file: str, offset: int) -> onnx.TensorProto:
-    """Return what says where a weight lies."""
+    """Return the entries that say where a weight lies."""
     tensor = _described(name, weight)
     tensor.data_location = onnx.TensorProto.EXTERNAL
     length = _stored_bytes(weight)
@@ -99,7 +99,7 @@ def _stored_bytes(weight: OutgoingTensor) -> int:
 
 
 def _places(weights: Sequence[OutgoingTensor]) -> list[int]:
-    """Return where each weight begins in the file."""
+    """Return the offset of each weight in the file."""
     places: list[int] = []
     end = 0
     for weight in weights:

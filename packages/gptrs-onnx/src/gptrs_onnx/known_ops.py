@@ -1,4 +1,4 @@
-"""Operators on known values: what graphs compute of sizes before they reshape or slice."""
+"""Operators on known values: what graphs compute from sizes before they reshape or slice."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def evaluated(node: Node, values: Sequence[Bound | None]) -> Known | list[Known]
 
 
 def _is_small(values: Sequence[object]) -> bool:
-    """Return whether the values are small, and would be so broadcast against one another."""
+    """Return whether the values are small, and remain so when broadcast together."""
     shapes = [np.shape(cast("Known", each)) for each in values if each is not None]
     rank = max(map(len, shapes), default=0)
     # Two small vectors may broadcast to a large matrix, which then belongs into the program.
@@ -88,7 +88,7 @@ def _constant(node: Node) -> Known:
     for name, kind, dtype in _CONSTANTS:
         if name in node:
             return np.asarray(node.attribute(name, kind), dtype)
-    node.refuse("is a constant of strings, or sparse, which PTIR does not have")
+    node.refuse("is a constant of strings, or sparse, which PTIR does not support")
 
 
 _CONSTANTS: Final = (
@@ -236,7 +236,7 @@ def _where(condition: Known, x: Known, y: Known) -> Known:
 
 
 def _magnitude(x: Any) -> Any:
-    """Return absolute values, also of sizes with symbols."""
+    """Return absolute values, including those of sizes with symbols."""
     # Not `abs`, which polynomials over symbols lack: the greater one is decided by the guards.
     return np.maximum(x, -x)
 
@@ -304,7 +304,7 @@ def _compared(function: Both, a: Known, b: Known) -> Known:
 
 
 def _are_integers(*operands: Known) -> bool:
-    """Return whether no float is among them: those are rounded by the backend."""
+    """Return whether there are no floats, which the backend rounds."""
     return all(each.dtype.kind in "iubO" for each in operands)
 
 

@@ -48,15 +48,15 @@ Result = TypeVar("Result")
 STATIC: Final = Facts(static=True)
 _NONE: Final = Facts()
 _MOST_FACTS: Final = 64
-"""Facts that a model keeps, each for a kind of sizes."""
+"""Most facts that a model keeps, each for a kind of sizes."""
 _MOST_TRIES: Final = 32
-"""Conversions that look for facts, after which all sizes are numbers."""
+"""Most conversions that look for facts, after which all sizes are numbers."""
 
 
 class OnnxModel(ConvertedGraph):
-    """A model out of an ONNX file, called with NumPy arrays by name.
+    """A model from an ONNX file, called with NumPy arrays by name.
 
-    Sizes that the file names instead of giving are free: one program serves all of them. Where the
+    Sizes that the file names, without a number, are free: one program serves all of them. Where the
     graph needs two of them to be equal, or one to be a number, that is learnt and looked at in each
     call; a size that must be known is specialized, and the others remain free.
     Where the graph computes sizes from the values of inputs (`Reshape` to a shape that is an
@@ -188,7 +188,7 @@ class OnnxModel(ConvertedGraph):
         return ", ".join(f"`{shown(each)}`" for each in dict.fromkeys(found[:4]))
 
     def _keep(self, search: _Search) -> None:
-        """Keep facts by which a call went, those first that hold for fewer sizes."""
+        """Keep facts with which a call succeeded, those first that hold for fewer sizes."""
         facts, sizes = search.facts, search.sizes
         self._is_static = self._is_static or (facts.static and search.always)
         if sizes is None or self._is_static or facts in self._learnt or facts == Facts():
@@ -263,7 +263,7 @@ class OnnxModel(ConvertedGraph):
         return jitted(convert, "onnx_model", axes if any(map(any, axes)) else ())
 
     def _conversion(self, known: Mapping[str, Known], free: Mapping[str, Tensor]) -> Conversion:
-        """Return a conversion of the graph, its inputs bound."""
+        """Return a conversion of the graph, with its inputs bound."""
         model = self._model
         conversion = Conversion(model.functions, dict(model.opset_imports), self._weight)
         for value in model.graph.inputs:
@@ -286,7 +286,7 @@ class OnnxModel(ConvertedGraph):
 
 
 def weights_of(model: ir.Model, own: WeightFile | None) -> InitializerSource:
-    """Return the initializers of all graphs of a model that are no small constants."""
+    """Return the initializers of all graphs of a model, except small constants."""
     stored = {
         name: value.const_value
         for part in model.graphs()
@@ -339,7 +339,7 @@ class _Search:
         self._next(refusal.refused.nodes)
 
     def ask(self, need: NeedsKnownError, given: Mapping[str, np.ndarray]) -> None:
-        """Take the values that are needed, or facts with which they are not."""
+        """Take the values that are needed, or facts that make them unnecessary."""
         asked = {name: need for name in need.origins if name not in self.known}
         if self.facts.static and not asked:
             raise _refused(need) from None
@@ -369,7 +369,7 @@ class _Search:
 
 
 def _alone(several: Iterable[Facts]) -> Iterator[tuple[Facts, Mapping[str, NeedsKnownError]]]:
-    """Yield facts with no values that are asked for."""
+    """Yield facts that need no values."""
     return ((facts, {}) for facts in several)
 
 
@@ -381,7 +381,7 @@ def _refused(need: NeedsKnownError, name: str = "", size: int = 0) -> GptrsError
     if isinstance(need.__cause__, GptrsError):
         return need.__cause__
     if not name:
-        return UnsupportedError(f"{need} depends on values that are computed of data")
+        return UnsupportedError(f"{need} depends on values that are computed from data")
     return UnsupportedError(
         f"{need} depends on the values of the input `{shown(name)}`, which has {size} elements",
         hint=f"sizes may depend on inputs of at most {SMALL} elements",
@@ -389,7 +389,7 @@ def _refused(need: NeedsKnownError, name: str = "", size: int = 0) -> GptrsError
 
 
 def slot_of(value: ir.Value) -> ModelInput:
-    """Return what a graph says about an input; UnsupportedError for types that PTIR lacks."""
+    """Return the declaration of an input; UnsupportedError for types that PTIR lacks."""
     name = str(value.name)
     held = value.type
     optional = isinstance(held, ir.OptionalType)
@@ -397,7 +397,7 @@ def slot_of(value: ir.Value) -> ModelInput:
         held = held.elem_type
     if not isinstance(held, ir.TensorType):
         kind = type(held).__name__.removesuffix("Type").lower() if held else "unknown"
-        raise UnsupportedError(f"the input `{shown(name)}` is of type {kind}, tensors are taken")
+        raise UnsupportedError(f"the input `{shown(name)}` is a {kind}, only tensors are supported")
     dtype = stored_dtype(held.dtype, f"the input `{shown(name)}`")
     if value.shape is None or optional:
         return ModelInput(name, dtype, None, optional)
@@ -406,7 +406,7 @@ def slot_of(value: ir.Value) -> ModelInput:
 
 
 def _size_of(size: int | ir.SymbolicDim, place: str) -> int | str:
-    """Return a size or the name of a free one; that of its place if a file has no name for it.
+    """Return a size or the name of a free one, by default that of its place.
 
     Negative numbers, `?` and the like are what exporters write for "any".
     """
@@ -423,8 +423,8 @@ def load(path: str | os.PathLike[str], backend: str | Backend | None = None) -> 
     """Return the model in an .onnx file, ready to be called.
 
     `backend` is a name, a backend, or None for the default. External data must lie in the folder
-    of the file. ModelError for a file that is no sound model, UnsupportedError for an operator set
-    or a type of input that is not read.
+    of the file. ModelError for an invalid file, UnsupportedError for an operator set or a type of
+    input that is not supported.
     """
     model, own = read_model(path)
     return OnnxModel(model, backend, os.fspath(path), own)
@@ -436,9 +436,9 @@ def from_proto(model: onnx.ModelProto, backend: str | Backend | None = None) -> 
 
 
 def supported_operators() -> dict[str, list[str]]:
-    """Return the operators that are converted by themselves, in order, by domain.
+    """Return the operators that have their own converters, in order, by domain.
 
-    Those that the standard defines by others (`NegativeLogLikelihoodLoss`) are converted, too.
+    Those that the standard defines by others (`NegativeLogLikelihoodLoss`) are converted as well.
     """
     found: dict[str, list[str]] = {}
     for operator in sorted(converts):

@@ -59,7 +59,7 @@ def is_symbolic(known: Known) -> bool:
 
 
 def settled(known: Known) -> Known:
-    """Return sizes as si64 numbers where no symbol is among them, anything else as it is."""
+    """Return sizes without symbols as si64 numbers, anything else unchanged."""
     # Numbers are kept in si64, so that NumPy computes with them instead of Python objects.
     if known.dtype == object and not is_symbolic(known):
         return known.astype(np.int64)
@@ -80,7 +80,7 @@ def numbers(known: Known) -> list[int]:
 
 
 def as_tensor(value: Bound) -> Tensor:
-    """Return the value as a tensor; what is known becomes a constant, symbols become computed."""
+    """Return the value as a tensor; known numbers become a constant, symbols are computed."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, Items):
@@ -153,7 +153,7 @@ class Scope(Protocol):
     """The graph being converted, as converters of nodes with graphs of their own use it."""
 
     def bind(self, value: ir.Value, found: Bound | None, origins: Origins = ...) -> None:
-        """Give a value of the graph, and the inputs that it is computed from."""
+        """Bind a value of the graph, and the inputs that it is computed from."""
         ...
 
     def run(self, graph: ir.Graph) -> list[Bound]:
@@ -174,12 +174,12 @@ MAX_COMPUTED: Final = 2**26
 
 
 def shown(name: object) -> str:
-    """Return a name out of a file as a message shows it: escaped and cut."""
+    """Return a name from a file as messages show it: escaped and shortened."""
     return clipped(str(name), 60)
 
 
 converts = importers.Converters("gptrs-onnx", "gptrs_onnx.supported_operators()")
-"""Converters by operator, with its domain in front where that is not the standard's."""
+"""Converters by operator, prefixed by its domain unless that is the standard's."""
 
 
 class Node(importers.Node):
@@ -219,7 +219,7 @@ class Node(importers.Node):
             return value
         if kind == "Items":
             if not isinstance(value, Items):
-                self.malformed(f"takes a sequence, and its input {index} is none")
+                self.malformed(f"takes a sequence, but its input {index} is not one")
             return value
         if isinstance(value, Items):
             name = self.source.inputs[index]
@@ -263,11 +263,11 @@ class Node(importers.Node):
 
     @property
     def outputs(self) -> int:
-        """The number of outputs, with those that nobody names."""
+        """The number of outputs, including those without a name."""
         return len(self.source.outputs)
 
     def wants(self, position: int) -> bool:
-        """Return whether the output at `position` has a name, so that somebody may read it."""
+        """Return whether the output at `position` has a name, so that a node may read it."""
         outputs = self.source.outputs
         return position < len(outputs) and bool(outputs[position].name)
 
@@ -275,7 +275,7 @@ class Node(importers.Node):
         """Refuse a node whose converter would make an array of these sizes that is too large."""
         if math.prod(sizes) > MAX_COMPUTED:
             self.refuse(
-                f"needs {math.prod(sizes)} numbers at once, at most {MAX_COMPUTED} are made"
+                f"needs {math.prod(sizes)} numbers at once, at most {MAX_COMPUTED} are allowed"
             )
 
     @override
@@ -301,7 +301,7 @@ def refuse_sequence(what: str) -> NoReturn:
     """Raise UnsupportedError for a sequence where a tensor is needed."""
     raise UnsupportedError(
         f"{what} is a sequence, and tensors are computed with",
-        hint="stack its tensors into one, or make each an output of its own",
+        hint="stack its tensors into one, or return each as its own output",
     )
 
 
@@ -312,7 +312,7 @@ _INT64 = int(ir.DataType.INT64)
 
 
 class _Schema(Protocol):
-    """The part of an operator's description that the stubs of its library leave out."""
+    """The part of an operator's description that its library's stubs omit."""
 
     has_function: bool
     has_context_dependent_function: bool

@@ -1,6 +1,6 @@
 """The library `onnx_ir`, imported without sympy, which it needs for formulas of sizes alone.
 
-To import sympy takes longer than all else that a small model needs: 0.4 s.
+Importing sympy takes longer than everything else that a small model needs: 0.4 s.
 """
 
 from __future__ import annotations

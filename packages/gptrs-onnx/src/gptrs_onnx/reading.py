@@ -1,4 +1,4 @@
-"""An ONNX file as a model: bounded, and with external data only out of its own folder."""
+"""An ONNX file as a model: of limited size, and with external data only from its own folder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MAX_OPSET: Final = onnx.defs.onnx_opset_version()
 def read_model(path: str | os.PathLike[str]) -> tuple[ir.Model, WeightFile | None]:
     """Return the model in a file, and the file as it was then: None if it was changed meanwhile.
 
-    ModelError for what is no model, UnsupportedError for its version.
+    ModelError for anything else, UnsupportedError for its version.
     """
     file = _required_file(path)
     own = _stamp(file)
@@ -46,7 +46,7 @@ def read_model(path: str | os.PathLike[str]) -> tuple[ir.Model, WeightFile | Non
 def read_any_model(path: str | os.PathLike[str]) -> ir.Model:
     """Return the model in a file, of whatever version, without the weights in other files.
 
-    ModelError for what is no model.
+    ModelError for anything else.
     """
     file = _required_file(path)
     return _deserialized(_proto_of(file.read_bytes(), str(file)), str(file))
@@ -56,7 +56,7 @@ def _required_file(path: str | os.PathLike[str]) -> Path:
     """Return the path of a file that a protobuf message can hold; ModelError for another one."""
     file = Path(path)
     if not file.is_file():
-        raise ModelError(f"`{shown(file)}` is no file", hint="give the path of an .onnx file")
+        raise ModelError(f"`{shown(file)}` is not a file", hint="give the path of an .onnx file")
     if file.stat().st_size > MAX_BYTES:
         raise ModelError(
             f"`{shown(file)}` has {file.stat().st_size} bytes, more than a protobuf message can",
@@ -66,7 +66,7 @@ def _required_file(path: str | os.PathLike[str]) -> Path:
 
 
 def _stamp(file: Path) -> WeightFile | None:
-    """Return a file as it is; what was read of it stays what it is, even if the file changes."""
+    """Return the content of a file, unaffected by later changes."""
     descriptor = open_regular(file)
     try:
         found = WeightFile.of(str(file), descriptor, lambda: True)
@@ -94,9 +94,11 @@ def _proto_of(data: bytes, origin: str) -> onnx.ModelProto:
     try:
         proto.ParseFromString(data)
     except DecodeError as error:
-        raise ModelError(f"`{shown(origin)}` is no ONNX model: {error}") from None
+        raise ModelError(f"`{shown(origin)}` is not an ONNX model: {error}") from None
     if not proto.HasField("graph") or not proto.opset_import:
-        raise ModelError(f"`{shown(origin)}` is no ONNX model: it lacks a graph or operator sets")
+        raise ModelError(
+            f"`{shown(origin)}` is not an ONNX model: it lacks a graph or operator sets"
+        )
     return proto
 
 
@@ -139,12 +141,12 @@ def _lift_weights(graph: ir.Graph) -> None:
 
 
 def require_read_version(opsets: Mapping[str, int], origin: str) -> None:
-    """UnsupportedError for operator sets of the standard that are not read."""
+    """UnsupportedError for unsupported operator sets of the standard."""
     for domain, version in opsets.items():
         if domain in ("", "ai.onnx") and not MIN_OPSET <= version <= MAX_OPSET:
             raise UnsupportedError(
                 f"`{shown(origin)}` is written in operator set {version},"
-                f" those from {MIN_OPSET} to {MAX_OPSET} are read",
+                f" sets {MIN_OPSET} to {MAX_OPSET} are supported",
                 hint="convert it with `onnx.version_converter`",
             )
 
@@ -161,7 +163,7 @@ def _deserialized(proto: onnx.ModelProto, origin: str) -> ir.Model:
     try:
         return ir.serde.deserialize_model(proto)
     except DAMAGE as error:
-        raise ModelError(f"`{shown(origin)}` is no sound ONNX model: {shown(error)}") from error
+        raise ModelError(f"`{shown(origin)}` is not a valid ONNX model: {shown(error)}") from error
 
 
 def _bind_external(model: ir.Model, folder: Path | None) -> None:
@@ -209,7 +211,7 @@ def _require_inside(what: str, tensor: ir.ExternalTensor, folder: Path | None) -
     if place.is_absolute() or not target.is_relative_to(folder.resolve()):
         raise ModelError(f"{what} is in `{shown(place)}`, outside the model's folder")
     if not target.is_file():
-        raise ModelError(f"{what} is in `{shown(place)}`, which is no file")
+        raise ModelError(f"{what} is in `{shown(place)}`, which is not a file")
     # Checked here, since the number of bytes of a negative size is negative, and would pass the
     # check of the end.
     if any(size < 0 for size in tensor.shape.numpy()):

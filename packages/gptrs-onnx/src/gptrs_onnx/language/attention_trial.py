@@ -1,4 +1,4 @@
-"""Is a value causal attention? Its results in trials decide, and give the scale of the scores."""
+"""Whether a value is causal attention: its results in trials tell, and give the scale."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def attention_in(
     layout: Layout,
     window: int | None,
 ) -> Attention | None:
-    """Return the attention of a query to keys and values that a value is; None if it is none."""
+    """Return a value as attention of a query to keys and values; None for other values."""
     scale: float | None = None
     made: Layout | None = None
     for trial in trials:
@@ -113,7 +113,7 @@ def attention_in(
 def _result_layout(
     result: np.ndarray, rows: tuple[int, ...], tokens: int, layout: Layout
 ) -> Layout | None:
-    """Return the layout of results for a step of `tokens`; None if it is none of the usual ones."""
+    """Return the layout of results for a step of `tokens`; None for an unusual one."""
     _, heads, width = rows
     free = next(dim for dim in layout.joined if is_symbol(dim))
     for shape in (
@@ -132,7 +132,7 @@ def _result_layout(
 def _scale(
     queries: np.ndarray, keys: np.ndarray, values: np.ndarray, found: np.ndarray, itemsize: int
 ) -> float | None:
-    """Return the factor of the scores with which one token attends; None if there is none.
+    """Return the factor of the scores with which one token attends, None without one.
 
     Results are sums of few values, so that the weights follow from them; the logarithms of weights
     are the scores, up to a constant.
@@ -157,7 +157,7 @@ def _scale(
 
 
 def _nearest_root(scale: float, close: float) -> float:
-    """Return the scale that was meant: 1, or a root of the reciprocal of an integer."""
+    """Return the intended scale: 1, or a root of the reciprocal of an integer."""
     for power in (2, 4):
         # A scale that was fitted is off by rounding; the exact one keeps logits equal to those of
         # other runtimes to the last digits.

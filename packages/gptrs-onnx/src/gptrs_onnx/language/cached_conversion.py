@@ -42,9 +42,9 @@ _SIZES: Final = ((3, 1), (2, 4), (5, 2), (7, 3), (6, 1))
 """Positions of the past and of the step in trials: the first three tell affine functions apart."""
 _SMALL: Final = 4096
 _MOST_TESTS: Final = 8
-"""Values after attention that are compared with it before the search ends."""
+"""Values after attention that are compared with it before the search stops."""
 _HIDING: Final = 1000
-"""The least that a mask subtracts from a score that must not count."""
+"""The least that a mask subtracts from a score to exclude it."""
 _COUNTING: Final = frozenset({"Range", "CumSum", "Trilu", "EyeLike", "NonZero"})
 """Operators that number the tokens of a step, which is no position in a step of several texts."""
 
@@ -53,7 +53,7 @@ MakeCache = Callable[[int, int | None], LayerCache]
 
 
 class Hidden(Struct, frozen=True):
-    """A value that is computed of the past, and not converted.
+    """A value that is computed from the past, and not converted.
 
     `parts` are the keys and values of layers in it, `queries` what of the tokens met them, `masks`
     what of sizes alone did.
@@ -81,7 +81,7 @@ class LayerAttention(Struct, frozen=True):
 
 
 Finding = Known | Positions | LayerAttention | None
-"""The meaning of a value by the trials; None for one that remains hidden."""
+"""The meaning of a value according to the trials; None if it remains hidden."""
 
 
 class Findings:
@@ -96,7 +96,7 @@ class Findings:
 class CachedConversion(Conversion):
     """A conversion of `decoder` for a step of several texts; `cache_of` gives the cache of a layer.
 
-    UnrecognizedError where the past is used in another way than by causal attention.
+    UnrecognizedError if the past is used for anything other than causal attention.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class CachedConversion(Conversion):
         return 1, spec.n_kv_heads, positions, spec.head_dim
 
     def held(self, value: ir.Value) -> Value | None:
-        """Return what a value was converted to, if it was."""
+        """Return the result of converting a value, if it was converted."""
         found = self._values.get(value)
         return found if isinstance(found, (Tensor, np.ndarray)) else None
 
@@ -217,7 +217,7 @@ class CachedConversion(Conversion):
         found = [self._past.get(each) for each in (key, value)]
         layers = {each.layer for each in found if each is not None}
         if None in found or len(layers) != 1:
-            raise UnrecognizedError("attention reads something else than the past of one layer")
+            raise UnrecognizedError("attention reads something other than the past of one layer")
         return self._decoder.layers.index(layers.pop())
 
     def require_count(self, value: ir.Value, less: int) -> None:
@@ -382,7 +382,7 @@ class CachedConversion(Conversion):
         (layer, *others) = {layer for layer, _ in hidden.parts}
         joined = [self._joined.get((layer, part)) for part in PARTS]
         if others or None in joined:
-            raise UnrecognizedError(f"`{value.name}` is no attention over keys joined to the past")
+            raise UnrecognizedError(f"`{value.name}` is not attention over keys joined to the past")
         pair = [each for each, _ in filter(None, joined)]
         window = self._window_of(hidden.masks)
         for query in hidden.queries:
@@ -397,11 +397,11 @@ class CachedConversion(Conversion):
         # attention would be searched to its last node.
         self._tests += 1
         if self._tests > _MOST_TESTS:
-            raise UnrecognizedError(f"`{value.name}` is no causal attention of the usual kind")
+            raise UnrecognizedError(f"`{value.name}` is not causal attention of the usual kind")
         return None
 
     def _layout(self, value: ir.Value, layer: int) -> Layout | None:
-        """Return how queries, keys or values of a layer lie; None for anything else."""
+        """Return the layout of queries, keys or values of a layer; None for other values."""
         held = self.held(value)
         if not isinstance(held, Tensor):
             return None
@@ -432,7 +432,7 @@ class CachedConversion(Conversion):
         return layout.rows(held)
 
     def _window_of(self, masks: Sequence[ir.Value]) -> int | None:
-        """Return how many positions the masks of attention show at the end of the context.
+        """Return how many positions the masks of attention admit at the end of the context.
 
         Trials are short: a window would not show in them.
         """
@@ -443,7 +443,7 @@ class CachedConversion(Conversion):
         return min(found, default=None)
 
     def _seen_far(self, mask: ir.Value) -> int | None:
-        """Return the last positions that a mask shows of a text as long as the context."""
+        """Return how many last positions a mask admits in a text as long as the context."""
         array = self._far.array(mask).reshape(-1)
         length = self._far.past + 1
         if array.size != length:  # it is no mask, but a size
@@ -494,4 +494,4 @@ class CachedConversion(Conversion):
 
 Fused = Callable[[CachedConversion, ir.Node], Sequence[Tensor | None]]
 FUSED: Final[dict[tuple[str, str], Fused]] = {}
-"""Operators that attend to a past by themselves; they return tensors, None for what is carried."""
+"""Operators that attend to a past themselves; they return tensors, None for carried values."""

@@ -1,4 +1,4 @@
-"""Steps of a graph that gets its past and returns it grown: each text by itself."""
+"""Steps of a graph that takes its past and returns it extended: each text separately."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CarriedPast:
     """Steps of `graph` whose keys and values lie in pages between them.
 
     The past of a text is copied out of its pages before each of its steps, and the graph copies it
-    once more: the cost of a token grows with the text faster than attention's does. The graph
+    once more: the cost of a token grows faster with the text than that of attention. The graph
     `first`, if there is one, runs the steps without a past.
     """
 
@@ -55,7 +55,7 @@ class CarriedPast:
         if found.shape[1] != tokens.shape[1]:
             raise ModelError(
                 f"`{shown(self._graph.name)}` returns logits of the last token alone",
-                hint="export it without that optimization to score texts",
+                hint="to score texts, export it without that optimization",
             )
         return found
 

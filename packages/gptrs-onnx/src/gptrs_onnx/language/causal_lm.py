@@ -100,7 +100,7 @@ class OnnxCausalLM(CausalLMModule):
             return self._carried.step(step, buffers)
 
     def _carry(self, reason: UnrecognizedError) -> None:
-        """Run texts one by one from now on, and say why."""
+        """Run texts one by one from now on, and log why."""
         _LOG.info(
             "the attention of %s is not recognized (%s): each text runs by itself, and its keys and"
             " values are copied in every step",

@@ -95,7 +95,7 @@ class DecoderGraph(Struct, frozen=True):
 def decoder_graph(model: ir.Model, settings: Mapping[str, object], origin: str) -> DecoderGraph:
     """Return the roles in the graph of `model`, read from `origin`; `settings` are of config.json.
 
-    ModelError for a graph that is no language model; UnsupportedError for inputs without a known
+    ModelError for a graph that is not a language model; UnsupportedError for inputs without a known
     role, and for a graph without a cache.
     """
     graph = model.graph
@@ -104,7 +104,7 @@ def decoder_graph(model: ir.Model, settings: Mapping[str, object], origin: str) 
     where = f"`{shown(origin)}`"
     if TOKENS not in inputs or LOGITS not in outputs:
         raise ModelError(
-            f"{where} is no language model: it maps {_listed(inputs)} to {_listed(outputs)}",
+            f"{where} is not a language model: it maps {_listed(inputs)} to {_listed(outputs)}",
             hint=f"a language model has the input `{TOKENS}` and the output `{LOGITS}`",
         )
     carried = _carried(inputs, outputs)
@@ -118,7 +118,7 @@ def decoder_graph(model: ir.Model, settings: Mapping[str, object], origin: str) 
     others = [name for name in inputs if name not in roles]
     if others:
         raise UnsupportedError(
-            f"{where} takes {_listed(others)}, whose role in generation is not known"
+            f"{where} takes {_listed(others)}, whose role in generation is unknown"
         )
     layers = tuple(sorted({each.layer for each in carried}))
     specs = tuple(_spec(layer, carried, inputs, settings, where) for layer in layers)
@@ -169,7 +169,7 @@ def _spec(
     if sizes["key"] != sizes["value"]:
         raise UnsupportedError(
             f"layer {layer} of {where} has keys of {sizes['key']} and values of {sizes['value']}"
-            " (heads, width); equal sizes are done"
+            " (heads, width); only equal sizes are supported"
         )
     heads, width = sizes["key"]
     return CacheSpec(heads, width)
@@ -206,7 +206,7 @@ def _context(settings: Mapping[str, object], where: str) -> int:
     found = _integer(settings, *_CONTEXTS)
     if found is None:
         raise ModelError(
-            f"the settings of {where} do not say how long a text may be",
+            f"the settings of {where} do not state the length of the context",
             hint="add `max_position_embeddings` to config.json",
         )
     return found

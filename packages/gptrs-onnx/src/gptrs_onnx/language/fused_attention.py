@@ -1,4 +1,4 @@
-"""Operators that attend to a past by themselves, over the pages of the runtime instead."""
+"""Operators that attend to a past themselves, converted to use the pages of the runtime."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _INPUTS = 16
 
 
 def group_query_attention(conversion: CachedConversion, source: ir.Node) -> Sequence[Tensor | None]:
-    """Return attention [1, N, H * D] of new tokens, and nothing for the carried keys and values."""
+    """Return attention [1, N, H * D] of new tokens, and None for the carried keys and values."""
     node = conversion.node_of(source)
     inputs = [*source.inputs, *[None] * (_INPUTS - len(source.inputs))]
     query, key, value, past_key, past_value, last, total, cosines, sines, positions, bias, sinks = (
@@ -29,7 +29,7 @@ def group_query_attention(conversion: CachedConversion, source: ir.Node) -> Sequ
     if past_key is None or past_value is None or last is None or total is None:
         raise UnrecognizedError(f"{node} has no past")
     if bias is not None or not node.flag("causal", True):
-        raise UnrecognizedError(f"{node} has a bias, or sees later tokens")
+        raise UnrecognizedError(f"{node} has a bias, or attends to later tokens")
     conversion.require_count(last, 1)
     conversion.require_count(total, 0)
     layer = conversion.layer_of(past_key, past_value)
@@ -43,7 +43,7 @@ def group_query_attention(conversion: CachedConversion, source: ir.Node) -> Sequ
     )
     if node.flag("do_rotary"):
         if positions is not None and conversion.is_of_tokens(positions):
-            raise UnrecognizedError(f"{node} turns by positions that depend on tokens")
+            raise UnrecognizedError(f"{node} rotates by positions that depend on tokens")
         parts = _turned(conversion, node, parts, cosines, sines)
     sink = _sinks(conversion, node, sinks, heads[0])
     window = node.integer("local_window_size", -1)
@@ -65,7 +65,7 @@ def _turned(
     cosines: ir.Value | None,
     sines: ir.Value | None,
 ) -> Sequence[Tensor]:
-    """Return query, key and value, the first two turned by the positions of their tokens."""
+    """Return query, key and value, the first two rotated by the positions of their tokens."""
     angles = F.expand_dims(conversion.step.positions, 0)
     cos, sin = _tensor(conversion, cosines), _tensor(conversion, sines)
     interleaved = node.flag("rotary_interleaved")

@@ -1,4 +1,4 @@
-"""The parts of a language model's graph: the states of tokens, and the logits computed of them."""
+"""The parts of a language model's graph: the states of tokens, and the logits from them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class GraphParts(Struct, frozen=True):
 
 
 def graph_parts(decoder: DecoderGraph) -> GraphParts:
-    """Return the parts of a graph; of one that chooses by a past, those with a past."""
+    """Return the parts of a graph; if it branches on a past, those with a past."""
     graph = decoder.model.graph
     logits = next(each for each in graph.outputs if each.name == LOGITS)
     nodes: list[ir.Node] = list(graph)
@@ -77,7 +77,7 @@ def _before_head(logits: ir.Value) -> ir.Value:
 
 
 def _is_constant(value: ir.Value, depth: int = 0) -> bool:
-    """Return whether a value is a weight, or computed of weights alone."""
+    """Return whether a value is a weight, or computed from weights alone."""
     if value.const_value is not None:
         return True
     node = value.producer()

@@ -1,4 +1,4 @@
-"""Do tokens of a step stay apart? Several texts share its rows: only attention may mix them."""
+"""Whether a step keeps its tokens apart: several texts share it, so only attention may mix them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _MIXING: Final = frozenset(
         *("Compress", "Unique", "FusedConv", "Attention", "MultiHeadAttention", "QAttention"),
     )
 )
-"""Operators that read several rows for one, or make as many as the data says."""
+"""Operators that combine several rows, or whose data decides the number of rows."""
 _TWO: Final = frozenset(
     (
         *("MatMul", "FusedMatMul", "Gemm", "Einsum", "MatMulInteger", "Gather"),
         *("GatherElements", "GatherND", "ScatterElements", "ScatterND"),
     )
 )
-"""Operators that mix rows where two of their inputs have them."""
+"""Operators that mix rows if two of their inputs have rows."""
 _ALONG: Final = frozenset(
     (
         *("Softmax", "LogSoftmax", "Hardmax", "LayerNormalization", "RMSNormalization"),

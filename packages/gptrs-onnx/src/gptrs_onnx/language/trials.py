@@ -16,11 +16,11 @@ from gptrs_onnx.onnx_ir import ir
 
 
 class UnrecognizedError(Exception):
-    """The cache of a graph is not one that steps over pages can have; the text says why."""
+    """The cache of a graph does not fit steps over pages; the message says why."""
 
 
 class Tried(Protocol):
-    """The conversion whose values are tried: what it has made of them, and what it is given."""
+    """The conversion whose values are tried: its results so far, and its inputs."""
 
     @property
     def functions(self) -> Mapping[ir.OperatorIdentifier, ir.Function]:
@@ -48,7 +48,7 @@ class Tried(Protocol):
         ...
 
     def held(self, value: ir.Value) -> Value | None:
-        """Return what a value was converted to, if it was."""
+        """Return the result of converting a value, if it was converted."""
         ...
 
     def is_of_tokens(self, value: ir.Value) -> bool:
@@ -59,7 +59,7 @@ class Tried(Protocol):
 class Trial(Conversion):
     """The values of a graph for one text with `past` positions and a step of `new` tokens.
 
-    Values are computed when they are asked for. Of what the program computes of tokens, a trial
+    Values are computed on demand. Of what the program computes of tokens, a trial
     has random numbers of the same shape: a function of them is recognized by its results.
     """
 

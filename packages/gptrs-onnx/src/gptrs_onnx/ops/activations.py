@@ -1,4 +1,4 @@
-"""Activation functions; where ONNX has a parameter, its default is that of the standard."""
+"""Activation functions; parameters of ONNX have the defaults of the standard."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ converts.rows(
 
 @converts.each({"Ceil": F.ceil, "Floor": F.floor, "Round": F.round})
 def rounded(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Return integral values; integers are theirs."""
+    """Return integral values; integers are unchanged."""
     return x if x.dtype.is_integer else function(x)
 
 
@@ -122,7 +122,7 @@ def modulo(lhs: Tensor, rhs: Tensor, *, fmod: bool = False) -> Tensor:
 
 @converts("BitShift")
 def shift(x: Tensor, bits: Tensor, *, direction: str) -> Tensor:
-    """Shift unsigned integers, zeros come in."""
+    """Shift unsigned integers, filling with zeros."""
     return F.left_shift(x, bits) if direction == "LEFT" else F.right_shift(x, bits)
 
 
@@ -139,7 +139,7 @@ def is_infinite(x: Tensor, *, detect_positive: bool = True, detect_negative: boo
 
 @converts("Clip")
 def clip(node: Node, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
-    """Return x between two bounds; where they cross, the upper one."""
+    """Return x clipped to two bounds; if they cross, the upper one."""
     if node.version < 11:
         low = scalar(node.number("min"), x.dtype) if "min" in node else None
         high = scalar(node.number("max"), x.dtype) if "max" in node else None
@@ -210,7 +210,7 @@ def wrapped(x: Tensor, dtype: DType) -> Tensor:
 
 
 def _saturated(x: Tensor, dtype: DType) -> Tensor:
-    """Return x as a float of 8 bits: what is too large, infinities too, becomes the largest."""
+    """Return x as a float of 8 bits; too large values, including infinities, become the largest."""
     wide = x if x.dtype.is_float and x.dtype.bits >= 32 else F.cast(x, dtypes.f32)
     bound = scalar(_LARGEST[dtype], wide.dtype)
     kept = F.where(F.is_nan(wide), wide, F.minimum(F.maximum(wide, -bound), bound))
@@ -287,7 +287,7 @@ def determinant(node: Node, x: Tensor) -> Tensor:
     """Return the determinants of matrices up to 3 x 3 by their definition."""
     size = x.shape[-1]
     if size > 3:
-        node.refuse(f"takes the determinant of {size} x {size} matrices, at most 3 x 3 are done")
+        node.refuse(f"takes the determinant of {size} x {size} matrices; the limit is 3 x 3")
     rows = [F.squeeze(row, -2) for row in F.split(x, size, -2)]
     cells = [[F.squeeze(cell, -1) for cell in F.split(row, size, -1)] for row in rows]
     if size == 1:

@@ -47,7 +47,7 @@ def matmul_n_bits(
     if bits not in (2, 4, 8) or weight_prepacked:
         node.refuse(
             f"has weights of {bits} bits{', packed for a GPU' if weight_prepacked else ''};"
-            " 2, 4 and 8 bits in the order of the standard are done"
+            " only 2, 4 and 8 bits in the order of the standard are supported"
         )
     if block_size < 1:
         node.malformed(f"has blocks of {block_size}")
@@ -122,7 +122,7 @@ def gather_block_quantized(
     """
     packed = data.dtype == dtypes.ui8
     if packed and bits not in (2, 4, 8):
-        node.refuse(f"has a table of {bits} bits; 2, 4 and 8 bits are done")
+        node.refuse(f"has a table of {bits} bits; only 2, 4 and 8 bits are supported")
     axis, along = gather_axis % data.rank, quantize_axis % data.rank
     rows = counted_from_start(indices, data.shape[axis])
     inside = F.logical_and(rows >= 0, rows < data.shape[axis])

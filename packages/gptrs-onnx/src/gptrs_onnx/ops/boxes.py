@@ -1,4 +1,4 @@
-"""Boxes of detectors: which of them remain is part of what is converted."""
+"""Boxes of detectors, which are selected during conversion."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def non_max_suppression(
     """Return batch, class and number of the boxes that remain [count, 3], best scores first.
 
     How many remain is known while the graph is converted, so boxes [B, N, 4] and scores [B, C, N]
-    must be known, too. UnsupportedError where they are computed of much data.
+    must be known, too. UnsupportedError if they are computed from much data.
     """
     del boxes, scores
     try:

@@ -131,7 +131,7 @@ def one_hot_encoder(
     if not cats_int64s:
         node.refuse("encodes strings, and values are tensors of numbers")
     if not zeros:
-        node.refuse("must fail for unknown categories, which a program does not")
+        node.refuse("must fail for unknown categories, which a program cannot do")
     whole = F.expand_dims(F.cast(x, dtypes.si64), -1)
     return F.cast(F.equal(whole, constant(np.array(cats_int64s, np.int64))), dtypes.f32)
 

@@ -25,7 +25,7 @@ UNROLLED_LISTS: Final = 1024
 def branch(
     node: Node, condition: Value, *, then_branch: ir.Graph, else_branch: ir.Graph
 ) -> list[Bound] | tuple[Tensor, ...]:
-    """Return what one of two graphs gives, of the same types unless it is known which.
+    """Return the results of one of two graphs, of equal types unless it is known which.
 
     A graph that does not fit the sizes may be the one that is never taken: the condition is asked.
     """
@@ -52,7 +52,7 @@ def _plain(
 def loop(
     node: Node, count: Value | None, condition: Value | None, *carried: Bound | None, body: ir.Graph
 ) -> Sequence[Bound | None]:
-    """Return the last carried values of a loop, and what its iterations give, stacked."""
+    """Return the last carried values of a loop, and the stacked results of its iterations."""
     states = list(carried)
     most = None if count is None else int(node.known(0).reshape(-1)[0])
     going = np.asarray(True) if condition is None else condition
@@ -90,7 +90,7 @@ def _unrolled(
         for each, value in zip(collected, results[1 + len(states) :], strict=True):
             each.append(as_tensor(value))
     if scanned and not all(collected):
-        node.refuse("collects results of no iteration, whose shape nobody knows")
+        node.refuse("collects the results of no iterations, whose shape is unknown")
     return [*states, *(F.stack(each, 0) for each in collected)]
 
 
@@ -155,7 +155,7 @@ def _while(
 
 @converts("Scan")
 def scan(node: Node, *operands: Tensor, body: ir.Graph, num_scan_inputs: int) -> list[Tensor]:
-    """Return the last states of a loop over slices, and what its iterations give, stacked."""
+    """Return the last states of a loop over slices, and the stacked results of its iterations."""
     if node.version < 9:
         return _batched_scan(node, body, num_scan_inputs, *operands)
     count = num_scan_inputs
@@ -196,7 +196,7 @@ def _batched_scan(
 ) -> list[Tensor]:
     """Return a scan of opset 8: one for each example of a batch, which come one after another."""
     if lengths is not None:
-        node.refuse("has lengths of its own for each sequence")
+        node.refuse("has a length for each sequence")
     batch = operands[0].shape[0]
     results: list[list[Tensor]] = []
     for place in range(batch):

@@ -68,7 +68,7 @@ def conv_transpose(node: Node, x: Tensor, weight: Tensor, bias: Tensor | None = 
 def _transposed_pads(
     node: Node, sizes: Sequence[int], strides: Sequence[int], reaches: Sequence[int]
 ) -> tuple[list[int], list[tuple[int, int]]]:
-    """Return elements that `output_padding` adds at the ends, and what is cut off both sides."""
+    """Return the elements that `output_padding` adds at the ends, and those cut off both sides."""
     count = len(sizes)
     extra = node.integers("output_padding", [0] * count)
     given = node.integers("pads", [0] * (2 * count))
@@ -191,8 +191,7 @@ def _transformed(x: Tensor, length: int, inverse: bool, onesided: bool) -> Tenso
     elif size > length:
         x = F.slice_axis(x, x.rank - 2, 0, length)
     bins = length // 2 + 1 if onesided else length
-    # In f64: the product of the indices grows to n^2, of which f32 would lose the fraction of a
-    # turn.
+    # In f64: the product of the indices grows to n^2, and f32 would lose the fraction of a turn.
     angles = 2 * np.pi * np.outer(np.arange(length), np.arange(bins)) / length
     cosine, sine = np.cos(angles), np.sin(angles) * (1 if inverse else -1)
     if inverse:

@@ -1,4 +1,4 @@
-"""Tensors out of nothing: constants, ranges, diagonals, windows of signals."""
+"""Tensors without inputs: constants, ranges, diagonals, windows of signals."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def dropout(
     """Return x, and that nothing was dropped; UnsupportedError in training mode."""
     dropped = 0.5 if ratio is None else float(ratio.item())
     if training is not None and bool(training.item()) and dropped:
-        node.refuse("drops elements at random, which ONNX leaves to each runtime to choose")
+        node.refuse("drops elements at random, which each ONNX runtime chooses differently")
     return x, F.ones(x.shape, dtypes.i1)
 
 
@@ -145,6 +145,6 @@ def dropout(
     "Bernoulli",
 )
 def random(node: Node, *operands: Tensor) -> Tensor:
-    """Refuse: which numbers come is left to each runtime, so that no two agree."""
+    """Refuse the node: each runtime chooses its numbers, so no two agree."""
     del operands
-    node.refuse("makes random numbers, which ONNX leaves to each runtime to choose")
+    node.refuse("makes random numbers, which each ONNX runtime chooses differently")

@@ -1,4 +1,4 @@
-"""Operators that ONNX Runtime's optimizers put in place of several of the standard's."""
+"""Operators with which ONNX Runtime's optimizers replace several of the standard's."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def bias_split_gelu(x: Tensor, bias: Tensor) -> Tensor:
 
 
 def _activated(node: Node, x: Tensor, name: str, alpha: float | None, beta: float | None) -> Tensor:
-    """Return an activation that a node names, with the settings that it has."""
+    """Return the activation that a node names, with its settings."""
     if not name:
         return x
     if name == "Clip":

@@ -280,7 +280,7 @@ def pad(
 
 
 def _cut(x: Tensor, low: list[int], high: list[int]) -> Tensor:
-    """Return x without what negative widths take away."""
+    """Return x without the elements that negative widths remove."""
     if not any(each < 0 for each in (*low, *high)):
         return x
     starts = [max(-each, 0) for each in low]
@@ -289,7 +289,7 @@ def _cut(x: Tensor, low: list[int], high: list[int]) -> Tensor:
 
 
 def _filled(x: Tensor, sides: list[tuple[int, int]], value: Tensor) -> Tensor:
-    """Return x among elements of a value that the program may compute."""
+    """Return x padded with a value that the program may compute."""
     for axis, (before, after) in enumerate(sides):
         for width, first in ((before, True), (after, False)):
             if is_number(width, 0):
@@ -301,7 +301,7 @@ def _filled(x: Tensor, sides: list[tuple[int, int]], value: Tensor) -> Tensor:
 
 
 def _wrapped(x: Tensor, sides: list[tuple[int, int]]) -> Tensor:
-    """Return x repeated without end, cut out where it is asked for."""
+    """Return x repeated endlessly, cut to the requested place."""
     for axis, (before, after) in enumerate(sides):
         size = x.shape[axis]
         places = (

@@ -1,4 +1,4 @@
-"""Shapes and orders of axes: nothing is computed."""
+"""Shapes and orders of axes, without computation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def einsum(*operands: Tensor, equation: str) -> Tensor:
 
 @converts("Reshape")
 def reshape(x: Tensor, shape: Sizes, *, allowzero: bool = False) -> Tensor:
-    """Return x in another shape: 0 keeps a size, one -1 is what is left."""
+    """Return x in another shape: 0 keeps a size, one -1 is inferred."""
     wanted = list(shape)
     if not allowzero:
         wanted = [x.shape[i] if is_number(size, 0) else size for i, size in enumerate(wanted)]
@@ -93,7 +93,7 @@ def split_(
     split: list[int] | None = None,
     num_outputs: int | None = None,
 ) -> tuple[Tensor, ...]:
-    """Return parts of x along an axis, of given sizes or as equal as possible."""
+    """Return the parts of x along an axis, of given sizes or as equal as possible."""
     split = split if lengths is None else lengths
     if split is not None:
         return F.split(x, split, axis)

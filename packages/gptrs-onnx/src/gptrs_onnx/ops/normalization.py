@@ -252,5 +252,5 @@ def argmax_or_argmin(
 def cumulative(
     function: Reduction, x: Tensor, axis: Sizes, *, exclusive: bool = False, reverse: bool = False
 ) -> Tensor:
-    """Return sums or products of what comes before along an axis."""
+    """Return cumulative sums or products along an axis."""
     return function(x, axis[0], reverse=reverse, exclusive=exclusive)

@@ -31,7 +31,7 @@ class Geometry(Struct, frozen=True):
 
 
 def geometry_of(node: Node, spatial: Sequence[int], kernel: Sequence[int]) -> Geometry:
-    """Return the windows over axes of sizes `spatial`; ModelError for attributes that are wrong."""
+    """Return the windows over axes of sizes `spatial`; ModelError for wrong attributes."""
     count = len(spatial)
     strides = node.integers("strides", [1] * count)
     dilations = node.integers("dilations", [1] * count)
@@ -74,7 +74,7 @@ def channels_first(x: Tensor) -> Tensor:
 
 @converts("MaxPool")
 def max_pool(node: Node, x: Tensor) -> tuple[Tensor, ...]:
-    """Return the largest element under each window and, where asked for, its index in x."""
+    """Return the largest element under each window and, if requested, its index in x."""
     moves = _windows(node, x)
     if not node.wants(1):
         return (F.max_pool(x, **moves),)
@@ -97,7 +97,7 @@ def average_pool(node: Node, x: Tensor, *, count_include_pad: bool = False) -> T
 
 @converts("LpPool")
 def lp_pool(node: Node, x: Tensor, *, p: int = 2) -> Tensor:
-    """Return the p-norm of what is under each window."""
+    """Return the p-norm of the elements under each window."""
     powers = _power(F.abs(x), p)
     # A mean with the divisor 1 is the sum over a window.
     return _root(F.average_pool(powers, **_windows(node, x), divisor_override=1), p)
@@ -116,7 +116,7 @@ def global_lp_pool(x: Tensor, *, p: int = 2) -> Tensor:
 
 
 class _Windows(TypedDict):
-    """Arguments that the functionals of pooling share."""
+    """Arguments shared by the functionals of pooling."""
 
     kernel: Sequence[int]
     stride: Sequence[int]

@@ -1,4 +1,4 @@
-"""Layers of ONNX Runtime on quantized tensors: what its quantizer writes beside the standard's."""
+"""Quantized layers that the quantizer of ONNX Runtime adds to those of the standard."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False,
 
 
 def _activations(node: Node, defaults: Sequence[str], directions: int) -> list[list[Activation]]:
-    """Return the activations of each direction; only those with settings take from their lists."""
+    """Return the activations of each direction; only those with settings read their lists."""
     settings = [iter(node.numbers(f"activation_{name}", [])) for name in ("alpha", "beta")]
     made: list[Activation] = []
     for name in node.texts("activations", list(defaults) * directions):
@@ -69,7 +69,7 @@ Cell: TypeAlias = Callable[..., tuple[Tensor, ...] | Tensor]
 Projection: TypeAlias = Callable[[Tensor, "Tensor | None"], Tensor]
 """Rows times a weight, plus a bias."""
 Weight: TypeAlias = "Tensor | Sequence[Projection]"
-"""Weights [directions, gates * hidden, width], or what multiplies by them, one a direction."""
+"""Weights [directions, gates * hidden, width], or functions that multiply by them."""
 
 
 def _layer(

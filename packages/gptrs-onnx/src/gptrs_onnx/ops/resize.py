@@ -1,4 +1,4 @@
-"""Images in other sizes."""
+"""Resizing of images, and sampling from them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _EXACT: Final = 2**20
 
 
 def _word(node: Node, name: str, default: str) -> Any:
-    """Return an attribute that is one of the words that `resize` knows, or refuse the node."""
+    """Return an attribute with one of the values that `resize` knows, or refuse the node."""
     found = node.text(name, default)
     return found if found in _KNOWN[name] else node.refuse(f"has the `{name}` {found[:40]!a}")
 
@@ -156,7 +156,7 @@ def grid_sample(
     spatial = x.shape[2:]
     count = len(spatial)
     if mode == "cubic" and count != 2:
-        node.malformed("is cubic for other than two axes")
+        node.malformed("is cubic for a number of axes other than two")
     positions: list[Tensor] = []
     for axis, size in enumerate(spatial):
         unit = F.squeeze(F.slice_axis(grid, grid.rank - 1, count - 1 - axis, 1), -1)
@@ -197,7 +197,7 @@ def taps_of(position: Tensor, mode: str) -> list[tuple[Tensor, Tensor | None]]:
 
 
 def _inside(position: Tensor, size: int, padding: str, corners: bool) -> Tensor:
-    """Return positions moved into the image: to its border, or mirrored at it."""
+    """Return positions moved into the image: clamped to its border, or mirrored at it."""
     if padding == "border":
         return F.clamp(position, 0.0, float(size - 1))
     # Mirrored at the centre of the border elements, or at their outer edges.

@@ -1,4 +1,4 @@
-"""Scores of classical models: what is done to them at the end, and the labels of classes."""
+"""Scores of classical models: their final transforms, and the labels of classes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gptrs_onnx.node import Known, Node
 
 
 def class_labels(node: Node, integers: str) -> Known:
-    """Return the labels of classes; UnsupportedError for strings, which programs do not have."""
+    """Return the labels of classes; UnsupportedError for strings, which programs lack."""
     if node.texts("classlabels_strings", []):
         node.refuse(
             "gives labels that are strings, and values are tensors of numbers",

@@ -48,7 +48,7 @@ def split_to_sequence(
 def _equal(node: Node, size: int, each: int) -> list[int]:
     """Return the lengths of parts of `each` elements; the last one may be shorter."""
     if not is_number(size):
-        node.refuse("splits an axis of a free size into a sequence, whose length nobody knows")
+        node.refuse("splits an axis of a free size into a sequence, whose length is unknown")
     if each < 1:
         node.malformed(f"splits into parts of {each} elements")
     if size > each * MAX_ITEMS:
@@ -64,7 +64,7 @@ def construct(*values: Value) -> Items:
 
 @converts("SequenceEmpty")
 def empty() -> Items:
-    """Return a sequence of none."""
+    """Return an empty sequence."""
     return Items(())
 
 
@@ -88,14 +88,14 @@ def erase(node: Node, items: Items, position: Known | None = None) -> Items:
     """Return a sequence without one of its tensors, by default the last one."""
     values = items.values
     if not values:
-        node.malformed("takes an element out of an empty sequence")
+        node.malformed("takes an element from an empty sequence")
     index = len(values) - 1 if position is None else _index(node, values, position, 0)
     return Items(values[:index] + values[index + 1 :])
 
 
 @converts("SequenceLength")
 def length(items: Items) -> Value:
-    """Return how many tensors there are."""
+    """Return the number of tensors."""
     return sizes([len(items.values)]).reshape(())
 
 

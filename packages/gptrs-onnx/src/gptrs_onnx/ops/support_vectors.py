@@ -17,7 +17,7 @@ from gptrs_onnx.ops.classical import affine, feature_rows
 from gptrs_onnx.ops.scores import class_labels
 
 _LEAST_SHARE: Final = 1e-7
-"""The least probability of one class of two."""
+"""The least probability of one of two classes."""
 _MOST_ITERATIONS: Final = 100
 
 
@@ -82,7 +82,7 @@ def svm_classifier(
     """
     labels = class_labels(node, "classlabels_ints")
     if not vectors_per_class or post_transform != "NONE":
-        node.refuse("is a linear machine, or transforms its scores; machines of vectors are done")
+        node.refuse("is linear, or transforms its scores; only machines of vectors are supported")
     vectors = np.array(node.numbers("support_vectors"), np.float32)
     found = _kernel(node, feature_rows(x), vectors.reshape(sum(vectors_per_class), -1))
     factors = np.array(coefficients, np.float32).reshape(len(vectors_per_class) - 1, -1)

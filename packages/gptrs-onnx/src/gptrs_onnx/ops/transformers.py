@@ -51,14 +51,14 @@ def _mask(node: Node, mask: Tensor, parts: _Heads) -> Tensor:
             )
             seen = F.logical_and(places < ends, places >= starts)
         else:
-            node.refuse(f"has a mask `{mask.type}` for {batch} rows; [B] and [2 * B] are done")
+            node.refuse(f"has a mask `{mask.type}` for {batch} rows; [B] and [2 * B] are supported")
         seen = F.reshape(seen, [batch, 1, 1, length])
     elif mask.rank == 2:
         seen = F.reshape(mask > 0, [mask.shape[0], 1, 1, mask.shape[1]])
     elif mask.rank == 3:
         seen = F.expand_dims(mask > 0, 1)
     else:
-        node.refuse(f"has a mask `{mask.type}`; masks of rank 1 to 3 are done")
+        node.refuse(f"has a mask `{mask.type}`; only masks of rank 1 to 3 are supported")
     dtype = parts.query.dtype
     hidden = scalar(node.number("mask_filter_value", -10000.0), dtype)
     # Finite, as in ONNX Runtime: a row in which every key is hidden gets the mean of all values,
@@ -79,10 +79,10 @@ def _attended(
 
 
 def _refuse_shared(node: Node) -> None:
-    """Refuse what GPUs alone do: turned positions, and a past and present that are one tensor."""
+    """Refuse what only GPUs do: rotated positions, and one tensor for past and present."""
     for name in ("past_present_share_buffer", "do_rotary"):
         if node.flag(name):
-            node.refuse(f"has the attribute `{name}`, which is not done")
+            node.refuse(f"has the attribute `{name}`, which is not supported")
 
 
 @converts("com.microsoft.Attention")
@@ -178,7 +178,7 @@ def multi_head_attention(
     with those of the past.
     """
     if past_length is not None or beams is not None or node.wants(3):
-        node.refuse("shares the buffers of past and present, or gives its scores")
+        node.refuse("shares the buffers of past and present, or returns its scores")
     parts = _parts(node, query, key, value, bias, num_heads)
     if past_key is not None and past_value is not None:
         joined = [F.concat(pair, 2) for pair in ((past_key, parts.key), (past_value, parts.value))]
@@ -234,7 +234,7 @@ def rotary_embedding(
     scale: float = 1.0,
     is_packed_batching: bool = False,
 ) -> Tensor:
-    """Return x [B, S, N * H] or [B, N, S, H] with pairs of components turned by their position.
+    """Return x [B, S, N * H] or [B, N, S, H] with pairs of components rotated by position.
 
     The positions are those of all rows [B, S], or the first one [1].
     """
@@ -253,7 +253,7 @@ def rotary_embedding(
 def rotated(
     x: Tensor, positions: Tensor, cosines: Tensor, sines: Tensor, interleaved: bool
 ) -> Tensor:
-    """Return x [B, N, S, H] turned by the angles of positions [B or 1, S]; the rest of H stays."""
+    """Return x [B, N, S, H] rotated by the angles of positions [B or 1, S]; the rest of H stays."""
     half = cosines.shape[1]
     cos, sin = (F.expand_dims(F.embedding(positions, each), 1) for each in (cosines, sines))
     width = x.shape[3]
@@ -340,7 +340,7 @@ def _over_cache(
 
 
 def _angles(places: Tensor, positions: Tensor | None, longest: int) -> Tensor:
-    """Return the positions [B, S] by which queries and keys turn: given, or those in the cache."""
+    """Return the positions [B, S] by which queries and keys rotate: given, or of the cache."""
     if positions is None:
         return places
     steps = places.shape[1]
@@ -360,7 +360,7 @@ def _turned_parts(
     interleaved: bool,
 ) -> _Heads:
     if cosines is None or sines is None:
-        node.malformed("turns by positions without cosines and sines")
+        node.malformed("rotates by positions without cosines and sines")
     query, key = (
         rotated(each, angles, cosines, sines, interleaved) for each in (parts.query, parts.key)
     )
@@ -372,16 +372,16 @@ def refuse_settings(node: Node, more: tuple[Tensor | None, ...]) -> None:
     names = ("k_scale", "v_scale", "q_norm_weight", "k_norm_weight", "query_seqlens")
     given = [name for name, each in zip(names, more, strict=False) if each is not None]
     if given:
-        node.refuse(f"has the input `{given[0]}`, which is not done")
+        node.refuse(f"has the input `{given[0]}`, which is not supported")
     for name in ("sliding_window_cache", "qk_output"):
         if node.integer(name, 0):
-            node.refuse(f"has the attribute `{name}`, which is not done")
+            node.refuse(f"has the attribute `{name}`, which is not supported")
 
 
 def grouped_heads(
     node: Node, query: Tensor, key: Tensor | None, value: Tensor | None, heads: int, groups: int
 ) -> _Heads:
-    """Return query, key and value split into heads, out of one tensor if they are packed."""
+    """Return query, key and value split into heads, from one tensor if they are packed."""
     if key is not None and value is not None:
         split = (query, key, value)
     elif key is None and value is None:
@@ -395,7 +395,7 @@ def grouped_heads(
 
 
 def _size(size: int) -> Tensor | int:
-    """Return a size as arithmetic of tensors takes it: a symbol as a tensor."""
+    """Return a size as an operand for tensors: a symbol becomes a tensor."""
     return size if is_number(size) else as_tensor(sizes([size]).reshape(()))
 
 
@@ -432,20 +432,20 @@ def _seen(node: Node, places: Tensor, ends: Tensor, longest: int) -> Tensor:
 
 
 def _added(seen: Tensor, bias: Tensor | None, dtype: DType) -> Tensor:
-    """Return what is added to the scores: -inf for keys that are not seen, a bias for others."""
+    """Return the summand of the scores: -inf for hidden keys, a bias for others."""
     shown = scalar(0, dtype) if bias is None else bias
     return F.where(seen, shown, scalar(-math.inf, dtype))
 
 
 def _first(cache: Tensor, length: int) -> Tensor:
-    """Return the first positions of a cache, all of it if it has no more."""
+    """Return the first positions of a cache, at most all of it."""
     return cache if cache.shape[2] == length else F.slice_axis(cache, 2, 0, length)
 
 
 def _with_sink(
     key: Tensor, value: Tensor, added: Tensor, sinks: Tensor | None, heads: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return keys, values and what is added to the scores, with one more key whose value is 0.
+    """Return keys, values and the summand of the scores, with one more key whose value is 0.
 
     Its score is the sink of each head, or 0: its share is what the others lack to 1.
     """

@@ -33,15 +33,15 @@ class _Forest(Struct, frozen=True):
     split: Known
     mode: Known
     children: tuple[Known, Known]
-    """Where a row goes whose comparison is false, and true."""
+    """The next node of a row whose comparison is false, and true."""
     missing: Known
-    """Whether NaN goes where the comparison is true."""
+    """Whether NaN counts as a true comparison."""
     members: Sequence[Known] = ()
     """The sets of `BRANCH_MEMBER`, one a number in `split`."""
 
     @property
     def depth(self) -> int:
-        """The longest way from a root to a leaf; more than the number of nodes in a circle."""
+        """The longest way from a root to a leaf; in a cycle, more than the number of nodes."""
         seen, depth = np.unique(self.roots), 0
         # All nodes of a level at once, until a level is its own children: leaves are.
         while depth <= len(self.feature):
@@ -56,7 +56,7 @@ def _leaves(node: Node, forest: _Forest, x: Tensor) -> Tensor:
     """Return the number of the leaf that each row [N, F] reaches in each tree [N, trees]."""
     depth = forest.depth
     if depth > len(forest.feature):
-        node.malformed("has trees whose nodes form a circle")
+        node.malformed("has trees whose nodes form a cycle")
     if forest.feature.size and (forest.feature.min() < 0 or forest.feature.max() >= x.shape[1]):
         node.malformed(f"asks for features that `{x.type}` lacks")
     here = F.broadcast_to(constant(forest.roots), [x.shape[0], len(forest.roots)])
@@ -190,7 +190,7 @@ def tree_regressor(
     aggregate_function: str = "SUM",
     post_transform: str = "NONE",
 ) -> Tensor:
-    """Return what the leaves of all trees add up to [N, targets]."""
+    """Return the sums of the leaves of all trees [N, targets]."""
     forest, numbers = _forest_of(node)
     table, has = _weights(node, "target", numbers, n_targets)
     leaves = _leaves(node, forest, _rows(x))
@@ -201,7 +201,7 @@ def tree_regressor(
 
 
 def _finished(node: Node, scores: Tensor, base: Known, transform: str) -> Tensor:
-    """Return scores plus those at the start, transformed; a lone one is left but for PROBIT."""
+    """Return scores plus initial ones, transformed; a single score only for PROBIT."""
     if len(base) == scores.shape[1]:
         scores = scores + F.cast(constant(base), scores.dtype)
     if scores.shape[1] == 1 and transform != "PROBIT":
@@ -221,7 +221,7 @@ def tree_ensemble(
     nodes_modes: Known,
     leaf_weights: Known,
 ) -> Tensor:
-    """Return what the leaves of all trees add up to [N, targets], in the type of x."""
+    """Return the sums of the leaves of all trees [N, targets], in the type of x."""
     inner, outer = len(nodes_splits), len(leaf_weights)
     children: list[Known] = []
     for side in ("false", "true"):
