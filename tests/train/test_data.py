@@ -121,7 +121,7 @@ def test_files_that_nothing_is_learnt_from_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"has 3 bytes: a .bin file is tokens of two bytes"):
         read(odd)
     np.array([1, 2000], "<u2").tofile(odd)
-    with pytest.raises(DataError, match="has the token 2000, the model knows 1000"):
+    with pytest.raises(DataError, match="has the token 2000, the model has 1000"):
         read(odd)
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
     with pytest.raises(DataError, match=r"is not text in UTF-8: .* at byte 3"):

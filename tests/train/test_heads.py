@@ -289,7 +289,7 @@ def test_curves_are_those_of_torch(task, tmp_path):
         ([{"text": "a", "label": "x"}, {"text": "b", "label": 1}], (), DataError, "all names, or"),
         ([{"tokens": ["a", "b"], "tags": ["O"]}], (), DataError, "2 `tokens` and 1 `tags`"),
         ([{"anchor": "a", "positive": "b"}] * 4, ("--batch", 1), UsageError, "nothing to compare"),
-        ([{"text": "a", "label": "x"}], ("--task", "sort"), UsageError, "there is no task `sort`"),
+        ([{"text": "a", "label": "x"}], ("--task", "sort"), UsageError, "unknown task `sort`"),
         ([{"text": "a", "label": "x"}], ("--mask-prompt",), UsageError, "no prompts to mask"),
         ([{"text": "a b"}] * 4, (), ModelError, "does not continue texts"),
     ],

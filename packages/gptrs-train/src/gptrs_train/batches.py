@@ -40,7 +40,7 @@ class Batches(Protocol):
 
 
 class DataFacts(Struct, frozen=True):
-    """The facts of the data: `texts` in `rows` of `length` tokens, `cut` ones shortened.
+    """The facts of the data: `texts` in `rows` of `length` tokens; `cut` of them were shortened.
 
     `learnt` tokens of `tokens` count; `left_out` texts had none.
     """
@@ -103,7 +103,7 @@ class Windows:
             raise DataError(
                 f"{quoted(str(source.path), 200)} has {self.tokens} tokens to learn from or to"
                 f" evaluate on, a window of {length} and its next token need {length + 1}",
-                hint="take a smaller --length, more text, or another --held-out",
+                hint="use a smaller --length, more text, or another --held-out",
             )
 
     def batch(self, step: int) -> Batch:
@@ -117,7 +117,7 @@ class Windows:
         return self._at(starts.tolist())
 
     def every(self) -> Iterator[Batch]:
-        """Yield windows one after another; less than a window at the end is left out."""
+        """Yield windows one after another; an incomplete one at the end is left out."""
         starts = list(range(0, self.tokens - self._length, self._length))
         for first in range(0, len(starts), self._size):
             yield self._at(starts[first : first + self._size])
@@ -146,7 +146,7 @@ class Rows:
             raise DataError(
                 f"{quoted(str(source.path), 200)} has no text with a token to learn in its first"
                 f" {length + 1}",
-                hint="take a larger --length, or learn the prompts, too: --no-mask-prompt",
+                hint="use a larger --length, or learn the prompts as well: --no-mask-prompt",
             )
         self._size, self._seed, self._texts = size, seed, len(texts)
         self.tokens = sum(len(each.tokens) for each in texts)
@@ -205,7 +205,7 @@ def batches_of(
 ) -> Windows | Rows:
     """Return the batches of `size` rows of `length` tokens; UsageError for a length below 1."""
     if length < 1 or size < 1:
-        raise UsageError(f"a batch has 1 row of 1 token at least, got {size} of {length}")
+        raise UsageError(f"a batch has at least 1 row of 1 token, got {size} of {length}")
     if source.stream is not None:
         return Windows(source, length, size, seed)
     return Rows(source, length, size, seed, packed=packed)

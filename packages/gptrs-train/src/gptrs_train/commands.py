@@ -30,7 +30,7 @@ _INTERRUPTED: Final = 130
 
 
 class _Row(NamedTuple):
-    """An option: its type, its description, and its default in each command, if that has it."""
+    """An option: its type, its description, and its default in each command that has it."""
 
     kind: Any
     info: Any
@@ -355,7 +355,7 @@ def _data(given: Mapping[str, Any]) -> Data:
     task = given.get("task")
     if task not in (None, runs.CONTINUE, *TASKS):
         raise UsageError(
-            f"there is no task {quoted(task)}",
+            f"unknown task {quoted(task)}",
             hint=f"it is one of {listed((runs.CONTINUE, *TASKS))}",
         )
     return Data(
@@ -390,7 +390,7 @@ def _what(
         raise UsageError(f"{asked[0]} and {asked[1]} exclude each other")
     if full or weights:
         if alpha is not None or target:
-            raise UsageError("--alpha and --target are of adapters", hint="take --lora R")
+            raise UsageError("--alpha and --target are for adapters", hint="take --lora R")
         return list(weights or ["*"])
     if lora is None and alpha is None and not target:
         return None

@@ -1,4 +1,4 @@
-"""Files to learn from: rows of chats, prompts with completions, or texts; plain text; tokens."""
+"""Training data: rows of chats, prompts with completions, or texts; plain text; tokens."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _SUFFIXES: Final = (".jsonl", ".txt", ".bin")
 _MOST_LINE: Final = 50_000_000
 """Bytes of a line."""
 _ROWS: Final = 500
-"""Rows that are made tokens at once."""
+"""Rows that are tokenized at once."""
 _PIECE: Final = 1 << 20
-"""Characters of a plain text that are made tokens at once; pieces end with a line."""
+"""Characters of a plain text that are tokenized at once; pieces end with a line."""
 
 
 class DataError(GptrsError):
-    """A file of data cannot be read, or has rows that nothing can be learnt from."""
+    """A file of data cannot be read, or has rows from which nothing can be learnt."""
 
     exit_code = 3
     code = "data"
@@ -53,7 +53,7 @@ class Source(Struct, frozen=True):
 
 
 class Texts(Protocol):
-    """Makes tokens of texts and conversations."""
+    """Tokenizes texts and conversations."""
 
     name: str
     end: int | None
@@ -62,11 +62,11 @@ class Texts(Protocol):
     """Whether prompts and completions are messages of a chat."""
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text, with those that begin it."""
+        """Return the tokens of a text, with the tokens that begin a text."""
         ...
 
     def encode_part(self, text: str) -> list[int]:
-        """Return the tokens of a text without any that begin or end it."""
+        """Return the tokens of a text, without tokens that begin or end a text."""
         ...
 
     def encode_chats(self, chats: Sequence[Conversation]) -> list[list[int]]:
@@ -95,11 +95,11 @@ class ModelTexts:
         return made
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text, with those that begin it."""
+        """Return the tokens of a text, with the tokens that begin a text."""
         return self._tokenizer.encode(text)
 
     def encode_part(self, text: str) -> list[int]:
-        """Return the tokens of a text without any that begin or end it."""
+        """Return the tokens of a text, without tokens that begin or end a text."""
         return self._tokenizer.encode(text, special=False)
 
     def encode_chats(self, chats: Sequence[Conversation]) -> list[list[int]]:
@@ -152,7 +152,7 @@ def read_source(
 ) -> Source:
     """Return what a file holds: rows of JSON in .jsonl, uint16 tokens in .bin, else plain text.
 
-    `texts` is asked for only where there are texts. With `mask_prompt` only the completions and the
+    `texts` is called only if there are texts. With `mask_prompt` only the completions and the
     messages of the assistant are learnt. DataError names the file and the line that is wrong.
     """
     if mask_prompt and path.suffix != ".jsonl":
@@ -217,7 +217,7 @@ def _require_known(path: Path, parts: Iterator[np.ndarray] | Sequence[np.ndarray
             largest = int(part[start : start + _PIECE].max())
             if largest >= most:
                 raise DataError(
-                    f"{quoted(str(path), 200)} has the token {largest}, the model knows {most}",
+                    f"{quoted(str(path), 200)} has the token {largest}, the model has {most}",
                     hint="the tokens are those of another model",
                 )
 
@@ -229,7 +229,7 @@ _Answers = Sequence[tuple[int, int]]
 
 
 def read_rows(path: Path) -> Iterator[_Row]:
-    """Yield the objects of a .jsonl file, each with its line in messages."""
+    """Yield the objects of a .jsonl file, each with the name of its line in messages."""
     with path.open("rb") as file:
         # A bounded readline: a file without newlines would be read into one string.
         for number, line in enumerate(iter(lambda: file.readline(_MOST_LINE + 1), b""), 1):
@@ -308,7 +308,9 @@ def _prefixes(
     roles = [message.get("role") for message in whole[0].messages]
     answers = [number for number, role in enumerate(roles) if role == "assistant" and number]
     if not answers:
-        raise DataError(f"{where} has no message of the assistant after another: nothing is learnt")
+        raise DataError(
+            f"{where} has no message of the assistant after another one: nothing is learnt"
+        )
     pairs: list[tuple[int, int]] = []
     for number in answers:
         pairs.append((len(whole), len(whole) + 1))

@@ -31,11 +31,11 @@ FORMS: Final[Mapping[Task, Sequence[tuple[str, ...]]]] = {
 _TOLD: Final = 500
 """Rows between two reports of progress."""
 _SHORTEST: Final = 16
-"""Tokens that batches of short texts are padded to: each length is a program of its own."""
+"""Lengths to which batches of short texts are padded: each length has its own program."""
 
 
 class HeadRow(NamedTuple):
-    """A row: its texts (or pairs that are read as one), and its label, score or tags."""
+    """A row: its texts (or pairs read as one text), and its label, score or tags."""
 
     where: str
     texts: tuple[str | tuple[str, str], ...]
@@ -53,7 +53,7 @@ class Encoded(NamedTuple):
 
 
 class Encoder(Struct, frozen=True):
-    """Makes tokens of texts as the command that runs the head does, at most `limit`.
+    """Tokenizes texts as the command that runs the head does, with at most `limit` tokens.
 
     `prompt` goes before each text; without `prompt_pooled`, its tokens do not count in vectors.
     """
@@ -85,7 +85,7 @@ class Encoder(Struct, frozen=True):
 
 
 def task_of(path: Path) -> Task | None:
-    """Return what the columns of the first row are for; None for texts that are continued."""
+    """Return the task for the columns of the first row; None for texts to continue."""
     if path.suffix != ".jsonl" or not path.is_file():
         return None
     row = next((row for _, row in read_rows(path)), cast("Mapping[str, object]", {}))
@@ -95,7 +95,9 @@ def task_of(path: Path) -> Task | None:
 def read_head_rows(path: Path, task: Task) -> list[HeadRow]:
     """Return the rows of a file; DataError names the line that is wrong."""
     if path.suffix != ".jsonl":
-        raise UsageError(f"{quoted(str(path), 200)} is no .jsonl file, which rows for a head need")
+        raise UsageError(
+            f"{quoted(str(path), 200)} is not a .jsonl file, which rows for a head require"
+        )
     found: list[HeadRow] = []
     for where, row in read_rows(path):
         found += _READERS[task](where, row)
@@ -221,7 +223,7 @@ def goal_of(task: Task, rows: Sequence[HeadRow], config: Mapping[str, object], h
     else:
         raise DataError("labels must be all names, or all integers from 0 on")
     if len(own) < 2 and not several:
-        raise DataError(f"all rows have the label {quoted(own[0])}: there is nothing to tell apart")
+        raise DataError(f"all rows have the label {quoted(own[0])}: nothing to distinguish")
     same = config.get("problem_type") in (None, problem)
     return _with_classes(task, own, problem, known if same else ())
 
@@ -231,7 +233,7 @@ def _labels_of(row: HeadRow, several: bool) -> list[Any]:
         raise DataError(f"{row.where}: some rows have `label`, others `labels`")
     found = cast("list[Any]", row.target) if several else [row.target]
     if any(isinstance(each, int) and each < 0 for each in found):
-        raise DataError(f"{row.where}: classes that are numbers begin at 0")
+        raise DataError(f"{row.where}: numbers of classes begin at 0")
     return found
 
 
@@ -247,7 +249,7 @@ def _with_classes(task: Task, own: Sequence[str], problem: Problem, known: Seque
 
 
 class HeadRows:
-    """The batches of rows for a head: as functions of (seed, step), padded to few lengths."""
+    """The batches of rows for a head: functions of (seed, step), padded to a few lengths."""
 
     def __init__(
         self,
@@ -315,7 +317,7 @@ class HeadRows:
         return TextBatch(tokens, segments, mask, pooled, targets, weights)
 
     def _laid(self, targets: Sequence[Any], length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the targets of a batch, and what each counts."""
+        """Return the targets of a batch, and their weights."""
         if self._goal.task != "tag":
             return np.array(targets), np.ones(len(targets), np.float32)
         found = np.full((len(targets), length), -1, np.int64)
@@ -336,7 +338,7 @@ def _target(row: HeadRow, text: Encoded, goal: Goal, numbers: Mapping[str, int])
     if unknown or any(each >= len(goal.labels) for each in found):
         shown = shown_value(unknown[0] if unknown else max(found))
         raise DataError(
-            f"{row.where} has the label {shown}, which no row to learn from has",
+            f"{row.where} has the label {shown}, which no training row has",
             hint=f"these have {listed(goal.labels, 8)}",
         )
     if goal.problem == "single_label_classification":
@@ -351,9 +353,7 @@ def _tags(row: HeadRow, text: Encoded, numbers: Mapping[str, int]) -> np.ndarray
     words, tags = cast("tuple[list[str], list[str]]", row.target)
     unknown = next((tag for tag in tags if tag not in numbers), None)
     if unknown is not None:
-        raise DataError(
-            f"{row.where} has the tag {quoted(unknown)}, which no row to learn from has"
-        )
+        raise DataError(f"{row.where} has the tag {quoted(unknown)}, which no training row has")
     starts: dict[int, int] = {}
     at = 0
     for word, tag in zip(words, tags, strict=True):

@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 
 Outputs = Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]
-"""The outputs, targets and weights of each batch; rows with the weight 0 are not judged."""
+"""The outputs, targets and weights of each batch; rows with the weight 0 are ignored."""
 
 
 def class_scores(batches: Outputs, problem: str) -> dict[str, float]:
@@ -39,7 +39,7 @@ def rank_scores(batches: Outputs) -> dict[str, float]:
 
 
 def pair_scores(batches: Outputs, *, scored: bool) -> dict[str, float]:
-    """Return how well texts find their partner among those of the batch, f32 [B, candidates].
+    """Return how well texts find their partners in the batch, f32 [B, candidates].
 
     For `scored` pairs, Spearman's correlation of similarities f32 [B] with the scores.
     """

@@ -1,4 +1,4 @@
-"""Encoders with a head as functions of what they learn: classes, tags, ranks, and vectors."""
+"""Encoders with a head as functions of their trained weights: classes, tags, ranks, vectors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SUFFIXES: Final[dict[Task, str]] = {
     "embed": "Model",
 }
 _OUTPUTS: Final = ("classifier", "classifier.out_proj", "score", "classification_head.out_proj")
-"""The layers that make scores of classes, by their names in transformers."""
+"""The layers that compute the scores of classes, by their names in transformers."""
 _CLASS: Final = re.compile(r"(.+?)(?:For[A-Z]\w*|LMHeadModel|PreTrainedModel|Model)")
 _SCALE: Final = 20.0
 """Factor of cosines in the loss of pairs, as in sentence-transformers."""
@@ -58,7 +58,7 @@ class TextBatch(NamedTuple):
     targets: Any
     """Classes si64 [B] or [B, T], or scores f32 [B] or [B, classes]."""
     weights: Any
-    """F32 [B] or [B, T], what each target counts: 0 for rows that only fill up a batch."""
+    """F32 [B] or [B, T], the weight of each target: 0 for rows that only fill up a batch."""
 
 
 class Goal(Struct, frozen=True):
@@ -169,7 +169,7 @@ class HeadLearner(Learner):
 
     @override
     def is_written(self, name: str) -> bool:
-        """Return whether a stored weight is written: those of other heads are not."""
+        """Return whether a stored weight is written; those of other heads are not."""
         asked = self.params.asked.weights
         in_body = bool(self._prefix) or name.startswith(_common_prefix(asked))
         return name in asked or (in_body and not name.startswith(WORDS))
@@ -290,7 +290,7 @@ def _binary(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def _prefix(body: Sequence[str], layout: Sequence[str]) -> str:
-    """Return what names of a body begin with beside a head, empty if they do so already."""
+    """Return the prefix for names of a body beside a head; empty if they have it already."""
     known = frozenset(layout)
     for name in body:
         if name not in known:

@@ -1,4 +1,4 @@
-"""A language model as a function of the tensors that it learns: all, some, or low-rank factors."""
+"""A language model as a function of its trained tensors: all, some, or low-rank factors."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from gptrs_train.losses import token_loss
 from gptrs_train.trained_modules import Dropout, TrainedModules
 
 ALL_LINEAR: Final = "all-linear"
-"""All linear layers except the one that makes logits, as in PEFT."""
+"""All linear layers except the one that computes logits, as in PEFT."""
 FACTORS: Final = ("A", "B")
 
 
 class Batch(NamedTuple):
-    """Texts of one length T in B rows, which may have several each, and their next tokens."""
+    """B rows of length T with one or more texts each, and their next tokens."""
 
     tokens: Any
     """Si64 [B, T]."""
     targets: Any
     """Si64 [B, T], the token after each."""
     weights: Any
-    """F32 [B, T], what each target counts: 0 for prompts and padding."""
+    """F32 [B, T], the weight of each target: 0 for prompts and padding."""
     positions: Any
     """Si64 [B, T], from 0 in each text; None if each row is one text."""
 
@@ -81,13 +81,13 @@ class _Asked(Struct):
 
 
 WORDS: Final = "lm_head."
-"""The scope of the layer that makes logits of words, which no other head needs."""
+"""The scope of the layer that computes logits of words, which no other head needs."""
 
 
 class LearningParams(Params):
     """The weights of a model; those that are learnt are given as tensors.
 
-    A `fresh` model has no weights yet: it gets zeros, which nobody reads, until they are given. A
+    A `fresh` model has no weights yet: until they are given, it gets zeros, which nothing reads. A
     model with a new `head`, the names of its last layer, is fresh in what `body`, the names of its
     other weights, lacks, unless the checkpoint has it in the right shape.
     """
@@ -155,7 +155,7 @@ class LearningParams(Params):
     def _quantized(self, name: str) -> QuantizedTensor | None:
         """Return how a tensor is quantized: layers are decoded in the program, on any backend.
 
-        What is decoded when it is loaded would be in memory in f32 throughout the run.
+        Decoded at load, it would occupy memory in f32 throughout the run.
         """
         source = self._quantized_source
         known = source is not None and name in self._names and not self._own(name)
@@ -164,7 +164,7 @@ class LearningParams(Params):
         return source.quantized(name)
 
     def _is_new(self, name: str, shape: Sequence[int] | None) -> bool:
-        """Return whether a weight is of the new head: stored ones of other labels are not kept."""
+        """Return whether a weight belongs to the new head, which keeps none for other labels."""
         if self._body is None or self._head is None or name in self._body:
             return False
         output = f"{name.rpartition('.')[0]}.weight" in self._head
@@ -200,7 +200,7 @@ class LearningParams(Params):
 
 
 def _blocks(module: Module) -> frozenset[int]:
-    """Return the ids of the layers of a model: the modules in its outermost lists."""
+    """Return the ids of a model's layers: the modules in its outermost lists."""
     found: dict[str, int] = {}
     for name, each in module.named_modules():
         inside = any(name.startswith(f"{outer}.") for outer in found)
@@ -250,7 +250,7 @@ class Learner:
         self.config: Mapping[str, object] = source.config
         self.dropout, self.recomputes = Dropout(), False
         self.identity = ""
-        """The digest of the weights that are adapted, which an adapter tells."""
+        """The digest of the adapted weights, which an adapter states."""
         self._overrides = model_choices(source.config, str(source.path))
         self.params = self._first_params(backend, fresh)
         module = self._made(self.params)
@@ -301,7 +301,7 @@ class Learner:
 
     @property
     def frozen(self) -> int:
-        """How many numbers of the model are not learnt."""
+        """The number of the model's parameters that are not trained."""
         own = self.trained.keys()
         return sum(math.prod(s) for name, s in self.params.asked.weights.items() if name not in own)
 
@@ -367,7 +367,7 @@ class Learner:
             return model_factory(self.source.model_type)(dict(config), params)
 
     def _checked(self, module: object) -> Any:
-        """Return the module; ModelError for a kind that does not learn this."""
+        """Return the module; ModelError for a kind that cannot be trained for this."""
         if not isinstance(module, CausalLMModule):
             raise ModelError(
                 f"{quoted(self.source.name)} is a `{self.source.model_type}` model, which does not"
@@ -429,7 +429,7 @@ class Learner:
                 raise ModelError(
                     f"{quoted(name)} of {quoted(self.source.name)} is quantized, and cannot be"
                     " changed by small steps",
-                    hint="learn an adapter on it (`--lora 8`), or take the model unquantized",
+                    hint="train an adapter for it (`--lora 8`), or use the unquantized model",
                 )
         return {
             name: load_as(weights, name, TensorType(dtypes.f32, self.params.asked.weights[name]))
@@ -453,7 +453,7 @@ class Learner:
                 raise ModelError(
                     f"`{self.source.model_type}` models have {quoted(name)}, whose first value is"
                     " not known",
-                    hint="begin with a trained model: `gptrs finetune`",
+                    hint="start with a trained model: `gptrs finetune`",
                 )
             if value == "normal":
                 # GPT-2 scales what is added to the residual stream by the number of additions.

@@ -11,7 +11,7 @@ from gptrs.api.models import Tensor
 from gptrs.api.programs import dtypes
 
 MOST_LOGITS: Final = 1 << 24
-"""Logits that are in memory at once: 64 MiB of f32. More rows are computed in parts."""
+"""Most logits in memory at once: 64 MiB of f32. More rows are computed in parts."""
 
 
 @gptrs.custom_vjp
@@ -64,8 +64,8 @@ def token_loss(
     """Return the sum of weights times the cross-entropies of tokens, f32 [].
 
     `head` makes logits [M, V] of states [M, C]; there are N states, integer targets and f32
-    weights. Of more than MOST_LOGITS logits only a part exists at a time: each part is computed
-    again for the derivative.
+    weights. Beyond MOST_LOGITS logits, only a part of them exists at a time, and each part is
+    computed again for the derivative.
     """
     rows = int(states.shape[0])
     most = max(1, MOST_LOGITS // vocabulary)

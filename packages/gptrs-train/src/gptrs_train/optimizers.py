@@ -44,7 +44,7 @@ def every(parameter: Tensor) -> bool:
 
 
 def matrices(parameter: Tensor) -> bool:
-    """Decay parameters of two axes or more: no biases and norms."""
+    """Decay parameters of two axes or more: neither biases nor norms."""
     return parameter.rank > 1
 
 
@@ -128,7 +128,7 @@ def lion(
 ) -> Optimizer:
     """Return Lion (Chen et al. 2023): steps of one size, with the sign of a moment.
 
-    Its rate is three to ten times below that of AdamW, its decay as much above.
+    Its rate should be three to ten times lower than AdamW's, its decay as much higher.
     """
     first, second = betas
 
@@ -281,7 +281,7 @@ def adafactor(
 
 
 def _factors(p: Tensor) -> Sequence[Tensor]:
-    """Return the zeros that Adafactor starts the second moment of a parameter from."""
+    """Return the zeros from which Adafactor starts the second moment of a parameter."""
     if p.rank < _MATRIX:
         return F.zeros(p.shape), F.zeros((0,))
     return F.zeros(p.shape[:-1]), F.zeros((*p.shape[:-2], p.shape[-1]))
@@ -312,7 +312,7 @@ def global_norm(tree: Tree) -> Tensor:
 
 
 def clip_by_global_norm(grads: Tree, most: float) -> tuple[Tree, Tensor]:
-    """Return the gradients scaled to a norm of at most `most`, and the norm that they had.
+    """Return the gradients scaled to a norm of at most `most`, and their norm before.
 
     As `torch.nn.utils.clip_grad_norm_`, which adds 1e-6 to the norm that it divides by.
     """
@@ -341,7 +341,7 @@ def _with_decay(change: Tensor, p: Tensor, weight_decay: float, decayed: Decayed
 
 
 def _left(beta: float, made: Tensor) -> Tensor:
-    """Return 1 - beta^made; near 1 a power in f32 would keep half of the digits."""
+    """Return 1 - beta^made; near 1, a power in f32 would lose half of the digits."""
     return -F.expm1(made * math.log(beta)) if beta else F.ones(())
 
 

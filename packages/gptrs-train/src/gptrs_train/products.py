@@ -36,7 +36,7 @@ _BODIES: Final = {"h": "transformer.", "layers": "model."}
 
 
 def require_new(out: Path, run: str, sources: Sequence[Path], *, resume: bool, force: bool) -> None:
-    """UsageError if `out` holds anything but the product of the run with the digest `run`.
+    """UsageError if `out` holds anything other than the product of the run with the digest `run`.
 
     With `force` a model or an adapter may be replaced, but no folder that holds something else, and
     none that has one of `sources`, the model and the data.
@@ -73,7 +73,7 @@ def write_product(
     *,
     fresh: bool,
 ) -> None:
-    """Write what was learnt to the folder `out`, whole or not at all."""
+    """Write the trained weights to the folder `out`, completely or not at all."""
     about = {
         REPORT: json.dumps(report, indent=2).encode() + b"\n",
         METRICS: b"".join(json.dumps(row).encode() + b"\n" for row in metrics),
@@ -132,7 +132,7 @@ def _mean_modules(learner: HeadLearner) -> dict[str, bytes]:
 
 
 def _untrained(source: ModelSource) -> StoredModel:
-    """Return the settings and the tokenizer of a folder that need not have weights."""
+    """Return the settings and the tokenizer of a folder, which may lack weights."""
     files = {
         name: source.read_bytes(name, limit=MAX_TOKENIZER_BYTES) or b""
         for name in source.file_names()
@@ -236,6 +236,6 @@ def curve(metrics: Sequence[Mapping[str, Any]]) -> str:
         if points:
             path = " ".join("{} {}".format(*at(step, loss)) for step, loss in points)
             parts.append(f'<path class="{name}" d="M {path}"/>')
-    legend = "updates; blue: loss of each, orange: loss of the held-out part, in nats a token"
+    legend = "updates; blue: loss of each, orange: loss of the held-out part, in nats per token"
     parts.append(f'<text x="{_LEFT}" y="{_HEIGHT - 4}">{legend}</text></svg>')
     return "\n".join(parts) + "\n"

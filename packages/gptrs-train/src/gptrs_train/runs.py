@@ -50,18 +50,18 @@ from gptrs_train.saved_run import SavedRun, SavedRunError, digest_of_file
 from gptrs_train.trainer import Ended, Settings, Status, Trainer
 
 CONTINUE: Final[Literal["generate"]] = "generate"
-"""The task of texts that are continued."""
+"""The task of texts to continue."""
 HELD_OUT: Final = 0.05
-"""Share of the data that is held out, without a file to evaluate on."""
+"""Share of the data that is held out if there is no file to evaluate on."""
 _PRECISIONS: Final = ("f32", "bf16")
 _LENGTH: Final = 512
-"""Default tokens per row, if the context is as long."""
+"""Default number of tokens per row, if the context is that long."""
 _COPIES: Final = {"adamw": 4, "muon": 4, "lion": 3, "adafactor": 2, "sgd": 3}
 """Weights, gradients and moments, in multiples of the weights."""
 
 
 class Data(Struct, frozen=True):
-    """Files, and how they are read: see `gptrs_train.data` for their forms."""
+    """Files, and how to read them: see `gptrs_train.data` for their forms."""
 
     path: Path
     valid: Path | None = None
@@ -71,7 +71,7 @@ class Data(Struct, frozen=True):
     templated: bool = True
     """Prompts and completions are messages of a chat, if the model has a template."""
     task: Task | Literal["generate"] | None = None
-    """The task of the rows; None: the one that the columns of the first row are for."""
+    """The task of the rows; None: the one for the columns of the first row."""
 
 
 class Outputs(Struct, frozen=True):
@@ -101,13 +101,13 @@ class Facts(msgspec.Struct, kw_only=True):
 
     model: str
     trained: int
-    """Numbers that are learnt."""
+    """The number of trained parameters."""
     frozen: int
     data: DataFacts
     valid: DataFacts | None
     resumed: bool
     task: str
-    """The command that a head is for, or `generate`."""
+    """The command that runs the head, or `generate`."""
     labels: list[str]
 
 
@@ -142,9 +142,9 @@ def finetune(
     machine: LoadOptions = _HERE,
     watch: Watch = _UNWATCHED,
 ) -> Result:
-    """Train a model further; `what` is an adapter, or patterns of names of weights.
+    """Train a model further; `what` is an adapter, or patterns of weight names.
 
-    None is an adapter of rank 8, or all weights where the rows are for a head. `settings(length)`
+    None means an adapter of rank 8, or all weights if the rows are for a head. `settings(length)`
     gets the context of the model, at most 512. Raises UsageError, ModelError, DataError and
     SavedRunError before the first update, DivergedError after one.
     """
@@ -164,7 +164,7 @@ def finetune(
 
 
 def task_of_data(data: Data) -> Task | Literal["generate"]:
-    """Return what is trained for, by the columns of the first row by default."""
+    """Return the task to train for, by default that of the columns of the first row."""
     return data.task or task_of(files_of(data.path, data.valid)[0]) or CONTINUE
 
 
@@ -211,7 +211,7 @@ def _finetune_head(
 def _head_rows(
     path: Path, valid: Path | None, task: Task, share: float, seed: int
 ) -> tuple[list[HeadRow], list[HeadRow] | None]:
-    """Return the rows to learn from, and those that are held out, if any."""
+    """Return the rows to learn from, and the held-out rows, if any."""
     try:
         rows = read_head_rows(path, task)
         if valid is not None:
@@ -267,7 +267,7 @@ def _texts_of(source: ModelSource) -> Texts:
 def _whole_settings(
     learner: Learner, settings_of: Callable[[int], Settings], backend: Backend
 ) -> Settings:
-    """Return the settings for the context of a model; UsageError for those it does not take."""
+    """Return the settings for the context of a model; UsageError for settings that do not fit."""
     settings = settings_of(min(learner.context_length, _LENGTH))
     if backend.precision not in _PRECISIONS:
         raise UsageError(
@@ -275,7 +275,7 @@ def _whole_settings(
             hint=f"--precision {' or '.join(_PRECISIONS)}",
         )
     if settings.lora_dropout and learner.adapter is None:
-        raise UsageError("`lora_dropout` is of adapters", hint="take --lora R")
+        raise UsageError("`lora_dropout` is for adapters", hint="take --lora R")
     _require_context(learner, settings)
     return settings
 
@@ -388,7 +388,7 @@ def _batches(
 def _identity(
     learner: Learner, settings: Settings, data: Data, backend: Backend, digests: Sequence[str]
 ) -> dict[str, object]:
-    """Return all that decides the bits of a run, by name."""
+    """Return everything that determines the bits of a run, by name."""
     config = json.dumps(dict(learner.source.config), sort_keys=True, default=str).encode()
     model, *files = digests
     return {
@@ -418,7 +418,7 @@ def _require_unfinished(saved: SavedRun, outputs: Outputs) -> None:
 
 
 def _require_room(learner: Learner, settings: Settings, folder: Path) -> None:
-    """Refuse what memory and disk have no room for, before time is lost."""
+    """Refuse a run for which memory or disk have no room, before time is lost."""
     own = sum(array.nbytes for array in learner.trained.values())
     need = own * _COPIES[settings.optimizer]
     # A container's limit is below what the machine has, and exceeding it kills the process without
@@ -429,7 +429,7 @@ def _require_room(learner: Learner, settings: Settings, folder: Path) -> None:
         raise UsageError(
             f"weights, gradients and moments take {shown_bytes(need)}, this machine has"
             f" {shown_bytes(int(most))}",
-            hint="learn an adapter (--lora 8), or take --optimizer adafactor",
+            hint="train an adapter (--lora 8), or use --optimizer adafactor",
         )
     above = next(each for each in (folder, *folder.resolve().parents) if each.exists())
     free, files = shutil.disk_usage(above).free, 2 * need

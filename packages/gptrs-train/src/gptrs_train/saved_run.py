@@ -38,7 +38,7 @@ class SavedRunError(GptrsError):
 
 
 class Progressed(msgspec.Struct, kw_only=True):
-    """How far a run is: updates made, tokens learnt, seconds spent, and its best evaluation."""
+    """The progress of a run: updates, tokens, seconds, and its best evaluation."""
 
     step: int = 0
     tokens: int = 0
@@ -69,7 +69,7 @@ class SavedRun(Struct):
         return (self.folder / STATE).is_file()
 
     def begin(self) -> None:
-        """Make the folder for a new run; the state of another one in it goes."""
+        """Make the folder for a new run, and remove another one's state in it."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             # STATE goes first: a process killed here leaves a folder that nothing can resume,
@@ -81,14 +81,14 @@ class SavedRun(Struct):
             raise SavedRunError(f"cannot write {shown}: {error.strerror}") from error
 
     def save(self, state: Mapping[str, Any], at: Progressed) -> None:
-        """Write the state, arrays in nested dicts, in place of the one before."""
+        """Write the state, arrays in nested dicts, in place of the previous one."""
         # Settings and progress are in the file of the tensors, so one rename replaces all three. In
         # files of their own, a kill between two renames would pair weights with a wrong step.
         metadata = {"run": json.dumps(self.run), "at": msgspec.json.encode(at).decode()}
         self._write(STATE, dict(_flat(state)), metadata)
 
     def save_best(self, trained: Mapping[str, np.ndarray], at: Progressed) -> None:
-        """Write what was learnt at the best evaluation so far."""
+        """Write the weights of the best evaluation so far."""
         self._write(BEST, trained, {"step": str(at.step)})
 
     def _write(self, name: str, arrays: Mapping[str, np.ndarray], metadata: dict[str, str]) -> None:
@@ -97,7 +97,7 @@ class SavedRun(Struct):
             write_safetensors(file, tensors, metadata)
 
     def load(self) -> tuple[dict[str, Any], Progressed]:
-        """Return the saved state and how far the run was; what was measured later is forgotten.
+        """Return the saved state and the progress of the run; later measurements are discarded.
 
         UsageError where there is none, or for settings that differ.
         """
@@ -116,7 +116,7 @@ class SavedRun(Struct):
         return state, at
 
     def load_best(self) -> dict[str, np.ndarray]:
-        """Return what was learnt at the best evaluation."""
+        """Return the weights of the best evaluation."""
         with SafetensorsFile.open(self.folder / BEST) as file:
             return {name: file.read(name).copy() for name in file.names()}
 
@@ -131,7 +131,7 @@ class SavedRun(Struct):
         ]
         raise UsageError(
             f"the run in {quoted(str(self.folder), 200)} is another one: {', '.join(shown[:4])}",
-            hint="give the same settings and files, or begin again without --resume",
+            hint="give the same settings and files, or start over without --resume",
         )
 
     def _read_metrics(self, step: int) -> None:

@@ -16,7 +16,7 @@ FORMS: Final[tuple[Form, ...]] = ("constant", "linear", "cosine", "inverse_sqrt"
 
 
 def constant(rate: float) -> Schedule:
-    """Return a schedule of one rate."""
+    """Return a schedule with a constant rate."""
     return lambda count: rate
 
 

@@ -1,7 +1,7 @@
 """Modules as they are captured for training: with dropout, and quantized layers decoded twice.
 
-Dropout is a function of (seed, step). A run that is resumed draws the numbers that it would have
-drawn: Philox counts them, and the seed of each place in a program is a sum of the run's seed and
+Dropout is a function of (seed, step). A resumed run draws the numbers that it would have drawn:
+Philox counts them, and the seed of each place in a program is a sum of the run's seed and
 the number of the place.
 """
 
@@ -76,7 +76,7 @@ class TrainedModules:
 
     @contextmanager
     def watching(self, name: str) -> Generator[None]:
-        """Scope in which modules are captured so.
+        """Scope in which modules are captured in this way.
 
         ModelError for a model `name` that has attention of another form, or no adapters, where a
         probability would be ignored.
@@ -131,7 +131,7 @@ class TrainedModules:
         return result
 
     def attention_of(self, weights: Tensor) -> None:
-        """Take nothing: weights are not asked for."""
+        """Ignore the call: no weights are needed."""
 
     def _attention(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Tensor:
         """Return `F.attention` with dropout of its probabilities."""
@@ -175,7 +175,7 @@ class TrainedModules:
         self._used.add(what)
         own = F.concat([F.full((1,), self._count, "ui64"), F.zeros((1,), "ui64")], 0)
         self._count += 1
-        assert self._seed is not None, "there is no dropout without one"
+        assert self._seed is not None, "dropout needs a seed"
         return F.dropout(x, probability, self._seed + own, training=True)
 
     def _require_used(self, name: str) -> None:
@@ -183,5 +183,5 @@ class TrainedModules:
             if getattr(self._dropout, what) and what not in self._used:
                 raise ModelError(
                     f"`{name}` has no place for dropout of `{what}`",
-                    hint="leave out that probability",
+                    hint="omit that probability",
                 )

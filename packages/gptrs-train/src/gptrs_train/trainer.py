@@ -1,4 +1,4 @@
-"""The loop of a run: updates, evaluations, what is saved when, and how it ends."""
+"""The loop of a run: updates, evaluations, saving, and how it ends."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class DivergedError(GptrsError):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a run that its numbers depend on."""
+    """The settings of a run that affect its numbers."""
 
     steps: int
     batch: int
@@ -64,7 +64,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     patience: int = 0
     save_every: int = 100
     dropout: float = 0.0
-    """The probability of zeros in what layers add to the residual stream."""
+    """The probability of zeros in the values that layers add to the residual stream."""
     attention_dropout: float = 0.0
     lora_dropout: float = 0.0
     recompute: bool = False
@@ -80,10 +80,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"there is no {name} `{value}`", hint=f"it is one of {listed(known)}")
         for name in ("steps", "accumulate", "eval_every", "eval_batches", "save_every"):
             if getattr(self, name) < 1:
-                raise UsageError(f"`{name}` must be 1 at least, got {getattr(self, name)}")
+                raise UsageError(f"`{name}` must be at least 1, got {getattr(self, name)}")
         for name in ("dropout", "attention_dropout", "lora_dropout"):
             if not 0 <= getattr(self, name) < 1:
-                raise UsageError(f"`{name}` must be 0 or above and below 1")
+                raise UsageError(f"`{name}` must be at least 0 and below 1")
 
     def made_dropout(self) -> Dropout:
         """Return the probabilities of dropout."""
@@ -122,12 +122,12 @@ class Status(Struct, frozen=True):
     scores: Mapping[str, float]
     """Measures of the last evaluation, such as `accuracy`."""
     speed: float
-    """Tokens or rows that are learnt from in a second: the `unit`."""
+    """Tokens or rows learnt from per second, as `unit` says."""
     unit: str
     memory: int
-    """Most bytes that the process had."""
+    """Peak memory of the process in bytes."""
     left: float | None
-    """Seconds until the end, None before it is known."""
+    """Seconds until the end; None until known."""
 
 
 class Trainer:
@@ -164,7 +164,7 @@ class Trainer:
     def run(self, *, resume: bool = False) -> tuple[Ended, dict[str, np.ndarray]]:
         """Run to the end; return how it ended, and what was learnt by name.
 
-        Ctrl-C ends it after the update that is being made, and what was learnt is kept.
+        Ctrl-C ends it after the current update, and what was learnt is kept.
         DivergedError if the loss is NaN or infinite; the last saved state is kept.
         """
         with use_backend(self._backend), _interrupts() as interrupted:
@@ -322,7 +322,7 @@ class Trainer:
         raise DivergedError(
             f"the loss of update {self.at.step} is {loss:.4g}, the norm of its gradient {norm:.4g}:"
             " the run has diverged" + (f"; {saved}" if self._saved.exists else ""),
-            hint="take a lower --rate, a longer --warmup, or look for odd rows in the data",
+            hint="use a lower --rate or a longer --warmup, or look for odd rows in the data",
         )
 
 
@@ -337,7 +337,7 @@ class _Clock:
         return self._before + time.monotonic() - self._began
 
     def speed(self, at: Progressed, steps: int) -> tuple[float, float | None]:
-        """Return what is learnt from in a second, and the seconds until the end, if known."""
+        """Return how much is learnt from per second, and the seconds until the end, if known."""
         self._marks = [*self._marks[-_MARKS:], (time.monotonic(), at.step, at.tokens)]
         (before, step, tokens), (now, _, _) = self._marks[0], self._marks[-1]
         span = now - before
@@ -346,12 +346,12 @@ class _Clock:
 
 
 _MARKS: Final = 20
-"""Updates that the speed is measured over."""
+"""The number of updates over which the speed is measured."""
 
 
 @contextmanager
 def _interrupts() -> Generator[Callable[[], bool]]:
-    """Scope in which a first Ctrl-C only makes the function that it gives return true.
+    """Scope in which a first Ctrl-C only makes the function that it yields return true.
 
     In the middle of an update the weights are neither the old nor the new ones.
     """
