@@ -98,7 +98,7 @@ def test_vectors_of_a_file_are_those_of_one_process(bert, cluster, tmp_path):
     assert told[-1] == (50, 50)
     expected = gptrs.embed(gptrs.load_model(bert, backend="ref"), texts)
     np.testing.assert_allclose(vectors_in(tmp_path / "out.parquet"), expected, rtol=1e-5, atol=1e-6)
-    with pytest.raises(OutputRowsError, match="is there already"):
+    with pytest.raises(OutputRowsError, match="already exists"):
         run_batch(tmp_path / "in.jsonl", tmp_path / "out.parquet", settings(bert))
 
 

@@ -150,6 +150,6 @@ def test_two_runs_do_not_write_the_same_results(tmp_path):
 def test_a_file_that_is_there_is_not_replaced(tmp_path):
     out = tmp_path / "out.jsonl"
     out.write_text(json.dumps({"mine": 1}))
-    with pytest.raises(OutputRowsError, match="is there already"), Results(out, {}):
+    with pytest.raises(OutputRowsError, match="already exists"), Results(out, {}):
         pass
     assert json.loads(out.read_text()) == {"mine": 1}

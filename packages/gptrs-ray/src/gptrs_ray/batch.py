@@ -25,7 +25,7 @@ from gptrs_runtime.load_options import LoadOptions
 from gptrs_runtime.option_fields import option_fields
 
 ROWS: Final = 256
-"""Rows of a slice: the work that is repeated when a worker is lost."""
+"""Rows per slice, the work that is repeated when a worker is lost."""
 
 
 class BatchResult(Struct, frozen=True):
@@ -98,7 +98,7 @@ class _Run:
         self.total = self.before = self.done = self.bad = self.lost = 0
 
     def look(self, source: Path) -> None:
-        """Count the rows, and those with results; InputRowsError for a line that is no row."""
+        """Count the rows, and those with results; InputRowsError for a line that is not a row."""
         for record in records(source):
             self.total += 1
             if record.problem is not None and not self._skip_bad:

@@ -122,7 +122,7 @@ def _require_reachable(where: str) -> None:
 
 
 def room_for(workers: int | None, cpus: int | None) -> Room:
-    """Return the division of the cluster among workers; ClusterError if there is no room for one.
+    """Return how workers divide the cluster; ClusterError if there is no room for one.
 
     `cpus` None: each worker gets the CPUs of the smallest node, at most `MOST_CPUS`. `workers`
     None: as many as fit.
@@ -145,7 +145,7 @@ def room_for(workers: int | None, cpus: int | None) -> Room:
 def room_beside(workers: int, cpus: int | None) -> tuple[int, float]:
     """Return the threads of each of `workers`, and the CPUs that it reserves of the cluster.
 
-    `cpus` None as of `room_for`. Where workers reserved all CPUs, the tasks of Ray Data that read
+    `cpus` None: as in `room_for`. If workers reserved all CPUs, the tasks of Ray Data that read
     rows for them would wait forever: together they leave one. UsageError if there are too few.
     """
     if (cpus is not None and cpus < 1) or workers < 1:

@@ -138,12 +138,12 @@ def batch(
 
 
 def _task_options(given: list[str]) -> dict[str, Any]:
-    """Return options by name; values that are no JSON are texts."""
+    """Return options by name; values that are not JSON are texts."""
     options: dict[str, Any] = {}
     for each in given:
         name, separator, value = each.partition("=")
         if not separator or not name:
-            raise UsageError(f"--option: `{each}` is no NAME=VALUE")
+            raise UsageError(f"--option: `{each}` is not NAME=VALUE")
         try:
             options[name] = json.loads(value)
         except ValueError:

@@ -72,5 +72,5 @@ def _read(path: Path) -> Generator[None]:
     try:
         yield
     except _PROBLEMS as error:
-        said = (str(error).strip() or "it is no Parquet file").splitlines()[0]
+        said = (str(error).strip() or "it is not a Parquet file").splitlines()[0]
         raise InputRowsError(f"cannot read {quoted(str(path), 200)}: {said}") from error

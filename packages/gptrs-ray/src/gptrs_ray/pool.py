@@ -215,7 +215,7 @@ _ENDS_WORKERS: Final = Failed(
 
 
 def _after_loss(part: Slice) -> list[Slice]:
-    """Return what to run again of a slice that ended a worker; nothing of a row to blame."""
+    """Return what to rerun of a slice that ended a worker; nothing of a row to blame."""
     losses = part.losses + 1
     if len(part.records) > 1 and losses >= _HALVED_AFTER:
         return part.halves()

@@ -37,7 +37,7 @@ class Record(Struct, frozen=True):
     """A row of the input: where it is, what identifies it in later runs, and its columns.
 
     `key` is a digest of the columns and the number of equal rows before this one, so that a later
-    run finds the results wherever the row has moved to. A line that is no row has a `problem`.
+    run finds the results wherever the row has moved to. A line that is not a row has a `problem`.
     """
 
     where: str
@@ -84,7 +84,7 @@ def records(path: Path) -> Iterator[Record]:
 
 
 def _json_rows(file: io.BufferedReader, shown: str) -> Iterator[tuple[str, Row, str | None]]:
-    """Yield the number of each line that is not blank, its object, and why it is none."""
+    """Yield the number of each line that is not blank, and its object or why it is not one."""
     for number in itertools.count(1):
         line = file.readline(LONGEST_LINE + 1)
         if not line:
@@ -160,7 +160,7 @@ class Results:
 
     def __enter__(self) -> Results:
         if self._out.exists() and not self._folder.exists():
-            raise OutputRowsError(f"{_shown(self._out)} is there already", hint="name another file")
+            raise OutputRowsError(f"{_shown(self._out)} already exists", hint="name another file")
         try:
             self._folder.mkdir(exist_ok=True)
             self._lock = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)

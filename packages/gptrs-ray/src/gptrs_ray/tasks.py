@@ -28,7 +28,7 @@ ERROR: Final = "error"
 
 
 class Task(Struct, frozen=True):
-    """A task: it reads the first present column of `columns`, and adds the columns `adds`.
+    """A task, which reads the first present column of `columns` and adds the columns `adds`.
 
     `options` names the options it takes; None: those of a generation, which `check` knows.
     """
@@ -154,7 +154,7 @@ def row_results(
 
 
 def plain_row(row: Row) -> Row:
-    """Return a row of JSON values, as far as it has such."""
+    """Return a row of JSON values, where JSON can represent them."""
     return {name: plain(value) for name, value in row.items()}
 
 
@@ -181,7 +181,7 @@ def _generate(model: LoadedModel, inputs: list[Any], options: Mapping[str, Any])
 
 
 def _check_generation(options: Mapping[str, Any]) -> None:
-    """Raise UsageError for options that no model would take."""
+    """Raise UsageError for options that no model accepts."""
     fields = dict(options)
     size = fields.pop("batch_size", 1)
     if not is_integer(size) or size < 1:

@@ -31,7 +31,7 @@ class WorkerSettings(Struct, frozen=True):
     loading: LoadOptions = LoadOptions()
 
     def require(self) -> None:
-        """Raise UsageError for settings that no host could load a model with."""
+        """Raise UsageError for settings with which no host could load a model."""
         self.loading.require_known()
         if isinstance(self.loading.backend, str):
             manager().find(BackendPlugin, self.loading.backend, UsageError)
