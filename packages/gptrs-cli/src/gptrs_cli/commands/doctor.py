@@ -379,8 +379,10 @@ def _cache_directory() -> Check:
             pass
     except OSError as error:
         detail = f"{folder} is not writable: {error.strerror}"
-        hint = "set `GPTRS_CACHE_DIR` to a directory that you can write to; otherwise every start "
-        "compiles again"
+        hint = (
+            "set `GPTRS_CACHE_DIR` to a directory that you can write to; otherwise every start"
+            " compiles again"
+        )
         return Check("cache", "note", detail, hint, {**data, "writable": False})
     return Check("cache", "ok", f"{folder} is writable", data=data)
 
