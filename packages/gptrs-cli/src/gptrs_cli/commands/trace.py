@@ -139,6 +139,7 @@ def reference_values(against: str) -> ReferenceValues:
             require_folder(model)
             reference = make(model)
             states = reference.hidden_states(inputs)
+            # By order, not by name: both sides list hidden states in the order of computation.
             names = list(hidden_states_of(ours))
             if len(names) != len(states):
                 raise ModelError(
@@ -152,6 +153,7 @@ def reference_values(against: str) -> ReferenceValues:
     archive = open_archive(Path(against))
 
     def of_file(_: LoadedModel, __: np.ndarray, ours: Values) -> Values:
+        # A file may have fewer values: those without a counterpart are reported as such.
         known = set(archive.names())
         return {name: archive.read(name) for name in ours if name in known}
 
@@ -277,6 +279,7 @@ def trace(
     They are in the order of computation. Their names follow the `hidden_states` of transformers:
     embeddings, layer.0, layer.1, and so on. Modules keep their own names.
     """
+    # Before the model is loaded.
     comparison.check()
     if read.names:
         _print_names(model, settings)
@@ -300,6 +303,7 @@ def trace(
         else:
             print_traced(done.result)
             note_below(_summary(done, out))
+    # At the end, so that the report is complete: the exit code alone says little.
     if found is not None and found.first_mismatch is not None:
         raise typer.Exit(1)
 
@@ -315,6 +319,7 @@ def _traced(
     values = traced_values(model, inputs, read.request)
     states = hidden_states_of(values)
     lens = {} if read.lens is None else logit_lens(model, states, read.lens)
+    # Before the comparison: running torch is not part of the time of a trace.
     seconds = time.perf_counter() - started
     against, options = comparison
     found: TraceComparison | None = None

@@ -38,6 +38,7 @@ def template_variables(given: Sequence[str]) -> dict[str, object]:
     found: dict[str, object] = {}
     for text in given:
         name, equals, value = text.partition("=")
+        # Jinja reads variables by identifiers; another name would never be seen.
         if not equals or not name.isidentifier() or name in found:
             raise UsageError(
                 f"`--template-var` takes NAME=VALUE, each name once, got {shown_value(text)}",
@@ -49,7 +50,9 @@ def template_variables(given: Sequence[str]) -> dict[str, object]:
 
 def _value(text: str) -> object:
     try:
+        # `NaN` is a word to users, and a number to Python's reader alone.
         return json.loads(text, parse_constant=_no_number)
+    # `[[[[...` a thousand deep ends in a RecursionError, and is a text like any other.
     except (ValueError, RecursionError):
         return text
 

@@ -66,6 +66,7 @@ def importer_for(model: Path | None, options: SizeOptions | ImportOptions) -> st
     Raises UsageError for `options` that the model does not take.
     """
     importer = None if model is None else importer_of(model)
+    # Ignored options would look as if they had an effect.
     if importer is None and options != type(options)():
         raise UsageError(
             "`--symbol` and `--preprocessor` are for models that an importer reads",
@@ -169,12 +170,15 @@ def _inspected(
     path: Path, importer: str, given: Mapping[str, int], settings: Settings
 ) -> _Inspected:
     """Return what there is to say of a file; errors are those of damage and of odd sizes."""
+    # Read first: a file that cannot be loaded can still be described.
     contents = file_contents(path, importer)
     try:
         loaded = loaded_import(path, importer, settings)
+    # Faults of the call, not of the file: they are raised as for any command.
     except (UsageError, BackendError):
         raise
     except GptrsError as error:
+        # Without a description of the file there is nothing to show but the error.
         if contents is None:
             raise
         return _Inspected(path, importer, None, None, contents, error.message)
@@ -182,6 +186,7 @@ def _inspected(
     try:
         made = converted(loaded, given)
     except GptrsError as error:
+        # Sizes that were not given are guesses, which the error may follow from.
         made_up = _listed({name: size for name, size in sizes.items() if name not in given})
         more = f" (with the sizes {made_up}; `--symbol NAME=SIZE` gives others)" if made_up else ""
         return _Inspected(path, importer, loaded, None, contents, f"{error.message}{more}")
