@@ -82,6 +82,7 @@ def _run(subject: Command, *words: str | os.PathLike[str], flags: Sequence[str] 
             env=environment,
             # A command that reads standard input would wait for the terminal of the tests.
             stdin=subprocess.DEVNULL,
+            # A command that hangs must fail, not the whole run of the kit.
             timeout=_SECONDS,
             check=False,
         )
@@ -142,6 +143,7 @@ def _require_one_error(ended: _Ended, what: str) -> None:
     if "this is a bug in gptrs or a plugin" in ended.err:
         raise CheckFailure(f"{what} raises an error of Python: {ended.err.strip()[-200:]}")
     errors = [line for line in ended.err.splitlines() if line.startswith("error:")]
+    # Two lines are two errors to a reader, none is a silent failure.
     if len(errors) != 1:
         raise CheckFailure(
             f"{what} gives {len(errors)} lines `error: ...`, expected one: {ended.err[:200]!r}"

@@ -65,6 +65,7 @@ def _write(subject: Exporter, model: OutgoingModel, path: Path) -> list[Path]:
     files = [Path(each) for each in cast("Sequence[str | os.PathLike[str]]", found)]
     if path not in files:
         raise CheckFailure(f"it returned {[each.name for each in files]}, without `{path.name}`")
+    # Files that are not returned would be left behind when the caller moves or removes the model.
     _require_files(path.parent, [each.name for each in files], "it returned")
     empty = [each.name for each in files if not each.stat().st_size]
     if empty:
@@ -81,6 +82,7 @@ def _require_files(folder: Path, names: Sequence[str], what: str) -> None:
 def _written(subject: Exporter, folder: Path) -> Iterator[tuple[str, OutgoingModel, Path]]:
     """Yield the programs that the format has, each with its file in a folder of its own."""
     for number, (what, model) in enumerate(programs().items()):
+        # A folder for each: files of one program beside those of another would hide a wrong list.
         own = folder / str(number)
         own.mkdir()
         path = own / f"model{subject.suffix}"

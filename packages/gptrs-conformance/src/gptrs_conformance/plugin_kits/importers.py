@@ -117,6 +117,7 @@ def reads_its_sample(subject: Importer, backend: Backend) -> None:
             if not isinstance(cast("object", each), ModelInput) or each.name != name:
                 raise CheckFailure(f"the input `{name}` is {each!r:.80}, a `ModelInput` is needed")
         arrays = _arrays(model, {})
+        # Copies: a model may return its inputs, or write to them.
         kept = {name: array.copy() for name, array in arrays.items()}
         first = {name: array.copy() for name, array in _run(model, arrays).items()}
         require_close_by_name(_run(model, arrays), first, "the second run")
