@@ -83,6 +83,7 @@ class CommandGroup(PlainGroup):
 
     @override
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        # Built-in ones first, so that a plugin cannot take the name of one.
         for find_summaries in (built_in, _foreign):
             known = find_summaries()
             if cmd_name in known:
@@ -93,6 +94,7 @@ class CommandGroup(PlainGroup):
             # DISTRIBUTION:NAME; for others this raises the reason why the command cannot be used.
             summary = manager().find(CommandPlugin, cmd_name).summary
             return LazyCommand(cmd_name, summary, functools.partial(_load, cmd_name))
+        # After the plugins: where the package is installed, its command was found above.
         if cmd_name in _OF_PACKAGES:
             package = _OF_PACKAGES[cmd_name]
             raise UsageError(

@@ -29,6 +29,7 @@ _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """The base of usage errors, which typer does not export."""
 
 _NUMBERS: dict[object, re.Pattern[str]] = {
+    # 18 digits fit into 64 bits; forms such as `1_000` or ` 1` are left to typer.
     int: re.compile(r"-?[0-9]{1,18}\Z"),
     float: re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?\Z"),
 }
@@ -82,6 +83,7 @@ class PlainGroup(TyperGroup):
     @override
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Show the help of a group that is named alone, as the bare `gptrs` does."""
+        # Completion parses incomplete commands, and must not print.
         if not (args or self.invoke_without_command or ctx.resilient_parsing):
             print(ctx.get_help())
             raise typer.Exit
@@ -99,6 +101,7 @@ def _with_model(command: Any, context: Any, args: list[str]) -> list[str]:
     if not any("--model" in parameter.opts for parameter in command.get_params(context)):
         return args
     try:
+        # A copy, since the parser takes words off the list.
         given, left, _ = command.make_parser(context).parse_args([*args])
     except _UsageError:  # the command itself reports it
         return args
@@ -139,6 +142,7 @@ def _plain(parameter: Any) -> Any:
         made = _Argument.__new__(_Argument)
     else:
         return parameter
+    # Without the constructor: the parameter is complete already, and its arguments are not kept.
     made.__dict__.update(parameter.__dict__)
     return made
 

@@ -172,6 +172,7 @@ def _diagrams(program: Program, profile: Path | None) -> list[Diagram]:
     if profile is None:
         return diagrams_of(program)
     times = read_times(profile, program)
+    # Less would be shown as 0 %.
     if times.elsewhere >= 0.005:
         note(f"{times.elsewhere:.0%} of the time was in kernels that the picture does not show")
     return diagrams_of(program, times.shares)
@@ -179,6 +180,7 @@ def _diagrams(program: Program, profile: Path | None) -> list[Diagram]:
 
 def _draw(diagrams: Sequence[Diagram], options: ProgramOptions) -> None:
     boxes = sum(diagram.size() for diagram in diagrams)
+    # Larger pictures are hardly usable in a browser.
     if options.svg is not None and boxes > MAX_DRAWN:
         raise UsageError(
             f"`--svg` draws at most {MAX_DRAWN} boxes, the program has {boxes}",
