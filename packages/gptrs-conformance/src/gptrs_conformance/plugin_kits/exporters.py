@@ -106,6 +106,7 @@ def writes_the_same_bytes_again(subject: Exporter, backend: Backend) -> None:
     with _folder() as folder:
         for what, model, path in _written(subject, Path(folder)):
             first = path.read_bytes()
+            # Without the old file, so that nothing of it can be taken over.
             path.unlink()
             _write(subject, model, path)
             if path.read_bytes() != first:
@@ -123,6 +124,8 @@ def refuses_by_name_before_it_writes(subject: Exporter, backend: Backend) -> Non
             except UnsupportedError as error:
                 refused += 1
                 require_clear(error, what)
+                # The author of a program can only act on a refusal that says which operation to
+                # avoid.
                 ops = {step.op.name for step in model.program.main.body.walk()}
                 if not any(op in error.message for op in ops):
                     raise CheckFailure(
@@ -169,10 +172,12 @@ def leaves_the_old_file_when_it_fails(subject: Exporter, backend: Backend) -> No
         raise CheckpointError("the weight of the kit cannot be read")
 
     model = weighted()
+    # The last weight: by then most of the file is written.
     last = OutgoingTensor(model.weights[-1].name, model.weights[-1].type, lost)
     broken = replace(model, weights=(*model.weights[:-1], last))
     with _folder() as folder:
         path = Path(folder) / f"model{subject.suffix}"
+        # No valid file of the format: nothing may read or repair it.
         path.write_bytes(b"the old file")
         try:
             subject.write(broken, path)
@@ -200,6 +205,7 @@ def reports_where_it_cannot_write(subject: Exporter, backend: Backend) -> None:
         require_error(lambda: subject.write(model, path), "a path in no folder")
         path = Path(folder) / f"folder{subject.suffix}"
         path.mkdir()
+        # Not empty: an exporter that removes what stands in its way fails here, not at a user.
         (path / "kept").touch()
         require_error(lambda: subject.write(model, path), "a path that is a folder")
 

@@ -71,6 +71,8 @@ class _Watched(ExecutionTraceSink):
 
     def __init__(self, sink: ExecutionTraceSink) -> None:
         self.problems: list[str] = []
+        # As the sink says: with kernels, backends take another path, which must be the one under
+        # test.
         self.wants_kernels = bool(sink.wants_kernels)
         for method in _METHODS:
             setattr(self, method, self._telling(method, getattr(sink, method)))
@@ -133,6 +135,7 @@ def comes_after_programs_were_compiled(subject: TraceSink, backend: Backend) -> 
         step(x).numpy()
         with _listening(subject, "a run of a program that was compiled before") as watched:
             step(x).numpy()
+            # Made up, since few backends report kernels.
             kernel = KernelRun("add", "f32[4], f32[4] -> f32[4]", 1e-6, 48)
             watched.after_kernel(KernelEvent(1 << 40, kernel))
 
@@ -173,12 +176,14 @@ def hears_several_threads(subject: TraceSink, backend: Backend) -> None:
     together = threading.Barrier(_THREADS)
 
     def work(rows: int) -> None:
+        # All at once: otherwise the first thread may be done before the last one starts.
         together.wait()
         try:
             with tracing(watched):
                 for _ in range(_RUNS):
                     _run(backend, rows)
         except GptrsError as error:
+            # An exception of a thread would be printed, and lost to the check.
             raised.append(f"{type(error).__name__}: {error.message}")
 
     threads = [threading.Thread(target=work, args=(rows,)) for rows in range(1, _THREADS + 1)]
@@ -202,6 +207,7 @@ def changes_no_result(subject: TraceSink, backend: Backend) -> None:
     if not np.array_equal(x, np.arange(6, dtype=np.float32).reshape(2, 3)):
         raise CheckFailure("it changes the inputs of a run")
     for result in (found, again):
+        # By bytes, since NaN differs from itself.
         if result.tobytes() != wanted.tobytes():
             raise CheckFailure("a run gives other results with the sink than without it")
 
