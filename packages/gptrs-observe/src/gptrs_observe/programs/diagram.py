@@ -84,6 +84,7 @@ def _repeat_at(
     at: int, instructions: Sequence[Instruction], kinds: Sequence[int], origin: dict[Value, int]
 ) -> Repeat | None:
     tries = 0
+    # A longer period would leave no room for a second layer.
     for other in range(at + 1, (at + len(kinds)) // 2 + 1):
         if kinds[other] != kinds[at]:
             continue
@@ -92,6 +93,7 @@ def _repeat_at(
         if count >= LEAST:
             return Repeat(at, period, count)
         tries += 1
+        # A bound: the same op may occur thousands of times without being the start of a layer.
         if tries == _TRIES:
             return None
     return None
@@ -113,6 +115,8 @@ def _count(
         wiring = _wiring(at, start, period, instructions, origin)
         if len(layers) == 1:
             pairs = zip(layers[0], wiring, strict=True)
+            # The first layer reads from before all layers what the others read from the one before
+            # them, so that the second one decides what is alike.
             same = all(one == two if two >= 0 else one == -1 for one, two in pairs)
         else:
             same = wiring == layers[1]
@@ -249,6 +253,8 @@ class _Drawing:
         else:
             title = f"{repeat.period} instructions x{repeat.count}"
             layer = _Sheet()
+            # All of them, although only the first is shown: this numbers their values as the text
+            # does.
             nodes = [self._instruction(each) for each in members]
             own = {value for each in first for value in each.results}
             outside = dict.fromkeys(v for each in first for v in each.operands if v not in own)
@@ -365,6 +371,7 @@ def _grouped_params(
             readers[value].add(None)
     groups: dict[Repeat, list[Value]] = {}
     for param, who in readers.items():
+        # A parameter that two stacks of layers read, or anything else, keeps its own box.
         (only,) = who if len(who) == 1 else (None,)
         if only is not None:
             groups.setdefault(only, []).append(param)
