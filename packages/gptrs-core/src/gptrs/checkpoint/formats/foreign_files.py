@@ -163,6 +163,7 @@ def foreign_format(
     for magic, form in _BY_START.items():
         if begins.startswith(magic):
             return form
+    # The mark of a FlatBuffer follows its first offset.
     if begins[4:8] == b"TFL3":
         return _TFLITE
     if begins.startswith(b"PK") and _is_scripted(path):
@@ -175,6 +176,7 @@ def _is_scripted(path: str | os.PathLike[str]) -> bool:
     """Return whether an archive of torch holds code beside its tensors."""
     try:
         with zipfile.ZipFile(path) as archive:
+            # Only the directory is read: opening what is inside would be unpickling.
             names = archive.namelist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
         return False
@@ -258,6 +260,7 @@ def packed_bits(codes: np.ndarray, bits: int) -> np.ndarray:
         return codes
     words = np.array(codes, order="C").view("<u8")
     spare, width = np.empty_like(words), bits
+    # Lanes of 8, 16 and 32 bits: each step closes the gap between two neighbors.
     for lane, mask in _EVEN.items():
         np.bitwise_and(words, np.uint64(mask), out=spare)
         np.right_shift(words, np.uint64(lane), out=words)

@@ -75,7 +75,10 @@ class NumpyArchive:
                 raise CheckpointError(
                     f"`{type_}` takes {type_.nbytes} bytes, {left} follow its header"
                 )
+            # Never with pickles: an array of objects may run any code when it is read.
             array = np.asarray(npy_format.read_array(file, allow_pickle=False))
+            # NumPy takes the bytes as they are; a true that is 2 would compare unequal to one that
+            # is 1.
             if type_.dtype.is_bool and array.size and int(array.view(np.uint8).max()) > 1:
                 raise CheckpointError("an element of i1 is neither 0 nor 1")
             return np.ascontiguousarray(array, type_.dtype.numpy).reshape(type_.shape)
@@ -98,6 +101,7 @@ class NumpyArchive:
         size = os.fstat(self._file.fileno()).st_size
         with self._problems(name):
             if self._zip is None:
+                # The position is shared: another array may have been read since.
                 self._file.seek(0)
                 yield cast("IO[bytes]", self._file), size
             else:
@@ -113,6 +117,7 @@ class NumpyArchive:
             yield
         except (GptrsError, *_PROBLEMS) as problem:
             own = problem if isinstance(problem, GptrsError) else None
+            # Messages of the libraries may have several lines; errors of gptrs have one.
             text = own.message if own else " ".join(str(problem).split())
             shown = text if len(text) <= 300 else f"{text[:300]}..."
             hint = own.hint if own else None
@@ -153,7 +158,10 @@ def write_npz(file: BinaryIO, tensors: Sequence[OutgoingTensor]) -> None:
             name = tensor.name
             if "\0" in name or len(name.encode("utf-8")) > _LONGEST_NAME:
                 raise UsageError(f"an array in a `.npz` file cannot be called {quoted(name)}")
+            # By a `ZipInfo`, whose time is constant: by name, the time of writing would be in the
+            # file.
             member = zipfile.ZipInfo(f"{name}{_SUFFIX}")
+            # The size is not known beforehand, and may exceed 4 GiB.
             with archive.open(member, "w", force_zip64=True) as stream:
                 write_npy(stream, tensor.whole())
 
@@ -165,6 +173,7 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
         name = info.filename.removesuffix(_SUFFIX)
         if name == info.filename:
             raise CheckpointError(f"it holds {quoted(name)}, which is not a `{_SUFFIX}` file")
+        # A zip archive may hold two members of one name, which readers choose from differently.
         if name in found:
             raise CheckpointError(f"two of its arrays are called {quoted(name)}")
         found[name] = info
@@ -175,6 +184,7 @@ def _require_bounded(info: zipfile.ZipInfo, size: int) -> None:
     """CheckpointError for a member that cannot unfold to the size it declares."""
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise CheckpointError(f"it is compressed by the method {info.compress_type}, not 8")
+    # The directory of a damaged or hostile archive may declare anything.
     most = min(info.compress_size, size)
     if info.compress_type == zipfile.ZIP_DEFLATED:
         most = min(most * _MOST_DENSE, MAX_INFLATED)
