@@ -142,12 +142,16 @@ class Reader:
     def __enter__(self) -> Reader:
         if readline is not None and self._is_terminal:
             readline.set_completer(self._completion)
+            # By default `/` ends a word, and no command would be completed.
             readline.set_completer_delims("")
             readline.parse_and_bind("tab: complete")
             if self._history is not None:
+                # The first conversation has no history yet.
                 with contextlib.suppress(OSError):
                     readline.read_history_file(self._history)
             readline.set_history_length(_MOST_LINES)
+            # Only later lines are appended at the end: a conversation beside this one may write,
+            # too.
             self._known = readline.get_current_history_length()
         return self
 
@@ -162,6 +166,7 @@ class Reader:
     def message(self) -> str | None:
         """Return the next message, "" after Ctrl-C, None at the end of the input."""
         if not self._is_terminal:
+            # Not by `input`, which would write its prompt to standard output.
             line = sys.stdin.readline()
             return line.removesuffix("\n") if line else None
         try:
@@ -216,6 +221,7 @@ def _append(file: Path, known: int) -> None:
     new = readline.get_current_history_length() - known
     if new > 0:
         file.parent.mkdir(parents=True, exist_ok=True)
+        # Created here, since readline would give it the permissions of the umask.
         os.close(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600))
         readline.append_history_file(new, file)
 

@@ -73,6 +73,7 @@ def is_piped() -> bool:
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (AttributeError, OSError, ValueError):  # missing, closed or replaced
         return False
+    # Not merely "no terminal": under cron or a service, `/dev/null` would be taken for a text.
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
 
 
@@ -104,6 +105,7 @@ def read_bytes(file: str, what: str) -> tuple[bytes, str]:
     shown = "standard input" if file == STDIN else quoted(file, 200)
     try:
         if file == STDIN:
+            # One byte more than allowed tells a text of exactly the limit from a longer one.
             data = sys.stdin.buffer.read(LARGEST_TEXT + 1)
         else:
             with open(file, "rb") as source:
@@ -168,6 +170,7 @@ def _read_file(file: Path) -> list[str]:
 
 
 def _texts(data: bytes, shown: str, *, as_json: bool) -> Iterator[str]:
+    # Bytes are split before they are decoded: an error then names its line.
     for number, line in enumerate(data.split(b"\n"), start=1):
         if line.strip():
             where = f"line {number} of {shown}"
@@ -240,6 +243,7 @@ class InputOptions(Struct, frozen=True):
 def parse_integers(text: str, option: str, what: str = "tokens") -> list[int]:
     """Return the numbers in a list such as 1,2,3; else UsageError: `option` needs `what`."""
     parts = re.split(r"[,\s]+", text.strip())
+    # Not by `int`: it takes `1_000` and digits of other scripts, and quadratic time for long ones.
     if not all(re.fullmatch(r"[0-9]{1,18}", part) for part in parts):
         raise UsageError(f"`{option}` needs {what} such as 1,2,3, got `{text:.60}`")
     return [int(part) for part in parts]

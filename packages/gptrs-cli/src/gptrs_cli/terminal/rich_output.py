@@ -69,6 +69,7 @@ class LiveLine:
             get_renderable=self._rendered,
             console=_console(sys.stderr),
             transient=True,
+            # Standard output is for data: rich would draw it above the spinner, on standard error.
             redirect_stdout=False,
         )
 
@@ -113,6 +114,7 @@ def bar(label: str) -> Generator[StepProgress]:
 def page_markdown(text: str) -> None:
     """Show Markdown in the pager of the system, which keeps colors if it is `less -R`."""
     console = _console(sys.stdout)
+    # Other pagers would show the escape sequences of colors as text.
     with console.pager(styles="r" in os.environ.get("LESS", "").lower()):
         console.print(Markdown(text, hyperlinks=False))
 
@@ -129,6 +131,7 @@ def _grid(widths: Sequence[int], *, wraps: bool = False) -> Table:
 
 
 def _texts(row: Sequence[str]) -> list[Text]:
+    # Texts, not strings: in these rich would read `[...]` as markup.
     return [Text(cell, _STYLES.get(cell, "")) for cell in row]
 
 
