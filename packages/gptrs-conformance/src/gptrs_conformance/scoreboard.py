@@ -73,6 +73,7 @@ def _grouped(reports: Sequence[Mapping[str, object]]) -> list[list[Mapping[str, 
     """Return the parts of each whole, the newest of each part."""
     found: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
     for report in reports:
+        # What was drawn belongs to the part: two samples of different seeds add up.
         part = f"{report.get('shard')} {report.get('sample')} {report.get('seed')}"
         whole = found.setdefault((str(report["backend"]), _of(report)), {})
         whole[part] = report
@@ -93,6 +94,7 @@ def _merged(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for op, types in cast("Mapping[str, Mapping[str, Status]]", part["coverage"]).items():
             for dtype, status in types.items():
                 known = coverage.setdefault(op, {})
+                # A failure in any part is a failure of the whole.
                 known[dtype] = combined(known.get(dtype, "refused"), status)
         checks |= part["checks"]
     statuses = [status for types in coverage.values() for status in types.values()]
@@ -128,6 +130,7 @@ def _row(board: Mapping[str, Any]) -> str:
         f'<b style="width:{board["wrong"]:.1%}"></b></span>'
     )
     cells = [
+        # Names and messages come from plugins: unescaped, they could put scripts into the page.
         f"<th>{escape(board['backend'])}</th>",
         f"<td>{escape(board['of'] + shards)}</td>",
         f'<td class="{kind}">{board["verdict"]}</td>',

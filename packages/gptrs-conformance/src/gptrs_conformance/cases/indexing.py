@@ -80,12 +80,14 @@ OUTSIDE: tuple[tuple[DType, int], ...] = (
 
 def positions(rng: np.random.Generator, shape: Index, size: int, dtype: DType) -> np.ndarray:
     """Indices in [0, size), as far as the type holds them."""
+    # A narrow type cannot hold the positions of a long axis.
     limit = max(min(size, integer_range(dtype)[1] + 1), 1)
     return np.asarray(rng.integers(0, limit, shape)).astype(dtype.numpy)
 
 
 def index_types(dtype: DType) -> Iterator[DType]:
     """si64, then the integer types over and over, another one first for each element type."""
+    # Rotated: all pairs of element and index types would be many times as many cases.
     start = dtypes.ALL.index(dtype) % len(dtypes.INTEGERS)
     return chain((dtypes.si64,), cycle(dtypes.INTEGERS[start:] + dtypes.INTEGERS[:start]))
 
@@ -251,6 +253,7 @@ def scatter_reduce(op_class: type[Op], dtype: DType, rng: np.random.Generator) -
     label, shape, written, axis = SCATTERS[0]
     for kind, index_type in zip(kinds, index_types(dtype), strict=False):
         x, updates = exact_operand(dtype, shape, rng), exact_operand(dtype, written, rng)
+        # Two positions for four updates: some of them meet.
         at = positions(rng, written, 2, index_type)
         yield _scatter(ScatterReduce(axis, kind), x, at, updates, label)
     for number, (label, shape, written, axis) in enumerate(SCATTERS[1:]):

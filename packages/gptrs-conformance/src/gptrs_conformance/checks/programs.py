@@ -38,6 +38,7 @@ RECURRENT = Graph(
       return %0, %2
     }
     """,
+    # Halved, so that `tanh` stays away from 1, where errors of the state would vanish.
     {"xs": normal(1, 5, 4), "w": normal(2, 4, 4) / 2},
     recurrent,
 )
@@ -211,6 +212,7 @@ def unknown_targets_are_refused(backend: Backend) -> None:
     try:
         compiled(backend, UNKNOWN)
     except UnsupportedError as error:
+        # Users need the name to find the plugin that they lack.
         if "gptrs_conformance.nobody_has_this.v1" not in str(error):
             raise CheckFailure(f"the UnsupportedError must name the target: {error}") from None
         return
@@ -220,6 +222,7 @@ def unknown_targets_are_refused(backend: Backend) -> None:
 def specialized_programs_run(backend: Backend) -> None:
     """One program with symbolic dims, run at two sizes."""
     program = parse_program(SYMBOLIC)
+    # The second sizes find what a backend kept for the first ones.
     for rows, columns in ((2, 4), (5, 1)):
         special = specialize(program, {0: rows, 1: columns})
         x = np.arange(rows * 3, dtype=np.float32).reshape(rows, 3)
