@@ -67,6 +67,8 @@ def _read_texts(run: VerbRun) -> None:
 def _embed(run: VerbRun) -> None:
     asked, settings = run.asked, run.settings
     with loading.observed(settings) as profile:
+        # Before the model is loaded: hours of work must not end with a folder that cannot be
+        # written.
         if asked.out is not None:
             tensor_archive.require_writable(asked.out)
         asked.require_few()
@@ -92,6 +94,7 @@ def _require_image_embedder(model: LoadedModel) -> None:
 
 
 def _require_text_embedder(model: LoadedModel) -> None:
+    # Models of images and texts embed texts, too, by another capability.
     if "image_text" not in model.capabilities:
         model.text_embedder()
 
@@ -142,6 +145,7 @@ def _tokenize(run: VerbRun) -> None:
     if settings.json:
         print_result(found)
     elif asked.tokens is not None:
+        # A pipe gets the bytes as they are, so that the text can be tokenized again.
         print(printable(found.text) if is_terminal(sys.stdout) else found.text)
     elif is_terminal(sys.stdout):
         rows = [
@@ -163,6 +167,7 @@ def _perplexity(run: VerbRun) -> None:
         found = run.found
         if run.settings.json:
             is_finite = math.isfinite(found.perplexity)
+            # JSON has no infinity: the perplexity of a text that the model holds impossible.
             told = {} if is_finite else {"perplexity": None, "standard_error": None}
             run.print_json(profile, **told)
             return

@@ -45,6 +45,7 @@ class ImportedOutcome(Struct, frozen=True):
 
     def holds(self, one: Agreement) -> bool:
         """Whether the errors of an output are within the tolerance."""
+        # Written so that NaN does not hold.
         return one.relative_max_error <= self.tolerance
 
     @property
@@ -97,6 +98,7 @@ def validate_import(
         loaded = loaded_import(path, importer, settings)
         reference, expected_of = _reference(loaded, against, settings)
         images = ImageFiles(path, options.preprocessor)
+        # Made once: both sides get the same arrays, even random ones.
         batch = imported_batch(loaded.model, choice, named_sizes(options.symbols), images)
         waiting.now(f"running on {loaded.backend.name}")
         started = time.perf_counter()

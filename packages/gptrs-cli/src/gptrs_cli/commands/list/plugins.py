@@ -106,10 +106,12 @@ def backends(
     `*` marks the default backend, and the devices it runs on.
     """
     usable = manager().descriptions(BackendPlugin)
+    # By name at last, so that equal priorities give the same default on each machine.
     best = min(usable, key=lambda plugin: (-plugin.priority, plugin.name), default=None)
     default = _default_backend(best.name if best else None)
     records = manager().records(BackendPlugin)
     priority = {
+        # With the distribution: two plugins may have one name.
         record: manager().find(BackendPlugin, f"{record.distribution}:{record.name}").priority
         for record in records
         if record.state.usable
@@ -148,6 +150,7 @@ def _devices(record: PluginRecord) -> Sequence[DeviceInfo]:
     try:
         return manager().get_backend(f"{record.distribution}:{record.name}").devices()
     except GptrsError as error:
+        # A driver that is missing must not hide the devices of the other backends.
         note(f"{record.name}: {error.message}")
         return ()
 
@@ -209,6 +212,7 @@ def plugins(
         check_plugins(manager())
     records = manager().installed() if check else manager().records()
     commands = (record for record in records if record.kind == "command")
+    # The help then lists them without importing anything.
     remember(record for record in commands if not is_own(record.distribution))
     if settings.json:
         return print_result(ListPlugins(plugins=list(records)))
