@@ -123,6 +123,7 @@ def reshape(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Itera
     for label, shape, target, result in RESHAPES:
         x = edge_operand(dtype, shape, rng)
         yield _reshaped(ops.Reshape(target), x, result, label)
+    # A backend that takes the memory as it lies would give the elements in another order.
     x = np.asfortranarray(edge_operand(dtype, (3, 4), rng))
     yield _reshaped(ops.Reshape((2, 6)), x, (2, 6), "operand in column order")
 
@@ -141,6 +142,7 @@ def transpose(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Ite
         x = edge_operand(dtype, shape, rng)
         result = tuple(shape[axis] for axis in permutation)
 
+        # A default binds this permutation: the function is called after the loop has moved on.
         def source(position: Index, permutation: Index = permutation) -> Index:
             return tuple(position[permutation.index(axis)] for axis in range(len(position)))
 
@@ -183,6 +185,7 @@ def concat(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterat
     for label, shapes, axis in CONCATS:
         parts = tuple(edge_operand(dtype, shape, rng) for shape in shapes)
         total = sum(shape[axis] for shape in shapes)
+        # Of Python objects: they hold every type exactly, with 64-bit integers and NaN alike.
         expected = np.zeros((*shapes[0][:axis], total, *shapes[0][axis + 1 :]), object)
         offset = 0
         for part in parts:
@@ -200,9 +203,11 @@ def pad(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterator[
     del op_class
     for number, (label, shape, low, high, interior) in enumerate(PADS):
         x = edge_operand(dtype, shape, rng)
+        # Every other one without a value: absent is a case of its own.
         yield _padded(ops.Pad(low, high, interior, None if number % 2 else _fill(dtype)), x, label)
     if dtype.is_float:
         x = edge_operand(dtype, (2,), rng)
+        # These two are lost where padding is a sum with zeros, or a comparison.
         for value in (-0.0, math.nan):
             op = ops.Pad((1,), (1,), value=Scalar(Literal.full(value, dtype)))
             yield _padded(op, x, f"value {value}")
@@ -222,6 +227,7 @@ def _padded(op: ops.Pad, x: np.ndarray, label: str) -> OpCase:
         to = tuple(
             low + at * (gap + 1) for low, at, gap in zip(op.low, position, gaps, strict=True)
         )
+        # Negative widths put elements outside: these are dropped, not clamped.
         if all(0 <= at < size for at, size in zip(to, shape, strict=True)):
             expected[to] = values[position]
     return OpCase(op, (x,), (wide(expected, dtype),), label=label)
