@@ -110,6 +110,7 @@ def sums(draft: Draft, op: type[Op], dtype: DType) -> None:
     """Exact if the operands are; errors add up, so that values that have one are small."""
     x = draft.operand(dtype)
     y = draft.like(x.type)
+    # Relative errors grow where large numbers cancel, so values with an error are made small first.
     x, y = (draft.tame(value, 4.0) if draft.facts[value].error else value for value in (x, y))
     a, b = draft.facts[x], draft.facts[y]
     distance = a.distance + b.distance
@@ -122,6 +123,7 @@ def products(draft: Draft, op: type[Op], dtype: DType) -> None:
     """Exact if the operands are real and exact; errors are multiplied."""
     x = draft.operand(dtype)
     y = draft.like(x.type)
+    # A complex product is a sum of products, and rounded even of exact parts.
     if dtype.is_complex or draft.facts[x].error or draft.facts[y].error:
         x, y = draft.tame(x, 2.0), draft.tame(y, 2.0)
         a, b = draft.facts[x], draft.facts[y]
@@ -158,6 +160,7 @@ def divisor(draft: Draft, y: Value) -> Value:
     """Integers that are not 0, made of `y` or of nothing."""
     one = draft.splat(1, y.type)
     op = draft.dice.pick((elementwise_ops.Or, elementwise_ops.Maximum))()
+    # `y | 1` and `max(y, 1)` are never 0, whatever `y` is.
     made = draft.attempt(lambda: draft.emit(op, y, one)) if draft.dice.chance(0.8) else None
     if made is not None:
         return made
@@ -215,6 +218,7 @@ def shifts(draft: Draft, op: type[Op], dtype: DType) -> None:
     width = dtype.bits
     amounts = (0, 1, 2, 3, width - 1, min(width, 7))
     if draft.dice.chance(0.6):
+        # About the width, where hardware takes the amount modulo it and PTIR does not.
         y = draft.literal(listed_literal(draft.dice, x.type, amounts))
     else:
         y = draft.like(x.type)
@@ -270,6 +274,7 @@ def bitcasts(draft: Draft, op: type[Op], dtype: DType) -> None:
     target = draft.dice.pick(same)
     x = draft.operand(dtype, exact=True)
     if (dtype.is_float or dtype.is_complex) and target is not dtype:
+        # NaN alone differs from itself.
         number = draft.emit(elementwise_ops.Compare("eq"), x, x)
         x = draft.emit(
             elementwise_ops.Select(), number, x, draft.splat(1, x.type), facts=draft.facts[x]
@@ -323,6 +328,7 @@ def combined(
         bound = 2.0 * count if kind == "sum" else 3.0**count
     else:
         bound = float(count) if kind == "sum" else 1.0
+    # Backends combine in any order, so that each of the additions may round at the full bound.
     kept = 4.0 * count * max(bound, 1.0) * epsilon(accumulator)
     return computed(result, bound, count * known.distance * max(bound / max(count, 1), 1.0) + kept)
 
@@ -373,6 +379,7 @@ def cumulatives(draft: Draft, op: type[Op], dtype: DType) -> None:
 @emits(reduction_ops.Argmax, reduction_ops.Argmin, dtypes=ORDERED)
 def extremes(draft: Draft, op: type[Op], dtype: DType) -> None:
     """Along an axis that is not empty, of an exact operand."""
+    # The position of the largest of no elements is not defined.
     x = draft.operand(dtype, lambda value: max(value.type.shape) > 0, least_rank=1, exact=True)
     axis = draft.dice.pick([axis for axis, dim in enumerate(x.type.shape) if dim])
     keepdims = draft.dice.chance(0.4)

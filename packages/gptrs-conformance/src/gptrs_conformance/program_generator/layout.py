@@ -59,6 +59,7 @@ def broadcasts(draft: Draft, op: type[Op], dtype: DType) -> None:
 def chain(draft: Draft, x: Value) -> None:
     """Layout ops on one another, more often than not of one kind."""
     steps = (reshape, transpose, broadcast)
+    # Chains of one kind are what optimizers merge, and where they go wrong.
     favourite = draft.dice.pick(steps)
     x = draft.dice.pick(steps)(draft, x)
     for _ in range(draft.dice.between(2, 4)):
@@ -70,6 +71,7 @@ def reshape(draft: Draft, x: Value) -> Value:
     shape = list(x.type.shape if draft.dice.chance(0.2) else factors(draft.dice, x.type.size))
     if shape and draft.dice.chance(0.4):
         axis = draft.dice.below(len(shape))
+        # -1 cannot be inferred beside a size of 0.
         if math.prod(shape[:axis] + shape[axis + 1 :]):
             shape[axis] = -1
     return draft.emit(layout_ops.Reshape(tuple(shape)), x, facts=draft.facts[x])
@@ -102,6 +104,7 @@ def broadcast(draft: Draft, x: Value) -> Value:
     """Dims of 1 grow, and axes come in front, or nothing changes."""
     grow = draft.dice.chance(0.5)
     dims = [draft.dice.pick((0, 1, 2, 3)) if dim == 1 and grow else dim for dim in x.type.shape]
+    # A bound, since chains of broadcasts would grow in rank and size without end.
     lead: Shape = draft.dice.pick(((), (), (1,), (2,))) if x.type.rank < 4 else ()
     return draft.emit(layout_ops.BroadcastTo((*lead, *dims)), x, facts=draft.facts[x])
 
@@ -140,6 +143,7 @@ def concats(draft: Draft, op: type[Op], dtype: DType) -> None:
     parts = [x]
     for _ in range(draft.dice.below(4)):
         found = draft.search(lambda value: value.type.dtype is dtype and fits(value))
+        # Values of the program first: a fresh constant tests no connection.
         parts.append(found or draft.fresh(TensorType(dtype, (*head, draft.dice.below(3), *tail))))
     draft.emit(
         layout_ops.Concat(axis), *parts, facts=joined(*(draft.facts[part] for part in parts))
@@ -158,6 +162,7 @@ def pad(draft: Draft, x: Value) -> Value:
     low: list[int] = []
     high: list[int] = []
     for dim, between in zip(x.type.shape, interior, strict=True):
+        # Trimmed within what there is: a negative size would be refused.
         spread = dim + between * max(dim - 1, 0)
         low.append(draft.dice.between(-min(spread, 2), 2))
         high.append(draft.dice.between(-min(spread + min(low[-1], 0), 2), 2))
