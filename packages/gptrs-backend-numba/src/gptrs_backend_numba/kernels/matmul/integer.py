@@ -403,14 +403,11 @@ def byte_packing() -> SpecializedKernel:
 # Depthwise convolutions: a lane for each channel, and weights less their zero point in 32 bits.
 
 
-@kernel
-def integer_depthwise_task(x, weight, out, geometry, task, *, QUADS, sums_of, quads_of):
-    """Compute some rows of positions of padded images, the result of each a row of channels."""
-    G = pointer(geometry, np.int64)
+@kernel_part
+def spread_weights(G, weight, factors, begins, line, *, QUADS):
+    """Write weights less their zero point as products read them, and what the sums begin with."""
     channels, taps = G[CHANNELS], G[TAPS_DOWN] * G[TAPS_ACROSS]
-    line = (channels + WIDTH - 1) // WIDTH * WIDTH
-    factors = np.zeros((taps + 1) * line, np.int32)
-    sums = np.empty(ROWS_OF_SUMS * line, np.int32)
+    F, Q4, B = pointer(factors, np.int32), pointer(factors, np.int8), pointer(begins, np.int32)
     other, zero = np.int32(0), np.int32(G[FLIP])
     if G[HAS_ZERO]:
         zero = np.int32(zero + pointer(G[ZERO], np.int32)[0])
@@ -428,14 +425,28 @@ def integer_depthwise_task(x, weight, out, geometry, task, *, QUADS, sums_of, qu
             if QUADS:
                 row = tap // G[TAPS_ACROSS]
                 quad = (tap - row * G[TAPS_ACROSS]) * line + c
-                pointer(np.int64(factors.ctypes.data), np.int8)[FOUR * quad + row] = np.int8(code)
+                Q4[FOUR * quad + row] = np.int8(code)
             else:
-                factors[tap * line + c] = code
+                F[tap * line + c] = code
             total = np.int32(total + code)
-        factors[taps * line + c] = -zero * total
+        B[c] = np.int32(-zero * total)
         if G[HAS_TERM]:
-            factors[taps * line + c] += T[c]
+            B[c] = np.int32(B[c] + T[c])
+
+
+@kernel
+def integer_depthwise_task(
+    x, weight, out, geometry, task, *, QUADS, sums_of, quads_of, spread_weights
+):
+    """Compute some rows of positions of padded images, the result of each a row of channels."""
+    G = pointer(geometry, np.int64)
+    channels, taps = G[CHANNELS], G[TAPS_DOWN] * G[TAPS_ACROSS]
+    line = (channels + WIDTH - 1) // WIDTH * WIDTH
+    factors = np.zeros((taps + 1) * line, np.int32)
+    sums = np.empty(ROWS_OF_SUMS * line, np.int32)
     W_ = np.int64(factors.ctypes.data)
+    begin = W_ + 4 * taps * line
+    spread_weights(G, weight, W_, begin, line)
     S = np.int64(sums.ctypes.data)
     row_step = G[IMAGE_WIDTH] * channels
     last = min((task + 1) * G[ROWS_A_TASK], G[M])
@@ -446,7 +457,7 @@ def integer_depthwise_task(x, weight, out, geometry, task, *, QUADS, sums_of, qu
             count = min(ROWS_OF_SUMS, G[OUT_WIDTH] - first)
             for each in range(0, count, NEIGHBOURS):
                 at = place * row_step + (first + each) * G[STRIDE_ACROSS] * channels
-                positions, begin = min(NEIGHBOURS, count - each), W_ + 4 * taps * line
+                positions = min(NEIGHBOURS, count - each)
                 down, across = G[APART_DOWN] * row_step, G[APART_ACROSS] * channels
                 if QUADS:
                     quads_of(positions, x + at, down, across, W_, begin, channels, line,
@@ -470,7 +481,10 @@ def integer_depthwise(columns: int, quads: int = 0) -> SpecializedKernel:
     """
     known = columns if columns == _USUAL_COLUMNS else 0
     return integer_depthwise_task.specialize(
-        QUADS=bool(quads), sums_of=depthwise_sums(known), quads_of=depthwise_quads(quads)
+        QUADS=bool(quads),
+        sums_of=depthwise_sums(known),
+        quads_of=depthwise_quads(quads),
+        spread_weights=spread_weights.specialize(QUADS=bool(quads)),
     )
 
 
