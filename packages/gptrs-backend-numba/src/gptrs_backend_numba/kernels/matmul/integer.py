@@ -210,13 +210,19 @@ def gather_patches(G, source, own, first, count, *, copy):
     run, runs, apart = G[TAPS_ACROSS] * channels, np.int64(1), G[APART_ACROSS] * pixel
     if G[APART_ACROSS] != 1 or channels != pixel:
         run, runs = channels, G[TAPS_ACROSS]
+    # Of runs of few bytes, divisions for each position would take a third of the time.
+    row = first // G[OUT_WIDTH]
+    across = first - row * G[OUT_WIDTH]
+    image = row // G[OUT_HEIGHT]
+    down = row - image * G[OUT_HEIGHT]
     for i in range(count):
-        rest = first + i
-        across = rest % G[OUT_WIDTH]
-        rest = rest // G[OUT_WIDTH]
-        down = rest % G[OUT_HEIGHT]
-        place = rest // G[OUT_HEIGHT] * G[IMAGE_HEIGHT] + down * G[STRIDE_DOWN]
+        place = image * G[IMAGE_HEIGHT] + down * G[STRIDE_DOWN]
         begin = source + place * line + across * G[STRIDE_ACROSS] * pixel
+        across += 1
+        if across == G[OUT_WIDTH]:
+            across, down = np.int64(0), down + 1
+            if down == G[OUT_HEIGHT]:
+                down, image = np.int64(0), image + 1
         target = own + i * whole
         for _ in range(G[TAPS_DOWN]):
             for each in range(runs):
