@@ -214,6 +214,32 @@ class Opened:
         return (open, ("/proc/version",))
 
 
+class Pairs(nn.Module):
+    """A result for each pair of tokens, as masks of transformers have one."""
+
+    def forward(self, x: Any) -> Any:
+        pairs = x[:, :, None] * x[:, None, :]
+        return pairs.reshape(x.shape[0], -1)
+
+
+def test_a_square_of_a_free_size_is_read_and_large_powers_are_not(tmp_path: Path) -> None:
+    length = torch.export.Dim("length", min=2, max=64)
+    program = torch.export.export(Pairs(), (torch.randn(2, 3),), dynamic_shapes=({1: length},))
+    path = saved(program, tmp_path / "m.pt2")
+    model = gptrs_torch.load(path, "ref")
+    for count in (3, 5):
+        x = torch.randn(2, count)
+        (found,) = model(x.numpy()).values()
+        np.testing.assert_array_equal(found, Pairs()(x).numpy())
+    for power in (b"Integer(9)", b"Pow(Integer(4), Integer(4))"):
+
+        def large(name: str, data: bytes, power: bytes = power) -> bytes:
+            return data.replace(b"Integer(2))", power + b")")
+
+        with pytest.raises(UnsupportedError, match="is no supported expression"):
+            gptrs_torch.load(rewritten(path, large), "ref")
+
+
 def test_nothing_is_unpickled_or_evaluated(tmp_path: Path) -> None:
     path = saved(exported(), tmp_path / "m.pt2")
     stream = io.BytesIO()

@@ -38,8 +38,12 @@ _TOKEN: Final = re.compile(
 )
 _FUNCTIONS: Final = frozenset(
     {"Symbol", "Integer", "Add", "Mul", "Max", "Min", "FloorDiv", "CleanDiv", "CeilDiv", "Mod"}
-    | {"PythonMod", "positive", "integer", "nonnegative", "True", "False"}
+    | {"Pow", "PythonMod", "positive", "integer", "nonnegative", "True", "False"}
 )
+_CALL: Final = re.compile(r"(\w*)\(|\)")
+_SMALL_POWER: Final = re.compile(r",\s*(?:Integer\([2-4]\)|[2-4])$")
+_MOST_POWERS: Final = 4
+"""Powers in one expression: nested ones multiply, and files are untrusted."""
 _SYMBOL: Final = re.compile(r"[a-z]{1,4}\d{1,9}")
 _PLAIN_TREES: Final = frozenset(
     ("builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict", None)
@@ -249,15 +253,26 @@ def _pairs(value: object) -> Iterator[tuple[str, object]]:
 
 
 def _require_expression(text: str) -> None:
-    """Refuse all but sums, products and quotients of symbols, since torch evaluates the text."""
+    """Refuse all but sums, products, quotients and small powers: torch evaluates the text."""
     start = 0
     while start < len(text) <= MAX_TEXT:
         found = _TOKEN.match(text, start)
         if found is None or not _is_known(found):
             break
         start = found.end()
-    if start != len(text):
+    if start != len(text) or not _has_small_powers(text):
         raise UnsupportedError(f"the size `{shown_name(text)}` is no supported expression")
+
+
+def _has_small_powers(text: str) -> bool:
+    """Return whether all powers in an expression, such as the size of a mask, are small."""
+    opened: list[str] = []
+    for found in _CALL.finditer(text):
+        if found[0] != ")":
+            opened.append(found[1])
+        elif opened and opened.pop() == "Pow" and not _SMALL_POWER.search(text, 0, found.start()):
+            return False
+    return text.count("Pow") <= _MOST_POWERS
 
 
 def _is_known(token: re.Match[str]) -> bool:
