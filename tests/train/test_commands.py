@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from gptrs import jit, value_and_grad
+from gptrs.capture.execute import use_backend
 from gptrs.errors import ModelError, UsageError
 from gptrs.plugins.manager import backend_of
 from gptrs_cli.command_group import command_of
@@ -15,8 +17,9 @@ from gptrs_runtime.load import load_model
 from gptrs_runtime.quantize import quantize
 from gptrs_runtime.sources.find_model import find_model
 from gptrs_train import commands, runs
+from gptrs_train import losses as learner_losses
 from gptrs_train.data import DataError
-from gptrs_train.learner import Learner, LowRank
+from gptrs_train.learner import Batch, Learner, LowRank
 from gptrs_train.saved_run import SavedRunError
 from train.runs_support import CONFIGS, save_lm, stream
 
@@ -114,6 +117,47 @@ def test_layers_of_a_quantized_base_stay_quantized(tmp_path):
     for layer in learner.layers:
         assert f"{layer}.weight" not in kept, "a decoded weight would be in memory all the time"
         assert f"{layer}.weight#codes" in kept
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_quantized_head_and_table_are_decoded_in_parts(tied, tmp_path, monkeypatch):
+    """The loss is that of the logits; decoded, neither head nor table is whole in the program."""
+    save_lm(tmp_path / "model", "llama", **SIZES, tie_word_embeddings=tied)
+    base = tmp_path / "q8.gguf"
+    quantize(tmp_path / "model", base, "q8", to=None)
+    reference = backend_of("ref", None)
+    learner = Learner(find_model(base), reference, LowRank(4, 8.0))
+    tokens = stream(30).astype(np.int64).reshape(2, 15)
+    weights = np.linspace(0, 1, 28, dtype=np.float32).reshape(2, 14)
+    batch = Batch(tokens[:, :-1], tokens[:, 1:], weights, None)
+    rng = np.random.default_rng(0)
+    trained = {n: rng.normal(0, 0.1, x.shape).astype("f4") for n, x in learner.trained.items()}
+    monkeypatch.setattr(learner_losses, "MOST_WEIGHTS", 20 * SIZES["hidden_size"])
+
+    def differentiated():
+        step = jit(lambda trained, batch: value_and_grad(learner.loss)(trained, batch))
+        with use_backend(reference):
+            loss, grads = step(trained, batch)
+            return loss.item(), {n: x.numpy() for n, x in grads.items()}, step.lower(trained, batch)
+
+    loss, grads, program = differentiated()
+    assert "f32[65, 64]" not in str(program)
+    monkeypatch.setattr(Learner, "_decoded_head", lambda self, module: None)
+    whole, expected, program = differentiated()
+    assert "f32[65, 64]" in str(program)
+    assert loss == pytest.approx(whole, rel=1e-6)
+    for name, value in expected.items():
+        np.testing.assert_allclose(grads[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+    zeros = {n: x * 0 if n.endswith("B.weight") else x for n, x in trained.items()}
+    logits = load_model(base, "ref").forward(tokens[:, :-1]).astype(np.float64)
+    costs = (
+        np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, tokens[:, 1:, None], 2)[..., 0]
+    )
+    with use_backend(reference):
+        assert jit(learner.loss)(zeros, batch).item() == pytest.approx(
+            (costs * weights).sum(), rel=1e-5
+        )
 
 
 def test_chosen_weights_alone_change(tokens, tmp_path):

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
@@ -20,7 +19,7 @@ from gptrs.api.backends import Backend
 from gptrs.api.models import CausalLMModule, Module, Params, Tensor
 from gptrs.checkpoint.config_fields import load_as
 from gptrs.checkpoint.param_source import ParamSource
-from gptrs.checkpoint.quantized_tensor import QuantizedTensor
+from gptrs.checkpoint.quantized_tensor import Part, QuantizedTensor
 from gptrs.functionals.dispatch.active_overrides import entered
 from gptrs.ir import dtypes
 from gptrs.ir.tensor_type import TensorType
@@ -30,8 +29,8 @@ from gptrs.quoting import listed, quoted
 from gptrs_runtime.forward import model_choices
 from gptrs_runtime.running_model import model_factory
 from gptrs_runtime.sources.model_source import ModelSource
-from gptrs_train.losses import token_loss
-from gptrs_train.trained_modules import Dropout, TrainedModules
+from gptrs_train.losses import HeadPart, token_loss, token_loss_by_words
+from gptrs_train.trained_modules import Decoder, Dropout, TrainedModules
 
 ALL_LINEAR: Final = "all-linear"
 """All linear layers except the one that computes logits, as in PEFT."""
@@ -76,8 +75,8 @@ class _Asked(Struct):
     """Those that rows are multiplied by, and tables: all begin alike."""
     added: dict[str, Tensor]
     """The matrices whose products are added to the residual stream, as last asked for."""
-    decoded: dict[str, tuple[Tensor, Callable[[], Tensor]]]
-    """Quantized matrices of linear layers as last asked for, and what decodes each again."""
+    decoded: dict[str, tuple[Tensor, Decoder]]
+    """Quantized matrices as last asked for, and what decodes each again."""
 
 
 WORDS: Final = "lm_head."
@@ -141,9 +140,10 @@ class LearningParams(Params):
             found = F.zeros(tuple(shape or ()))
         elif found is None:
             found = super().tensor(name, shape, **how)
-            if self._quantized(whole) is not None:
-                again = partial(super().tensor, name, shape, **how)
-                self.asked.decoded[whole] = found, again
+            form = self._quantized(whole)
+            if form is not None:
+                parts: dict[Part, Tensor] = {p: self._part(whole, form, p) for p in form.parts}
+                self.asked.decoded[whole] = found, Decoder(form, parts)
         self.asked.weights[whole] = tuple(map(int, found.shape))
         if how.get("use") is not None:
             self.asked.matrices.add(whole)
@@ -153,13 +153,13 @@ class LearningParams(Params):
 
     @override
     def _quantized(self, name: str) -> QuantizedTensor | None:
-        """Return how a tensor is quantized: layers are decoded in the program, on any backend.
+        """Return how a tensor is quantized: matrices are decoded in the program, on any backend.
 
         Decoded at load, it would occupy memory in f32 throughout the run.
         """
         source = self._quantized_source
         known = source is not None and name in self._names and not self._own(name)
-        if source is None or not known or self._uses.get(name) != "linear":
+        if source is None or not known or self._uses.get(name) not in ("linear", "table"):
             return super()._quantized(name)
         return source.quantized(name)
 
@@ -337,7 +337,11 @@ class Learner:
         asked = self.params.asked
         weights = {id(weight) for weight in asked.added.values()}
         again = {id(weight): make for weight, make in asked.decoded.values()}
-        layers = [each for _, each in module.named_modules() if isinstance(each, Linear)]
+        head = self._decoded_head(module)
+        layers = [
+            each for _, each in module.named_modules()
+            if isinstance(each, Embedding) or (isinstance(each, Linear) and each is not head)
+        ]  # fmt: skip
         added = {id(each) for each in layers if id(each.weight) in weights}
         decoded = {id(each): again[id(each.weight)] for each in layers if id(each.weight) in again}
         blocks = _blocks(module) if self.recomputes else frozenset[int]()
@@ -357,7 +361,51 @@ class Learner:
             rows = (last.shape[0],)
             targets, weights = F.reshape(batch.targets, rows), F.reshape(batch.weights, rows)
             states = module.final_norm(last)
-            return token_loss(module.logits, states, targets, weights, self.vocabulary)
+            by_words = self._head_by_words(module, states)
+            if by_words is None:
+                return token_loss(module.logits, states, targets, weights, self.vocabulary)
+            return token_loss_by_words(*by_words, states, targets, weights, self.vocabulary)
+
+    def _decoded_head(self, module: Any) -> Linear | Embedding | None:
+        """Return the layer, or the tied table, that makes logits of a quantized matrix alone."""
+        decoded = {id(each): again for each, again in self.params.asked.decoded.values()}
+        found: list[Linear | Embedding] = []
+        for _, each in module.named_modules():
+            if not isinstance(each, Linear | Embedding) or id(each.weight) not in decoded:
+                continue
+            plain = not any(each.low_rank) and getattr(each, "bias", None) is None
+            form = decoded[id(each.weight)].form
+            if plain and not form.transposed and form.shape[0] == self.vocabulary:
+                found.append(each)
+        return min(found, key=lambda each: isinstance(each, Embedding), default=None)
+
+    def _head_by_words(
+        self, module: Any, states: Tensor
+    ) -> tuple[HeadPart, Sequence[Tensor]] | None:
+        """Return what makes the logits of some words of the parts of a quantized head.
+
+        None for others, and for those whose logits are changed further word by word.
+        """
+        layer = self._decoded_head(module)
+        if layer is None:
+            return None
+        whole = layer.weight
+        decoders = {id(each): again for each, again in self.params.asked.decoded.values()}
+        decoder = decoders[id(whole)]
+
+        def logits(states: Tensor, parts: Sequence[Tensor], first: int, last: int) -> Tensor:
+            layer.weight = decoder.rows(parts, lambda part: part[first:last], last - first)
+            try:
+                return module.logits(states)
+            finally:
+                layer.weight = whole
+
+        try:
+            one = logits(states, decoder.tensors, 0, 1)
+        except UsageError:  # a bias of all words does not fit
+            return None
+        fits = tuple(one.shape) == (states.shape[0], 1)
+        return (logits, decoder.tensors) if fits else None
 
     def _made(self, params: LearningParams) -> Any:
         return self._checked(self._module(self.config, params))

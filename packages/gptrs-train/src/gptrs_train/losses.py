@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import gptrs
@@ -52,6 +52,44 @@ def _backward(kept: tuple[Tensor, Tensor, Tensor], cotangent: Tensor) -> tuple[T
 
 
 cross_entropy.defvjp(_forward, _backward)
+
+
+MOST_WEIGHTS: Final = 1 << 24
+"""Decoded weights of a quantized head that are in memory at once: 64 MiB of f32."""
+HeadPart = Callable[[Tensor, Sequence[Tensor], int, int], Tensor]
+"""`head(states, parts, first, last)` makes the logits [M, last - first] of some words."""
+
+
+def token_loss_by_words(
+    head: HeadPart,
+    parts: Sequence[Tensor],
+    states: Tensor,
+    targets: Tensor,
+    weights: Tensor,
+    vocabulary: int,
+) -> Tensor:
+    """Return `token_loss` of a head that is decoded, from its `parts`, for some words at a time.
+
+    Neither all logits nor all of the decoded head exist at once. The logarithms of the sums of the
+    parts are joined; for the derivative, each part is computed again.
+    """
+    size = min(MOST_WEIGHTS // int(states.shape[1]), MOST_LOGITS // int(states.shape[0]))
+    sums: list[Tensor] = []
+    own: Tensor | float = 0.0
+    for first in range(0, vocabulary, max(size, 1)):
+        last = min(first + max(size, 1), vocabulary)
+
+        def part(
+            x: Tensor, targets: Tensor, *parts: Tensor, first: int = first, last: int = last
+        ) -> tuple[Tensor, Tensor]:
+            logits = F.cast(head(x, parts, first, last), dtypes.f32)
+            among = _one_hot(logits, targets - first)
+            return F.logsumexp(logits, -1), F.sum(F.where(among, logits, 0.0), -1)
+
+        total, found = gptrs.remat(part)(states, targets, *parts)
+        sums.append(total)
+        own = own + found
+    return F.sum((F.logsumexp(F.stack(sums, 0), 0) - own) * weights)
 
 
 def token_loss(

@@ -8,22 +8,26 @@ the number of the place.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, cast
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 import gptrs
 from gptrs import functionals as F
 from gptrs.api import ModelError
 from gptrs.api.models import Module, Tensor
+from gptrs.checkpoint.quantized_tensor import Part, QuantizedTensor, dequantized
 from gptrs.functionals.activation import safe_softmax
 from gptrs.functionals.attention import attention_by
 from gptrs.functionals.dispatch.active_overrides import Choice, Origin, entered
 from gptrs.functionals.dispatch.override_policy import Force
-from gptrs.nn.layers import WATCHER, Linear
+from gptrs.ir import dtypes
+from gptrs.nn.layers import WATCHER, Embedding, Linear
 
 _SITES: Final = 20
 """Bits of the key for the number of a place: a program has fewer than a million."""
@@ -50,13 +54,43 @@ def seed_of(seed: int, step: int) -> np.ndarray:
     return np.array([key, (step << _DRAWS) % 2**64], np.uint64)
 
 
+class Decoder(Struct, frozen=True, eq=False):
+    """Decodes a quantized matrix from its `parts`, which are passed as `tensors` in their order.
+
+    What a function computes from tensors around it alone is moved out of the function, and kept. So
+    functions that are computed again take the parts as arguments.
+    """
+
+    form: QuantizedTensor
+    parts: Mapping[Part, Tensor]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The parts."""
+        return list(self.parts.values())
+
+    def decoded(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return the matrix, f32."""
+        named = dict(zip(self.parts, tensors, strict=True))
+        return dequantized(self.form, named.__getitem__, dtypes.f32)
+
+    def rows(
+        self, tensors: Sequence[Tensor], pick: Callable[[Tensor], Tensor], count: int
+    ) -> Tensor:
+        """Return `count` rows, which `pick` takes of each part, f32."""
+        picked = {name: pick(part) for name, part in zip(self.parts, tensors, strict=True)}
+        types = {name: part.type for name, part in picked.items()}
+        some = replace(self.form, shape=(count, *self.form.shape[1:]), parts=types)
+        return dequantized(some, picked.__getitem__, dtypes.f32)
+
+
 class TrainedModules:
     """Stands in for the calls of modules that learn: dropout, and layers that are decoded twice.
 
     With a `seed` of `seed_of`, `dropout` applies; `added` has the ids of the linear layers whose
     outputs are added to the residual stream. Each place gets its own numbers, in the order of
-    capture. `decoded` maps ids of linear layers with quantized weights to what decodes these.
-    `blocks` are the ids of modules that are computed again in the backward part.
+    capture. `decoded` maps ids of linear layers and tables with quantized weights to what decodes
+    these. `blocks` are the ids of modules that are computed again in the backward part.
     """
 
     wants_attention = False
@@ -66,7 +100,7 @@ class TrainedModules:
         dropout: Dropout,
         seed: Tensor | None,
         added: Collection[int],
-        decoded: Mapping[int, Callable[[], Tensor]],
+        decoded: Mapping[int, Decoder],
         blocks: Collection[int] = (),
     ) -> None:
         self._dropout = Dropout() if seed is None else dropout
@@ -81,7 +115,7 @@ class TrainedModules:
         ModelError for a model `name` that has attention of another form, or no adapters, where a
         probability would be ignored.
         """
-        if not self._dropout and not self._decoded and not self._blocks:
+        if not (self._dropout or self._decoded or self._blocks):
             yield  # blocks are captured once for all layers: nothing watches them
             return
         attention = self._dropout.attention
@@ -124,6 +158,8 @@ class TrainedModules:
         again = self._decoded.get(id(module))
         if isinstance(module, Linear) and (again is not None or self._dropout.low_rank):
             result: object = self._linear(module, call, cast("Tensor", args[0]), again)
+        elif isinstance(module, Embedding) and again is not None:
+            result = self._looked_up(module, cast("Tensor", args[0]), again)
         else:
             result = call(module, *args, **kwargs)
         if self._dropout.hidden and id(module) in self._added:
@@ -146,7 +182,7 @@ class TrainedModules:
         module: Linear,
         call: Callable[..., object],
         x: Tensor,
-        again: Callable[[], Tensor] | None,
+        again: Decoder | None,
     ) -> Tensor:
         """Return the result of a layer, whose weight is decoded once more for the derivative.
 
@@ -156,20 +192,28 @@ class TrainedModules:
         plain = copy.copy(module)
         plain.low_rank = []
 
-        def product(x: Tensor) -> Tensor:
+        def product(x: Tensor, *parts: Tensor) -> Tensor:
             if again is not None:
-                plain.weight = again()
+                plain.weight = again.decoded(parts)
             return cast("Tensor", call(plain, x))
 
         # `remat` covers the product alone. Factors and dropout stay outside: they are learnt, and
         # small.
-        y = product(x) if again is None else gptrs.remat(product)(x)
+        y = product(x) if again is None else gptrs.remat(product)(x, *again.tensors)
         if not any(module.low_rank):
             return y
         (a, b), *_ = module.low_rank
         if self._dropout.low_rank:
             x = self._dropped(x, self._dropout.low_rank, "low_rank")
         return y + F.linear(F.linear(x, a), b)
+
+    def _looked_up(self, module: Embedding, indices: Tensor, again: Decoder) -> Tensor:
+        """Return the result of a quantized table, of which only the vectors in use are decoded."""
+        flat = F.reshape(indices, (indices.size,))
+        own = copy.copy(module)
+        own.weight = again.rows(again.tensors, partial(F.embedding, flat), flat.size)
+        places = F.reshape(F.arange(indices.size, dtype=indices.dtype), indices.shape)
+        return own(places)
 
     def _dropped(self, x: Tensor, probability: float, what: str) -> Tensor:
         self._used.add(what)
