@@ -47,7 +47,7 @@ def test_without_torch_the_error_says_what_to_install(gptrs, model_directory, mo
     monkeypatch.setitem(sys.modules, "torch", None)
     result = gptrs("validate", "--model", model_directory)
     assert result.code == 4
-    assert "`gptrs validate` needs torch and transformers" in result.err
+    assert "the reference `torch` needs torch and transformers" in result.err
     assert "pip install 'pillow>=" in result.err
     assert "'torch>=" in result.err
 
@@ -129,7 +129,7 @@ class TestBesideTorch:
                 **{"logits": "BEYOND", "embeddings": "ok", "layer.0": "ok", "layer.1": "BEYOND"}
             }
             assert "first state beyond the tolerance: layer.1" in result.out
-            assert "`gpt2` DISAGREES with transformers on random input 0[0]" in result.err
+            assert "`gpt2` DISAGREES with `torch` on random input 0[0]" in result.err
             fields = gptrs(*run, "--per-layer", "--json").json
             assert (fields["agrees"], fields["first_layer"]) == (False, "layer.1")
             assert gptrs(*run).code == 1
@@ -148,7 +148,7 @@ class TestBesideTorch:
             "greedy tokens: all 32 are the same",
         ]
         assert empty == ""
-        assert "`llama` agrees with transformers on tokens; tolerance 0.0001 of the" in result.err
+        assert "`llama` agrees with `torch` on tokens; tolerance 0.0001 of the" in result.err
 
     def test_images_are_prepared_by_both(self, gptrs, tmp_path):
         image = pytest.importorskip("PIL.Image", reason="images need Pillow")

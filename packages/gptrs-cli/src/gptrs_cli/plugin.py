@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gptrs.plugins.descriptions import CommandPlugin
+from gptrs.plugins.descriptions import ALL_KINDS, CommandPlugin, ReferencePlugin
 from gptrs_runtime.verbs import VERBS, Verb
 
 
@@ -34,7 +34,7 @@ COMPILE = _command(
 )
 QUANTIZE = _command("quantize", "Write a model with quantized weights.", "quantize")
 VALIDATE = _command(
-    "validate", "Compare a model with transformers, or with another model.", "validate"
+    "validate", "Compare a model with a reference, or with another model.", "validate"
 )
 BENCH = _command("bench", "Measure a model on a backend, and the limits of the machine.", "app")
 CACHE = _command("cache", "Show, fill or clear the caches on disk.", "app")
@@ -44,3 +44,11 @@ REPLAY = _command("replay", "Run a program of a dump again, one instruction at a
 DOCS = _command("docs", "Show the documentation, or look for words in it.", "docs")
 CONFORMANCE = _command("conformance", "Check a backend against the definition of PTIR.", "app")
 PLUGINS = _command("plugins", "Check a plugin that you write.", "app")
+
+TORCH = ReferencePlugin(
+    name="torch",
+    summary="models as transformers runs them in torch",
+    kinds=(ALL_KINDS,),
+    factory="gptrs_cli.validate.against:torch_reference",
+    api="0.1",
+)

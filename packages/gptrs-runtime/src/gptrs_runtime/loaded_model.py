@@ -116,6 +116,11 @@ class LoadedModel(CapableModel):
         self.template_variables: dict[str, object] = {}
 
     # Type checkers would otherwise accept any attribute.
+    @property
+    def path(self) -> Path:
+        """The folder or file that it was loaded from."""
+        return self.files.path
+
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:

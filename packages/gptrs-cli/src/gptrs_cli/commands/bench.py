@@ -13,12 +13,14 @@ from msgspec import UNSET, Struct, UnsetType
 
 from gptrs import __version__
 from gptrs.errors import ModelError, UsageError
+from gptrs.plugins.references import reference_names, reference_of
 from gptrs.quoting import quoted
 from gptrs_cli.bench.serving import serve
 from gptrs_cli.commands import doctor
 from gptrs_cli.generate.options import CacheDtypeOption
 from gptrs_cli.imported.inspection import SizeOptions, importer_for, loaded_import
 from gptrs_cli.loading import adapter_of, loaded_model
+from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import LOAD, AdapterOption, ModelOption, Settings
 from gptrs_cli.options.text_input import parse_integers
@@ -148,6 +150,16 @@ def forward(
     ] = 1,
     rounds: _RoundsOption = 5,
     adapter: AdapterOption = None,
+    reference: Annotated[
+        str | None,
+        option(
+            "--reference",
+            "Also measure this reference of a plugin, such as `torch`, in turns, with as many "
+            "threads.",
+            metavar="NAME",
+            names=reference_names,
+        ),
+    ] = None,
     sizes: SizeOptions,
     settings: Settings,
 ) -> None:
@@ -160,6 +172,8 @@ def forward(
     if model is not None and importer is not None:
         if adapter is not None:
             raise UsageError("`--adapter` is for models of gptrs", hint="leave it out")
+        if reference is not None:
+            raise UsageError("`--reference` is for models of gptrs", hint="leave it out")
         measured = measured_import(model, importer, Work(batch, tokens, rounds), sizes, settings)
         imported, limits, found = measured
         named = _Measured(imported.name, imported.backend.name, imported.precision, UNSET)
@@ -172,7 +186,11 @@ def forward(
             # run.
             require_room(bench.model.token_reader().context_length, tokens)
         choice = InputChoice(count=batch, length=tokens)
-        return bench.forward(batch_of(bench.model, choice).array)
+        references = {} if reference is None else dict([reference_of(bench.model, reference)])
+        for each in references.values():
+            if bench.threads:
+                each.use_threads(bench.threads)
+        return bench.forward(batch_of(bench.model, choice).array, references)
 
     _measure(model, rounds, settings, rows, adapter)
 

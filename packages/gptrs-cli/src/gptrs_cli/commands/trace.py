@@ -14,6 +14,7 @@ from msgspec import UNSET, Struct, field
 from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.checkpoint.formats.tensor_archive import open_archive
 from gptrs.errors import ModelError, UsageError
+from gptrs.plugins.references import reference_names, reference_of
 from gptrs_cli.loading import loaded_model, observed, profile_of
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
@@ -24,7 +25,6 @@ from gptrs_cli.terminal.failures import OutputFileError
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.streams import note, note_below, printable
 from gptrs_cli.terminal.tables import print_table
-from gptrs_cli.validate.against import require_folder, torch_reference
 from gptrs_observe.attribution import (
     LensToken,
     TraceRequest,
@@ -42,9 +42,6 @@ from gptrs_runtime.model_inputs import Batch
 from gptrs_runtime.results import Profile, RunTimings
 
 # The options of `gptrs trace`: the values to read, and the comparison.
-
-
-TORCH = "torch"
 
 
 class ReadOptions(Struct, frozen=True):
@@ -88,9 +85,10 @@ class AgainstOptions(Struct, frozen=True):
         str | None,
         option(
             "--against",
-            "Compare with a file that an earlier `--out` wrote, or with `torch`, which runs the"
-            " model in transformers. Exits with 1 where values differ.",
-            metavar="FILE|torch",
+            "Compare with a file that an earlier `--out` wrote, or with a reference such as "
+            "`torch`, which runs the model in transformers. Exits with 1 where values differ.",
+            metavar="FILE|REFERENCE",
+            names=reference_names,
         ),
     ] = None
     tolerance: Annotated[
@@ -119,7 +117,7 @@ class AgainstOptions(Struct, frozen=True):
             )
 
 
-# The reference of a trace: a file, or the model in transformers.
+# The reference of a trace: a file, or a reference of a plugin.
 
 
 Values = Mapping[str, np.ndarray]
@@ -130,26 +128,25 @@ ReferenceValues = Callable[[LoadedModel, np.ndarray, Values], Values]
 def reference_values(against: str) -> ReferenceValues:
     """Return a reader of the reference values, after checking that there are any.
 
-    Raises the errors of reading an archive; MissingLibraryError for `torch` if it is not installed.
+    `against` is a file, or the name of a reference. Raises the errors of reading an archive.
     """
-    if against == TORCH:
-        make = torch_reference("gptrs trace --against torch")
+    if against in reference_names() and not Path(against).exists():
 
-        def of_torch(model: LoadedModel, inputs: np.ndarray, ours: Values) -> Values:
-            require_folder(model)
-            reference = make(model)
+        def of_reference(model: LoadedModel, inputs: np.ndarray, ours: Values) -> Values:
+            _, reference = reference_of(model, against)
             states = reference.hidden_states(inputs)
             # By order, not by name: both sides list hidden states in the order of computation.
             names = list(hidden_states_of(ours))
             if len(names) != len(states):
                 raise ModelError(
-                    f"`{model.name}` has {len(names)} hidden states here, {len(states)} in torch"
+                    f"`{model.name}` has {len(names)} hidden states here,"
+                    f" {len(states)} in the reference `{against}`"
                 )
             modules = dict.fromkeys(name.rpartition(".")[0] for name in ours if name not in names)
             found = dict(zip(names, states, strict=True))
-            return found | reference.modules(inputs, modules)
+            return found | dict(reference.modules(inputs, modules))
 
-        return of_torch
+        return of_reference
     archive = open_archive(Path(against))
 
     def of_file(_: LoadedModel, __: np.ndarray, ours: Values) -> Values:

@@ -1,4 +1,4 @@
-"""`gptrs validate`: compares a model with torch and transformers, or with another model."""
+"""`gptrs validate`: compares a model with a reference, such as transformers, or another model."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gptrs.errors import UsageError
+from gptrs.plugins.references import reference_names, reference_of
 from gptrs_cli.imported.inspection import ImportOptions, importer_for
 from gptrs_cli.imported.validation import validate_import
 from gptrs_cli.loading import loaded_model, observed, profile_of
+from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import MODEL, ModelOption, Settings, model_shown
 from gptrs_cli.options.text_input import InputOptions
@@ -24,9 +26,7 @@ from gptrs_cli.validate.against import (
     AgainstOptions,
     compare,
     print_comparison,
-    require_folder,
     told_comparison,
-    torch_reference,
 )
 from gptrs_cli.validate.report import Outcome, print_outcome, told_outcome
 from gptrs_observe.compare.validation import MADE_UP_TOKENS, ValidationOptions
@@ -53,6 +53,16 @@ class CheckOptions(Struct, frozen=True):
     per_layer: Annotated[
         bool, typer.Option("--per-layer", help="Also compare the hidden states.")
     ] = False
+    reference: Annotated[
+        str | None,
+        option(
+            "--reference",
+            "Compare with this reference of a plugin.  [default: the best for the kind of the "
+            "model; `torch`, which needs torch and transformers, takes every kind]",
+            metavar="NAME",
+            names=reference_names,
+        ),
+    ] = None
     tolerance: Annotated[
         float,
         typer.Option(
@@ -73,13 +83,13 @@ def validate(
     other: AgainstOptions,
     settings: Settings,
 ) -> None:
-    """Compare a model with transformers, or with another model.
+    """Compare a model with a reference, or with another model.
 
-    Both load the same folder. Exits with 1 if they differ by more than the tolerance. This needs
-    torch and transformers. With `--against`, which needs neither, it reports how far a model is
-    from another one, such as a quantized model from its original. For imported models, `--against`
-    takes a file of outputs, another model, or a backend; without it, ONNX files are compared with
-    ONNX Runtime.
+    The reference is another implementation on the same weights: transformers in torch, or one from
+    a plugin. Exits with 1 if they differ by more than the tolerance. With `--against`, which needs
+    neither, it reports how far a model is from another one, such as a quantized model from its
+    original. For imported models, `--against` takes a file of outputs, another model, or a backend;
+    without it, ONNX files are compared with ONNX Runtime.
     """
     importer = importer_for(model, imported)
     if model is not None and importer is not None:
@@ -92,20 +102,17 @@ def validate(
     choice = inputs.choice(checks.count, MADE_UP_TOKENS)
     options = ValidationOptions(checks.tolerance, checks.max_tokens, checks.per_layer)
     with observed(settings) as profile:
-        with Waiting("importing torch and transformers") as waiting:
-            reference_class = torch_reference("gptrs validate")
-            waiting.now(f"loading {model_shown(model)}")
+        with Waiting(f"loading {model_shown(model)}") as waiting:
             loaded = loaded_model(model, settings)
-            require_folder(loaded)
             batch = batch_of(loaded, choice)
-            waiting.now(f"loading {model_shown(model)} with transformers")
-            reference = reference_class(loaded)
-            waiting.now(f"running on {loaded.backend.name}, and in torch")
+            waiting.now(f"loading {model_shown(model)} with its reference")
+            name, reference = reference_of(loaded, checks.reference)
+            waiting.now(f"running on {loaded.backend.name}, and `{name}`")
             started = time.perf_counter()
             with compilation_shown(loaded.backend, waiting):
                 found = validate_model(loaded, reference, batch, options)
         seconds = time.perf_counter() - started
-        outcome = Outcome(loaded, reference.versions, batch.origins, found, seconds)
+        outcome = Outcome(loaded, name, reference.versions, batch.origins, found, seconds)
         if settings.json:
             print_result(told_outcome(outcome, profile_of(profile)))
         else:

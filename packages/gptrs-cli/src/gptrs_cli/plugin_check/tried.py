@@ -28,6 +28,7 @@ from gptrs.plugins.descriptions import (
     ImporterPlugin,
     ModelPlugin,
     PluginDescription,
+    ReferencePlugin,
     TraceSinkPlugin,
 )
 from gptrs.plugins.hookspecs import EXTENSION_POINTS
@@ -122,6 +123,7 @@ _STARTS: dict[type[PluginDescription], Callable[[PluginManager, str], object]] =
     TraceSinkPlugin: _start_trace_sink,
     ImporterPlugin: lambda plugins, name: plugins.factory(ImporterPlugin, name),
     ExporterPlugin: lambda plugins, name: plugins.factory(ExporterPlugin, name),
+    ReferencePlugin: lambda plugins, name: plugins.factory(ReferencePlugin, name),
     DemoModelPlugin: PluginManager.demo_model_path,
 }
 

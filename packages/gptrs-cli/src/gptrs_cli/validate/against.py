@@ -202,19 +202,23 @@ def _tokens(model: LoadedModel, reference: LoadedModel, text: str) -> Sequence[i
 # transformers as the reference of a comparison; imported only for one.
 
 
-def torch_reference(command: str) -> type[TorchReference]:
-    """Return the class; MissingLibraryError, which names `command`, if torch is missing."""
+def torch_reference(model: LoadedModel) -> TorchReference:
+    """Load a model with transformers: the factory of the reference `torch`.
+
+    MissingLibraryError if torch is missing; ModelError for a model that transformers cannot load.
+    """
     try:
         module = importlib.import_module("gptrs_cli.validate.torch_reference")
     except ImportError as missing:
         raise MissingLibraryError(
-            f"`{command}` needs torch and transformers: {missing}",
+            f"the reference `torch` needs torch and transformers: {missing}",
             hint=_install_hint(missing),
         ) from missing
-    return cast("type[TorchReference]", module.TorchReference)
+    _require_folder(model)
+    return cast("type[TorchReference]", module.TorchReference)(model)
 
 
-def require_folder(model: LoadedModel) -> None:
+def _require_folder(model: LoadedModel) -> None:
     """Raise ModelError if the model is neither a folder of weights nor a GGUF file."""
     if isinstance(model.files, ImportedFolder):
         raise ModelError(

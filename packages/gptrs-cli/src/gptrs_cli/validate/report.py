@@ -22,6 +22,8 @@ class Outcome(Struct, frozen=True):
     """Differences between `model` and the reference on `origins`; `versions` are of libraries."""
 
     model: LoadedModel
+    reference: str
+    """The name of the reference."""
     versions: Mapping[str, str]
     origins: tuple[str, ...]
     found: Validation
@@ -38,12 +40,12 @@ def print_outcome(outcome: Outcome) -> None:
     print()
     for line in _lines(found):
         print(line)
-    versions = ", ".join(f"{name} {version}" for name, version in outcome.versions.items())
+    versions = "".join(f" {name} {version}," for name, version in outcome.versions.items())
     verdict = "agrees" if found.agrees else "DISAGREES"
     note_below(
-        f"`{outcome.model.name}` {verdict} with transformers on {', '.join(outcome.origins)};"
-        f" tolerance {found.tolerance:g} of the range, backend {outcome.model.backend.name},"
-        f" {versions}, {outcome.seconds:.1f} s"
+        f"`{outcome.model.name}` {verdict} with `{outcome.reference}` on"
+        f" {', '.join(outcome.origins)}; tolerance {found.tolerance:g} of the range, backend"
+        f" {outcome.model.backend.name},{versions} {outcome.seconds:.1f} s"
     )
 
 
@@ -82,7 +84,7 @@ def _greedy(found: Validation) -> str:
         return f"all {greedy.count} are the same"
     why = "where two are equally good" if found.greedy_holds else "BEYOND"
     return (
-        f"{greedy.equal} of {greedy.count} before the first other one, which transformers gives"
+        f"{greedy.equal} of {greedy.count} before the first other one, which the reference gives"
         f" {greedy.gap:.3g} of the range less: {why}"
     )
 

@@ -15,8 +15,10 @@ import torch
 import transformers
 from PIL import Image
 from transformers.image_utils import load_image
+from typing_extensions import override
 
 from gptrs.errors import ModelError
+from gptrs.plugins.references import Reference
 from gptrs.quoting import clipped, quoted
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.sources.gguf_model import GgufModel
@@ -37,7 +39,7 @@ _UNUSED = "pooler."
 Result = TypeVar("Result")
 
 
-class TorchReference:
+class TorchReference(Reference):
     """The model loaded by transformers in f32, only from this folder, without running its code.
 
     GGUF files count as well: transformers reads them by the package `gguf`.
@@ -68,20 +70,28 @@ class TorchReference:
         self._require_weights(report["missing_keys"])
         self._model = loaded.eval()
 
+    @override
+    def use_threads(self, count: int) -> None:
+        torch.set_num_threads(count)
+
     @property
+    @override
     def versions(self) -> dict[str, str]:
         """Versions of the libraries."""
         return {"torch": str(torch.__version__), "transformers": transformers.__version__}
 
+    @override
     def output(self, inputs: np.ndarray) -> np.ndarray:
         """Return logits of tokens [B, T] or images [B, C, H, W], vectors [B, T, D] of embedders."""
         found = self._run(inputs)
         return _array(found.last_hidden_state if self._embeds else found.logits)
 
+    @override
     def hidden_states(self, inputs: np.ndarray) -> list[np.ndarray]:
         """Return the hidden states in the order of computation."""
         return [_array(s) for s in self._run(inputs, output_hidden_states=True).hidden_states]
 
+    @override
     def modules(self, inputs: np.ndarray, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Return the inputs and outputs of modules, as `NAME.input` and `NAME.output`.
 
@@ -103,6 +113,7 @@ class TorchReference:
                 handle.remove()
         return found
 
+    @override
     def greedy(self, prompt: np.ndarray, count: int) -> np.ndarray:
         """Return the logits [N, V] before each of `count` greedy tokens after a prompt [T]."""
         rows: list[np.ndarray] = []
@@ -116,6 +127,7 @@ class TorchReference:
             tokens, cache = np.array([[rows[-1].argmax()]]), getattr(found, name)
         return np.stack(rows)
 
+    @override
     def image(self, path: Path) -> np.ndarray:
         """Return the image [C, H, W] of a file, decoded and preprocessed by transformers."""
         processor: Any = self._load(_PROCESSOR.from_pretrained, backend="pil")
@@ -134,7 +146,8 @@ class TorchReference:
         except Exception as problem:  # a library may raise anything on untrusted files
             reason = clipped(" ".join(str(problem).split()) or type(problem).__name__, 300)
             raise ModelError(
-                f"transformers cannot load {quoted(str(self._path), 200)}: {reason}"
+                f"transformers cannot load {quoted(str(self._path), 200)}: {reason}",
+                hint="a plugin can be the reference of a kind: see `gptrs docs extension_points`",
             ) from problem
 
     def _require_weights(self, missing: set[str]) -> None:

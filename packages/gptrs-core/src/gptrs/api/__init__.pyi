@@ -29,6 +29,7 @@ from gptrs.plugins.descriptions import ExporterPlugin as ExporterPlugin
 from gptrs.plugins.descriptions import FunctionalPlugin as FunctionalPlugin
 from gptrs.plugins.descriptions import ImporterPlugin as ImporterPlugin
 from gptrs.plugins.descriptions import ModelPlugin as ModelPlugin
+from gptrs.plugins.descriptions import ReferencePlugin as ReferencePlugin
 from gptrs.plugins.descriptions import TraceSinkPlugin as TraceSinkPlugin
 from gptrs.plugins.descriptions import is_compatible as is_compatible
 from gptrs.plugins.hookspecs import hookimpl as hookimpl

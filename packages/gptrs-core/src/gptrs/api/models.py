@@ -9,6 +9,7 @@
   `Transcriber`, `SoundTranscriber`, `CTCModel`, `HiddenStates`.
 - `GgufArchitecture` maps the tensors and settings of a kind to those of llama.cpp, `TimmFamily` to
 those of timm.
+- `Reference`, another implementation of a model, and `ReferencedModel`, which its factory gets.
 - For functionals: `functional`, `implement`, and the module `primitives`.
 """
 

@@ -35,3 +35,5 @@ from gptrs.plugins.capabilities import TokenClassifier as TokenClassifier
 from gptrs.plugins.capabilities import Transcriber as Transcriber
 from gptrs.plugins.gguf_architecture import GgufArchitecture as GgufArchitecture
 from gptrs.plugins.gguf_architecture import TimmFamily as TimmFamily
+from gptrs.plugins.references import Reference as Reference
+from gptrs.plugins.references import ReferencedModel as ReferencedModel

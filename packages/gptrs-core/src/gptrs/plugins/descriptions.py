@@ -244,6 +244,38 @@ class ExporterPlugin(FormatPlugin, kw_only=True):
     """
 
 
+ALL_KINDS = "*"
+"""Stands for every kind of model in `ReferencePlugin.kinds`."""
+
+
+class ReferencePlugin(FactoryPlugin, kw_only=True):
+    """Another implementation of models, with which they are compared and measured.
+
+    `kinds` are the kinds of models that it takes, the `model_type`s of config.json, or ("*",) for
+    all. `factory(model: gptrs.api.models.ReferencedModel)` returns a
+    `gptrs.api.models.Reference`, or a function from inputs (tokens [B, T], images [B, C, H, W]) to
+    the output. Of several for a kind, one that names it comes first, then the highest `priority`.
+    """
+
+    kinds: tuple[str, ...]
+    priority: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        found = cast("object", self.kinds)
+        if found == () or not isinstance(found, tuple):
+            raise _malformed(self, "kinds", "a tuple of kinds of models", found)
+        for kind in cast("tuple[object, ...]", found):
+            if kind != ALL_KINDS:
+                _require_match(self, "kinds", kind, _NAME, "a tuple of kinds of models")
+        if not _is_integer(self.priority):
+            raise _malformed(self, "priority", "an integer", self.priority)
+
+    def takes(self, kind: str) -> bool:
+        """Return whether it is for models of a kind."""
+        return kind in self.kinds or ALL_KINDS in self.kinds
+
+
 class DemoModelPlugin(PluginDescription, kw_only=True):
     """A model directory inside a package; `path` is "package:relative/dir"."""
 

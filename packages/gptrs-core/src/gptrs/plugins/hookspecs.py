@@ -24,6 +24,7 @@ or a function of no argument that returns one. Their names are those of the desc
 | `gptrs.trace_sinks` | `TraceSinkPlugin` | nothing | an `ExecutionTraceSink` |
 | `gptrs.importers` | `ImporterPlugin` | `Path`, `Backend` | an `ImportedModel` |
 | `gptrs.exporters` | `ExporterPlugin` | `OutgoingModel`, `Path` | files; returns their paths |
+| `gptrs.references` | `ReferencePlugin` | `ReferencedModel` | a `Reference`, or a function |
 | `gptrs.demo_models` | `DemoModelPlugin` | (no factory: a directory in a package) | |
 """
 
@@ -43,6 +44,7 @@ from gptrs.plugins.descriptions import (
     ImporterPlugin,
     ModelPlugin,
     PluginDescription,
+    ReferencePlugin,
     TraceSinkPlugin,
 )
 
@@ -69,6 +71,7 @@ EXTENSION_POINTS: Final = (
     ExtensionPoint("gptrs.trace_sinks", "trace_sink", TraceSinkPlugin),
     ExtensionPoint("gptrs.importers", "importer", ImporterPlugin),
     ExtensionPoint("gptrs.exporters", "exporter", ExporterPlugin),
+    ExtensionPoint("gptrs.references", "reference", ReferencePlugin),
     ExtensionPoint("gptrs.demo_models", "demo_model", DemoModelPlugin),
 )
 

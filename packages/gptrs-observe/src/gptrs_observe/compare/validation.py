@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Final, Protocol
+from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -13,6 +12,7 @@ from msgspec import Struct
 from gptrs.errors import ModelError, UsageError
 from gptrs.nn.page_buffers import PagedTexts
 from gptrs.plugins.capabilities import CausalLM
+from gptrs.plugins.references import Reference
 from gptrs.quoting import listed
 from gptrs_observe.compare.agreement import Agreement, agreement, least_cosine, share, top_agreement
 from gptrs_runtime.loaded_model import LoadedModel
@@ -20,29 +20,6 @@ from gptrs_runtime.model_inputs import Batch
 
 MADE_UP_TOKENS: Final = 32
 """Tokens per random text, if no text is given."""
-
-
-class Reference(Protocol):
-    """Another implementation of a model, on the same weights; arrays are f32."""
-
-    def output(self, inputs: np.ndarray) -> np.ndarray:
-        """Return the output for tokens [B, T] or images [B, C, H, W].
-
-        Logits [B, T, V] or [B, classes]; of a text embedder the vectors of all tokens, [B, T, D].
-        """
-        ...
-
-    def hidden_states(self, inputs: np.ndarray) -> Sequence[np.ndarray]:
-        """Return the hidden states, in the order in which they are computed."""
-        ...
-
-    def greedy(self, prompt: np.ndarray, count: int) -> np.ndarray:
-        """Return the logits [N, V] for each of the N tokens chosen greedily after a prompt [T]."""
-        ...
-
-    def image(self, path: Path) -> np.ndarray:
-        """Return the image [C, H, W] in a file, prepared for the model."""
-        ...
 
 
 class ValidationOptions(Struct, frozen=True):

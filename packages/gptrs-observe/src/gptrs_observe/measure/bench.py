@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from gptrs.errors import UsageError
+from gptrs.plugins.references import Reference
 from gptrs_observe.measure.bench_cases import (
     BenchCase,
     Decode,
@@ -19,6 +20,7 @@ from gptrs_observe.measure.bench_cases import (
     PeerModel,
     Prefill,
     RaggedPrefill,
+    ReferenceCase,
     random_prompts,
     require_room,
 )
@@ -204,8 +206,10 @@ class ModelBench(Struct, frozen=True):
             )
         ]
 
-    def forward(self, inputs: np.ndarray) -> list[Row]:
-        """One run on an array that the model takes, and its rate, without peers.
+    def forward(
+        self, inputs: np.ndarray, references: Mapping[str, Reference] | None = None
+    ) -> list[Row]:
+        """One run on an array that the model takes, and its rate, beside references by name.
 
         Raises the errors of `ForwardCase` and of `LoadedModel.checked_inputs`.
         """
@@ -215,7 +219,9 @@ class ModelBench(Struct, frozen=True):
         rows = Measure("load", self.threads).rows({OURS: self.model.load_seconds})
         self.step(name)
         first, works = first_run(ours)
-        seconds = alternating({OURS: ours}, self.rounds)
+        given = self.model.checked_inputs(inputs)
+        others = {who: ReferenceCase(each, given) for who, each in (references or {}).items()}
+        seconds = alternating({OURS: ours, **others}, self.rounds)
         measure = Measure(name, self.threads, step=total_work(works))
         rate = Measure(f"{name}, rate", self.threads, unit, units)
         found = [*measure.rows(seconds, self.limits), *rate.rows(seconds)]

@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from gptrs.errors import CacheBudgetError, ContextLengthError, UsageError
+from gptrs.plugins.references import Reference
 from gptrs_runtime.generation.generate import PREFILL_CHUNK, GenerationOptions, stream
 from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.generation.setup import GenerationSetup
@@ -200,6 +201,21 @@ class ForwardCase:
     def run(self) -> None:
         """Return all outputs as NumPy arrays."""
         self._run(self._inputs)
+
+
+class ReferenceCase:
+    """Runs a reference once on the inputs of a `ForwardCase`."""
+
+    def __init__(self, reference: Reference, inputs: np.ndarray) -> None:
+        self._reference = reference
+        self._inputs = inputs
+
+    def prepare(self) -> None:
+        """Nothing to do."""
+
+    def run(self) -> None:
+        """Return its output as a NumPy array."""
+        self._reference.output(self._inputs)
 
 
 def _run_of(model: LoadedModel) -> Callable[[np.ndarray], object]:
