@@ -189,8 +189,8 @@ def test_wrong_requests(gptrs, bert, arguments, code, message):
         ("a.txt", b"\n \n", "has no texts; each line is one"),
         ("a.txt", b"good\n\xff\n", "is not UTF-8: byte 0; convert the file"),
         ("a.jsonl", b'{"text": "a"}\n"b"\n', "line 2 of "),
-        ("a.jsonl", b'{"text": 3}\n', "needs a string `text`, found `3`"),
-        ("a.jsonl", b'{"body": "a"}\n', "needs a string `text`, found nothing"),
+        ("a.jsonl", b'{"text": 3}\n', "`text` must be a string, found `3`"),
+        ("a.jsonl", b'{"body": "a"}\n', "needs `text`"),
     ],
 )
 def test_wrong_files(gptrs, bert, tmp_path, name, content, message):

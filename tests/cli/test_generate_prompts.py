@@ -298,8 +298,11 @@ def test_an_interrupt_says_how_far_it_came(tmp_path):
         ('{"id": 1}', "line 2 of .* needs one of .* found none of them"),
         ('{"prompt": "a", "prompt_ids": [1]}', "found `prompt` and `prompt_ids`"),
         ('{"prompt": 3}', "line 2 of .*: `prompt` must be a string"),
-        ('{"prompt_ids": [1.5]}', "`prompt_ids` must be a list of tokens"),
-        ('{"prompt_ids": 1}', "`prompt_ids` must be a list of tokens"),
+        (
+            '{"prompt_ids": [1.5]}',
+            r"`prompt_ids\[0\]` must be an integer, found `1.5`",
+        ),
+        ('{"prompt_ids": 1}', "`prompt_ids` must be a list or null, found `1`"),
         ('{"prompt": "a", "id": [1]}', "`id` must be"),
         ('{"prompt": "a", "id": "cat"}', "line 2 of .*: the id `'cat'` is that of line 1"),
         ('{"prompt": "a", "max_tokens": 0}', "`max_tokens` must be an integer >= 1"),

@@ -115,7 +115,7 @@ def test_a_connection_that_was_closed_in_the_meantime_is_opened_again():
         ),
         (chunked(b'error: {"message": "full"}\n\n'), "reports an error"),
         (chunked(event("a", "stop"), DONE), "does not report the number of tokens"),
-        (chunked(b"data: [1]\n\n"), "an event that is no object: [1]"),
+        (chunked(b"data: [1]\n\n"), "an event that is not read: [1]"),
         (HEAD + b"Transfer-Encoding: chunked\r\n\r\nlong\r\n", "a chunk of no size: b'long'"),
     ],
 )  # fmt: skip

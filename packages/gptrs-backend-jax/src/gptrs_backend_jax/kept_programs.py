@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import jax
+import msgspec
 from msgspec import Struct
 
 from gptrs.api.backends import CachePart, CacheReport, Entries, InputRole, private_folder
@@ -145,8 +146,7 @@ class SerializedProgram(Struct, frozen=True):
 
     def sealed(self, key: str) -> bytes:
         """Return it as bytes that hold under `key` only."""
-        errors = [[message.text, message.is_unsigned] for message in self.messages]
-        head = json.dumps(errors).encode()
+        head = msgspec.json.encode(self.messages)
         content = len(head).to_bytes(_LENGTH_BYTES, "little") + head + self.code
         return _seal(key, content) + content
 
@@ -157,8 +157,8 @@ def unsealed(data: bytes, key: str) -> SerializedProgram | None:
     if data[:_DIGEST_BYTES] != _seal(key, content):
         return None
     start = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
-    errors = json.loads(content[_LENGTH_BYTES:start])
-    return SerializedProgram(content[start:], [Message(*each) for each in errors])
+    messages = msgspec.json.decode(content[_LENGTH_BYTES:start], type=list[Message])
+    return SerializedProgram(content[start:], messages)
 
 
 def _seal(key: str, content: bytes) -> bytes:

@@ -8,7 +8,6 @@ into before the cache of the user. `tools/kernel_pack.py` writes packs.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import platform
@@ -19,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import cast
 
+import msgspec
 from msgspec import Struct
 
 from gptrs.disk_cache import CachePart, Entries
@@ -44,7 +44,7 @@ class DamagedPackError(Exception):
     """An error for a file that is not a whole pack; the text says why."""
 
 
-class PackHead(Struct, frozen=True):
+class PackHead(Struct, frozen=True, forbid_unknown_fields=True):
     """All that decides whether a process may use the kernels of a pack."""
 
     target: str
@@ -76,7 +76,7 @@ class PackHead(Struct, frozen=True):
 
     def encoded(self) -> bytes:
         """Return the head as JSON, for `head_of`."""
-        return json.dumps({name: getattr(self, name) for name in PackHead.__slots__}).encode()
+        return msgspec.json.encode(self)
 
 
 def this_system() -> str:
@@ -177,10 +177,8 @@ def _seal(content: bytes) -> bytes:
 def head_of(text: bytes) -> PackHead:
     """Return the head that JSON states; DamagedPackError for any other text."""
     try:
-        fields = json.loads(text)
-        lists = {name: tuple(fields[name]) for name in ("deciding", "needs")}
-        return PackHead(**{**fields, **lists})
-    except (ValueError, TypeError, KeyError) as error:
+        return msgspec.json.decode(text, type=PackHead)
+    except msgspec.MsgspecError as error:
         raise DamagedPackError("its head is of another version") from error
 
 

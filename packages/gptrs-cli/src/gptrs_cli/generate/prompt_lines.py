@@ -7,13 +7,13 @@ import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, Final, cast
+from typing import Annotated, BinaryIO, Final
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from gptrs.errors import UsageError
 from gptrs.quoting import quoted, shown_value
-from gptrs.strict_json import parse_object
+from gptrs.strict_json import parse_object, record_of
 from gptrs_cli.terminal.failures import InputFileError
 from gptrs_runtime.chat.conversation import FIELDS, Conversation, conversation_of
 from gptrs_runtime.generation.chat_session import conversation
@@ -159,6 +159,18 @@ def _parsed(line: bytes, number: int, where: str) -> PromptLine | None:
     return _prompt_line(record, number, where)
 
 
+class _Stated(Struct, frozen=True):
+    """The fields of a line, whose messages are checked as those of a chat; others are ignored.
+
+    `true`, an integer in Python, is none here: it would equal the id 1.
+    """
+
+    id: Id | None = None
+    prompt: str | None = None
+    prompt_ids: list[int] | None = None
+    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+
+
 def _prompt_line(record: dict[str, object], number: int, where: str) -> PromptLine:
     stated = [key for key in _KEYS if record.get(key) is not None]
     if len(stated) != 1:
@@ -166,40 +178,16 @@ def _prompt_line(record: dict[str, object], number: int, where: str) -> PromptLi
         raise InputFileError(
             f"{where} needs one of `prompt`, `prompt_ids` and `messages`, found {found}"
         )
+    fields = record_of(record, _Stated, where, InputFileError)
     return PromptLine(
         where=where,
-        id=_id(record.get("id", number), where),
-        text=_text(record.get("prompt"), where),
-        tokens=_tokens(record.get("prompt_ids"), where),
+        id=number if fields.id is None else fields.id,
+        text=fields.prompt,
+        tokens=fields.prompt_ids,
         conversation=None if record.get("messages") is None else _conversation(record, where),
-        max_tokens=_max_tokens(record.get("max_tokens"), where),
+        max_tokens=fields.max_tokens,
         told={name: record[name] for name in FIELDS if name in record},
     )
-
-
-def _id(value: object, where: str) -> Id:
-    # `True` is an integer in Python, and would equal the id 1.
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise _malformed(where, "id", "a string or an integer", value)
-    return value
-
-
-def _text(value: object, where: str) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise _malformed(where, "prompt", "a string", value)
-    return value
-
-
-def _tokens(value: object, where: str) -> list[int] | None:
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(map(_is_token, cast("list[object]", value))):
-        raise _malformed(where, "prompt_ids", "a list of tokens", cast("object", value))
-    return cast("list[int]", value)
-
-
-def _is_token(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _conversation(record: Mapping[str, object], where: str) -> Conversation:
@@ -207,15 +195,3 @@ def _conversation(record: Mapping[str, object], where: str) -> Conversation:
         return conversation_of(record)
     except UsageError as error:
         raise InputFileError(f"{where}: {error.message}") from error
-
-
-def _max_tokens(value: object, where: str) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise _malformed(where, "max_tokens", "an integer >= 1", value)
-    return value
-
-
-def _malformed(where: str, key: str, need: str, value: object) -> InputFileError:
-    return InputFileError(f"{where}: `{key}` must be {need}, found {shown_value(value)}")

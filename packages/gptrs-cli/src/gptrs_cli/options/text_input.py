@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from gptrs.errors import UsageError
 from gptrs.quoting import quoted, shown_value
-from gptrs.strict_json import parse_object
+from gptrs.strict_json import parse_object, record_of
 from gptrs_cli.options.declare import option
 from gptrs_cli.terminal.failures import InputFileError
 from gptrs_cli.terminal.streams import note
@@ -186,13 +186,14 @@ def _of_line(line: bytes, where: str) -> str:
         ) from error
 
 
+class _TextLine(Struct, frozen=True):
+    text: str
+
+
 def _of_object(line: bytes, where: str) -> str:
-    record = parse_object(line, where, InputFileError, hint='a line is {"text": "..."}')
-    text = record.get("text")
-    if not isinstance(text, str):
-        found = "nothing" if text is None else shown_value(text)
-        raise InputFileError(f"{where} needs a string `text`, found {found}")
-    return text
+    hint = 'a line is {"text": "..."}'
+    record = parse_object(line, where, InputFileError, hint=hint)
+    return record_of(record, _TextLine, where, InputFileError, hint=hint).text
 
 
 # The options that say what a model is run on once, shared by the commands that do so.

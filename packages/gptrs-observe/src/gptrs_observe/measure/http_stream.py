@@ -6,9 +6,11 @@ import asyncio
 import json
 import time
 from enum import Enum
-from typing import Any, Final, cast
+from typing import Any, Final
 from urllib.parse import urlsplit
 
+import msgspec
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs.errors import ExecutionError, UsageError
@@ -239,27 +241,42 @@ class AnswerEvents:
         if data == _DONE:
             self._done = True
             return
-        event = _object(data)
-        if event.get("error"):
-            raise _reported(event["error"])
+        event = _event(data)
+        if event.error:
+            raise _reported(event.error)
         self._last = now
-        for choice in event.get("choices") or ():
-            if choice.get("text"):
+        for choice in event.choices or ():
+            if choice.text:
                 self._came.append(now)
-            self._reason = choice.get("finish_reason") or self._reason
-        usage: Any = event.get("usage")
-        if usage:
-            self._tokens = usage["completion_tokens"]
+            self._reason = choice.finish_reason or self._reason
+        if event.usage is not None:
+            self._tokens = event.usage.completion_tokens
 
 
-def _object(data: str) -> dict[str, Any]:
+class _Choice(Struct):
+    text: str | None = None
+    finish_reason: str | None = None
+
+
+class _Usage(Struct):
+    completion_tokens: int
+
+
+class _Event(Struct):
+    """The fields that are read of an event."""
+
+    error: Any = None
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+
+
+def _event(data: str) -> _Event:
     try:
-        event: object = json.loads(data)
-    except ValueError:
-        event = None
-    if not isinstance(event, dict):
-        raise ExecutionError(f"the server sends an event that is no object: {clipped(data, 80)}")
-    return cast("dict[str, Any]", event)
+        return msgspec.json.decode(data, type=_Event)
+    except msgspec.MsgspecError as error:
+        raise ExecutionError(
+            f"the server sends an event that is not read: {clipped(data, 80)} ({error})"
+        ) from error
 
 
 def _reported(error: object) -> ExecutionError:

@@ -18,7 +18,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Literal, cast
 
 from msgspec import Struct
 
@@ -35,7 +35,7 @@ from gptrs.ir.ops.window import ReduceWindow
 from gptrs.ir.program import Instruction, Program
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quoting import quoted
-from gptrs.strict_json import parse_object
+from gptrs.strict_json import parse_object, record_of
 
 Types = Sequence[TensorType]
 TRANSCENDENTAL = frozenset(
@@ -257,26 +257,30 @@ def _add_calls(program: Program, shares: dict[Instruction, float]) -> None:
             shares[call] = within / len(calls[function.name])
 
 
+class _Kernel(Struct, frozen=True):
+    kernel: str
+    operands: str
+    seconds: float
+
+
+class _Profile(Struct, frozen=True):
+    """The fields that are read of a profile.json."""
+
+    format: Literal["gptrs-profile"]
+    kernels: list[_Kernel]
+
+
 def _kernels(path: Path) -> list[tuple[str, str, float]]:
     """Return names, the types that are written, and seconds."""
+    shown = quoted(str(path))
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES)
-        document = cast("Any", parse_object(data, quoted(str(path)), UsageError, hint=_HINT))
-        if document["format"] != "gptrs-profile":
-            raise KeyError
-        return [
-            (
-                str(each["kernel"]),
-                str(each["operands"]).rpartition(" -> ")[2],
-                float(each["seconds"]),
-            )
-            for each in document["kernels"]
-        ]
     except OSError as error:
-        raise UsageError(f"cannot read {quoted(str(path))}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{quoted(str(path))} is no profile", hint=_HINT) from error
+        raise UsageError(f"cannot read {shown}: {error.strerror}") from error
+    document = parse_object(data, shown, UsageError, hint=_HINT)
+    profile = record_of(document, _Profile, f"{shown} is no profile: it", UsageError, hint=_HINT)
+    return [(k.kernel, k.operands.rpartition(" -> ")[2], k.seconds) for k in profile.kernels]
 
 
 def _name(op: Op) -> str:

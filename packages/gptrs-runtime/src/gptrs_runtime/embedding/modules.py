@@ -11,12 +11,15 @@ from msgspec import Struct, field
 
 from gptrs.checkpoint.config_fields import Fields
 from gptrs.errors import ModelError
-from gptrs.quoting import listed, quoted, shown_value
+from gptrs.quoting import listed, quoted
+from gptrs.strict_json import record_of
 from gptrs_runtime.sources.model_folder import (
     MODEL_CONFIG,
     MODULES,
     MOST_MODULES,
+    PACKAGE,
     TRANSFORMER_CONFIG,
+    ModuleEntry,
 )
 from gptrs_runtime.sources.model_source import CONFIG, ModelSource
 from gptrs_runtime.text_batches import read_prompts
@@ -190,7 +193,6 @@ ACTIVATIONS: Final[dict[str, VectorStep]] = {
 
 
 _WEIGHTS: Final = "model.safetensors"
-_PACKAGE: Final = "sentence_transformers."
 _VECTOR: Final = "sentence_embedding"
 _FLAGS: Final = {
     "cls": "pooling_mode_cls_token",
@@ -212,56 +214,33 @@ def pooling_and_steps(
     """
     if len(entries) > MOST_MODULES:
         raise ModelError(f"{quoted(MODULES)} has {len(entries)} modules, more than {MOST_MODULES}")
-    modules = [_module(entry) for entry in entries]
+    modules = [record_of(each, ModuleEntry, f"an entry of {quoted(MODULES)}") for each in entries]
+    foreign = next((each.type for each in modules if not each.type.startswith(PACKAGE)), None)
+    if foreign is not None:
+        raise ModelError(
+            f"{quoted(MODULES)} names a module of other code, {quoted(foreign)}, which is never run"
+        )
     names = [module.name for module in modules]
     if names[:2] != ["Transformer", "Pooling"]:
         raise ModelError(
             f"{quoted(MODULES)} must begin with `Transformer` and `Pooling`, found"
             f" {listed(names) or 'nothing'}"
         )
-    if modules[0].folder:
+    if modules[0].path:
         raise ModelError(
-            f"{quoted(MODULES)} has the transformer in {quoted(modules[0].folder)}, it must be in"
+            f"{quoted(MODULES)} has the transformer in {quoted(modules[0].path)}, it must be in"
             " the folder itself",
             hint="save the model again with a present sentence-transformers",
         )
     return _pooling(files, modules[1]), tuple(_step(files, module) for module in modules[2:])
 
 
-class _Module(Struct, frozen=True):
-    """An entry of modules.json: the name of its class and its folder, empty for the model's own."""
-
-    name: str
-    folder: str
-
-    @property
-    def config(self) -> str:
-        """The name of its settings in messages."""
-        return f"{self.folder}/{CONFIG}" if self.folder else CONFIG
+def _file(module: ModuleEntry) -> str:
+    """Return the name of a module's settings in messages."""
+    return f"{module.path}/{CONFIG}" if module.path else CONFIG
 
 
-def _module(entry: object) -> _Module:
-    if not isinstance(entry, Mapping):
-        raise _malformed(entry)
-    settings = cast("Mapping[str, object]", entry)
-    kind, folder = settings.get("type"), settings.get("path")
-    if not isinstance(kind, str) or not isinstance(folder, str):
-        raise _malformed(settings)
-    if not kind.startswith(_PACKAGE):
-        raise ModelError(
-            f"{quoted(MODULES)} names a module of other code, {quoted(kind)}, which is never run"
-        )
-    return _Module(kind.rpartition(".")[2], folder)
-
-
-def _malformed(entry: object) -> ModelError:
-    return ModelError(
-        f"each entry of {quoted(MODULES)} needs the strings `type` and `path`,"
-        f" found {shown_value(entry)}"
-    )
-
-
-def _pooling(files: ModelSource, module: _Module) -> Pooling:
+def _pooling(files: ModelSource, module: ModuleEntry) -> Pooling:
     fields = _settings(files, module)
     modes = fields.choices("pooling_mode", MODES)
     if modes is None:
@@ -270,20 +249,20 @@ def _pooling(files: ModelSource, module: _Module) -> Pooling:
     return Pooling(modes, fields.boolean("include_prompt", True))
 
 
-def _settings(files: ModelSource, module: _Module) -> Fields:
-    if not module.folder:
+def _settings(files: ModelSource, module: ModuleEntry) -> Fields:
+    if not module.path:
         raise ModelError(f"{quoted(MODULES)} must name a folder of {quoted(module.name)} in `path`")
-    settings = files.read_json(CONFIG, module.folder)
+    settings = files.read_json(CONFIG, module.path)
     if settings is None:
-        raise ModelError(f"{quoted(MODULES)} needs {quoted(module.config)}, which is not there")
-    return Fields(settings, f"in {quoted(module.config)}")
+        raise ModelError(f"{quoted(MODULES)} needs {quoted(_file(module))}, which is not there")
+    return Fields(settings, f"in {quoted(_file(module))}")
 
 
-def _step(files: ModelSource, module: _Module) -> VectorStep:
+def _step(files: ModelSource, module: ModuleEntry) -> VectorStep:
     if module.name == "Normalize":
         # Older versions save neither settings nor a folder with it.
-        settings = files.read_json(CONFIG, module.folder) if module.folder else None
-        _require_vector(Fields(settings or {}, f"in {quoted(module.config)}"))
+        settings = files.read_json(CONFIG, module.path) if module.path else None
+        _require_vector(Fields(settings or {}, f"in {quoted(_file(module))}"))
         return Normalize()
     if module.name == "Dense":
         return _dense(files, module)
@@ -296,7 +275,7 @@ def _step(files: ModelSource, module: _Module) -> VectorStep:
     )
 
 
-def _dense(files: ModelSource, module: _Module) -> Dense:
+def _dense(files: ModelSource, module: ModuleEntry) -> Dense:
     fields = _settings(files, module)
     _require_vector(fields)
     fields.require("use_residual", False)
@@ -314,7 +293,7 @@ def _dense(files: ModelSource, module: _Module) -> Dense:
     return Dense(weight, bias, activation)
 
 
-def _layer_norm(files: ModelSource, module: _Module) -> LayerNorm:
+def _layer_norm(files: ModelSource, module: ModuleEntry) -> LayerNorm:
     fields = _settings(files, module)
     size, weights = fields.count("dimension"), _weights(files, module)
     weight, bias = weights.get("norm.weight"), weights.get("norm.bias")
@@ -328,11 +307,11 @@ def _require_vector(fields: Fields) -> None:
     fields.require("module_output_name", _VECTOR)
 
 
-def _weights(files: ModelSource, module: _Module) -> dict[str, np.ndarray]:
-    tensors = files.tensors_in(module.folder)
+def _weights(files: ModelSource, module: ModuleEntry) -> dict[str, np.ndarray]:
+    tensors = files.tensors_in(module.path)
     if tensors is None:
         raise ModelError(
-            f"the module {quoted(module.folder)} has no {quoted(_WEIGHTS)}",
+            f"the module {quoted(module.path)} has no {quoted(_WEIGHTS)}",
             hint="save the model again with a present sentence-transformers",
         )
     # Copied, since the matrices are small, so that nothing depends on the file.

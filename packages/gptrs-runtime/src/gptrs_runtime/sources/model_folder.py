@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
+
+from msgspec import Struct
 
 from gptrs.checkpoint.files.open_file import is_plain, kind_of, read_whole
 from gptrs.checkpoint.formats.foreign_files import foreign_folder
 from gptrs.errors import CheckpointError, ModelError
 from gptrs.quoting import listed, quoted
-from gptrs.strict_json import parse_list
+from gptrs.strict_json import parse_list, record_of
 from gptrs_runtime.sources.model_source import MAX_SETTINGS_BYTES, ModelSource
 
 _ADAPTER = "adapter_config.json"
@@ -184,9 +186,22 @@ MODEL_CONFIG: Final = "config_sentence_transformers.json"
 # The subfolders of the modules that sentence-transformers lists in `modules.json`.
 
 
-_PACKAGE: Final = "sentence_transformers."
+PACKAGE: Final = "sentence_transformers."
+"""What the names of classes begin with; code of others is never run."""
 MOST_MODULES: Final = 16
 """Most modules of a list."""
+
+
+class ModuleEntry(Struct, frozen=True):
+    """An entry of modules.json: its class and its folder, empty for the model's own."""
+
+    type: str
+    path: str
+
+    @property
+    def name(self) -> str:
+        """The name of the class without its module."""
+        return self.type.rpartition(".")[2]
 
 
 def module_folders(path: str | os.PathLike[str]) -> tuple[str, ...]:
@@ -213,18 +228,15 @@ def ends_in_logits(source: ModelSource) -> bool:
     Not for a malformed list: who needs the modules is told what is wrong.
     """
     try:
-        last = (source.read_json_list(MODULES) or [None])[-1]
+        last = record_of((source.read_json_list(MODULES) or [None])[-1], ModuleEntry, MODULES)
     except ModelError:
         return False
-    kind = cast("Mapping[str, object]", last).get("type") if isinstance(last, Mapping) else None
-    return isinstance(kind, str) and kind.startswith(_PACKAGE) and kind.endswith(".LogitScore")
+    return last.type.startswith(PACKAGE) and last.name == "LogitScore"
 
 
 def _folder(entry: object) -> str:
-    if not isinstance(entry, Mapping):
+    try:
+        module = record_of(entry, ModuleEntry, MODULES)
+    except ModelError:
         return ""
-    settings = cast("Mapping[str, object]", entry)
-    kind, folder = settings.get("type"), settings.get("path")
-    if not isinstance(kind, str) or not isinstance(folder, str):
-        return ""
-    return "" if kind.rpartition(".")[2] == "Transformer" else folder
+    return "" if module.name == "Transformer" else module.path
