@@ -302,7 +302,7 @@ def test_an_interrupt_says_how_far_it_came(tmp_path):
             '{"prompt_ids": [1.5]}',
             r"`prompt_ids\[0\]` must be an integer, found `1.5`",
         ),
-        ('{"prompt_ids": 1}', "`prompt_ids` must be a list or null, found `1`"),
+        ('{"prompt_ids": 1}', "`prompt_ids` must be a list, found `1`"),
         ('{"prompt": "a", "id": [1]}', "`id` must be"),
         ('{"prompt": "a", "id": "cat"}', "line 2 of .*: the id `'cat'` is that of line 1"),
         ('{"prompt": "a", "max_tokens": 0}', "`max_tokens` must be an integer >= 1"),

@@ -144,7 +144,7 @@ class Part(Struct, forbid_unknown_fields=True):
         ),
         (
             {"name": "a", "maybe": {}},
-            "`x`: `maybe` must be an integer, a string or null, found `{}`",
+            "`x`: `maybe` must be an integer or a string, found `{}`",
         ),
     ],
 )

@@ -266,12 +266,18 @@ def test_a_wrong_variable_is_named(folder, monkeypatch):
     ("settings", "problem"),
     [
         ([1], "must be an object, found"),
-        ({"bugdet": 5}, "has no setting `bugdet`"),
+        ({"bugdet": 5}, "`runtime.weight_streaming` has an unknown field `bugdet`"),
         ({"budget": True}, "`budget` in"),
         ({"budget": [5]}, "`budget` in"),
         ({"budget": "lots"}, "found `'lots'`"),
-        ({"budget": "1GB", "prefetch": -1}, "`prefetch` in .* must be an integer >= 0"),
-        ({"pin_below": "64kB"}, "`pin_below` in .* must be an integer >= 0"),
+        (
+            {"budget": "1GB", "prefetch": -1},
+            "prefetch` must be an integer >= 0, found `-1`",
+        ),
+        (
+            {"pin_below": "64kB"},
+            "pin_below` must be an integer, found `'64kB'`",
+        ),
     ],
 )
 def test_wrong_settings_of_a_config_are_named(tmp_path, settings, problem):

@@ -129,7 +129,8 @@ def _at(value: Any, steps: list[tuple[str, str]]) -> Iterator[tuple[str, object]
 
 
 def _in_words(types: str) -> str:
-    *most, last = (_WORDS.get(each, each) for each in types.split(" | "))
+    named = types.removesuffix(" | null").split(" | ")  # null, as a missing field, needs no word
+    *most, last = (_WORDS.get(each, each) for each in named)
     return f"{', '.join(most)} or {last}" if most else last
 
 

@@ -20,6 +20,7 @@ from gptrs.quoting import quoted, shown_value
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.model_inputs import Batch
 from gptrs_runtime.results import Score
+from gptrs_runtime.sources.model_source import runtime_settings
 
 TOP = 5
 """Default number of best scores to report."""
@@ -111,30 +112,14 @@ def model_choices(config: Mapping[str, object], origin: str) -> dict[str, Choice
     `origin` names the config in errors. ModelError if its overrides are malformed or name unknown
     things, UsageError if those in `GPTRS_OVERRIDES` are.
     """
+    stated = runtime_settings(config, origin).functional_overrides or {}
     try:
-        own = resolved(_in_config(config), Origin.CONFIG)
+        own = resolved(stated, Origin.CONFIG)
     except UsageError as error:
         raise ModelError(
             f"{_KEY} of {quoted(origin, 200)}: {error.message}", hint=error.hint
         ) from error
     return {**own, **resolved(environment_overrides(), Origin.ENVIRONMENT)}
-
-
-def _in_config(config: Mapping[str, object]) -> dict[str, str]:
-    settings = config.get("runtime")
-    if settings is None:
-        return {}
-    if not isinstance(settings, dict):
-        raise UsageError(f"`runtime` must be an object, found {shown_value(settings)}")
-    stated = cast("dict[str, object]", settings).get("functional_overrides")
-    if stated is None:
-        return {}
-    if not isinstance(stated, dict):
-        raise UsageError(
-            f"it must be an object of policies by functional, found {shown_value(stated)}"
-        )
-    # The parser of policies refuses values that are not text.
-    return cast("dict[str, str]", stated)
 
 
 def environment_overrides() -> dict[str, str]:

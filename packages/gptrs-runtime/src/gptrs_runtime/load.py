@@ -9,13 +9,13 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from gptrs.backend.contract import Backend
 from gptrs.backend.settings import Precision
 from gptrs.capture.parameter import PIN_BELOW, PREFETCH, Streaming
 from gptrs.checkpoint.adapter_config import LowRankAdapter
-from gptrs.checkpoint.config_fields import Fields, ReadSettings
+from gptrs.checkpoint.config_fields import ReadSettings
 from gptrs.checkpoint.param_source import PLAN, ParamSource, TensorPlan
 from gptrs.checkpoint.params import Params
 from gptrs.checkpoint.quantized_tensor import QuantizedSource
@@ -33,7 +33,12 @@ from gptrs_runtime.load_options import LoadOptions
 from gptrs_runtime.loaded_model import LoadedModel, adapted_config, require_adapted
 from gptrs_runtime.running_model import model_factory
 from gptrs_runtime.sources.find_model import find_model, is_model_file
-from gptrs_runtime.sources.model_source import CONFIG, ModelSource
+from gptrs_runtime.sources.model_source import (
+    CONFIG,
+    ModelSource,
+    WeightStreaming,
+    runtime_settings,
+)
 from gptrs_runtime.text_batches import parsed_bytes, shown_bytes
 from gptrs_runtime.unread import unread_of
 
@@ -54,7 +59,6 @@ else:
 
 VARIABLE = "GPTRS_WEIGHT_BUDGET"
 _KEY = "`runtime.weight_streaming`"
-_SETTINGS = ("budget", "prefetch", "pin_below")
 _OFF = "off"
 _logger = logging.getLogger("gptrs")
 
@@ -71,19 +75,19 @@ def weight_streamer(
     one from elsewhere.
     """
     where = f"{_KEY} of {quoted(origin, 200)}"
-    fields = Fields(_in_config(config, where), f"in {where}")
-    prefetch = fields.integer("prefetch", PREFETCH, minimum=0)
-    pin_below = fields.integer("pin_below", PIN_BELOW, minimum=0)
+    settings = runtime_settings(config, origin).weight_streaming or WeightStreaming()
     environment = os.environ.get(VARIABLE, "").strip()
     if budget is not None:
         stated, error = budget, _refusal(UsageError, "`weight_budget`")
     elif environment:
         stated, error = environment, _refusal(UsageError, f"`{VARIABLE}`")
     else:
-        stated, error = fields.get("budget"), _refusal(ModelError, f"`budget` in {where}")
+        stated, error = settings.budget, _refusal(ModelError, f"`budget` in {where}")
     if stated is None or stated == _OFF:
         return None
     total = _total_bytes(weights)
+    prefetch = PREFETCH if settings.prefetch is None else settings.prefetch
+    pin_below = PIN_BELOW if settings.pin_below is None else settings.pin_below
     return _streamer(Streaming(_bytes(stated, total, error), prefetch, pin_below), total)
 
 
@@ -99,26 +103,6 @@ def _streamer(streaming: Streaming, total: int) -> MruStreamer | None:
         shown_bytes(min(total, total - most + 2 * streaming.share)),
     )
     return streamed_executable.MruStreamer(streaming)
-
-
-def _in_config(config: Mapping[str, object], where: str) -> Mapping[str, object]:
-    runtime = config.get("runtime")
-    # A malformed `runtime` is reported where the overrides of functionals are read.
-    stated = (
-        cast("dict[str, object]", runtime).get("weight_streaming")
-        if isinstance(runtime, dict)
-        else None
-    )
-    if stated is None:
-        return {}
-    if not isinstance(stated, dict):
-        raise ModelError(f"{where} must be an object, found {shown_value(stated)}")
-    settings = cast("dict[str, object]", stated)
-    for name in settings:
-        if name not in _SETTINGS:
-            known = ", ".join(f"`{known}`" for known in _SETTINGS)
-            raise ModelError(f"{where} has no setting {quoted(name)}", hint=f"it takes {known}")
-    return settings
 
 
 def _refusal(kind: Callable[..., GptrsError], what: str) -> Callable[[object], GptrsError]:

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import cast
+from typing import Annotated, Any, cast
 
 import numpy as np
+from msgspec import Meta, Struct
 from typing_extensions import override
 
 from gptrs.checkpoint.files.open_file import is_plain
@@ -19,7 +20,7 @@ from gptrs.checkpoint.param_source import FileSource
 from gptrs.errors import CheckpointError, ModelError
 from gptrs.plugins.exporters import LanguageModelFile
 from gptrs.quoting import quoted, shown_value
-from gptrs.strict_json import parse_list, parse_object
+from gptrs.strict_json import parse_list, parse_object, record_of
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -196,6 +197,31 @@ def config_of(settings: CheckpointSettings, path: Path) -> dict[str, object]:
             )
         config["runtime"] = dict(settings.runtime)
     return config
+
+
+class WeightStreaming(Struct, frozen=True, forbid_unknown_fields=True):
+    """The budget of weights in memory, how many are read ahead, and the size of pinned ones."""
+
+    budget: Any = None  # a size in one of several forms, which `weight_streamer` checks
+    prefetch: Annotated[int, Meta(ge=0)] | None = None
+    pin_below: Annotated[int, Meta(ge=0)] | None = None
+
+
+class RuntimeSettings(Struct, frozen=True):
+    """How a model asks to be run; fields of others are ignored."""
+
+    weight_streaming: WeightStreaming | None = None
+    functional_overrides: dict[str, Any] | None = None  # the parser of policies checks the values
+
+
+class _Config(Struct, frozen=True):
+    runtime: RuntimeSettings | None = None
+
+
+def runtime_settings(config: Mapping[str, object], origin: str) -> RuntimeSettings:
+    """Return `runtime` of a config.json; ModelError if it is malformed, `origin` names the file."""
+    own = {"runtime": config.get("runtime")}
+    return record_of(own, _Config, quoted(origin, 200)).runtime or RuntimeSettings()
 
 
 def settings_of(config: Mapping[str, object], files: Mapping[str, str]) -> CheckpointSettings:
