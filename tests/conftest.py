@@ -27,6 +27,9 @@ from gptrs.plugins.selection import Selection
 # OpenMP's threads wait actively: on cores that another worker uses, those of torch take ten times
 # what they compute. Workers and processes of tests inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# LLVM's optimizations take a quarter of what tests of the JAX backend cost. What is tested is what
+# XLA is given; the children of `backend_jax/test_mesh.py` have its own settings.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 # What tests expect to be compiled must not depend on whether `make kernels` was run here.
 os.environ.setdefault("GPTRS_NUMBA_PACK", "0")
 # The workers of the tests take all cores: nobody compiles for them.
