@@ -72,6 +72,10 @@ lint: .venv/.installed-check ## style, formatting, import layers, repository rul
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python tools/check_repository.py
 
+# Node's own limit holds half of what is inferred: it would be thrown away, and inferred anew, seven
+# times, a third of the whole.
+types-packages types-tests: export NODE_OPTIONS := --max-old-space-size=8192 $(NODE_OPTIONS)
+
 types: types-packages types-tests ## type check: strict in the packages, standard in the tests
 
 types-packages: .venv/.installed-check
