@@ -71,6 +71,9 @@ def test_a_gap_is_filled_as_its_prompt_says(address, models, name):
     found = [json.loads(line.removeprefix("data: ")) for line in text.strip().split("\n\n")]
     assert "".join(event["content"] for event in found) == told.text
     assert [event["stop"] for event in found] == [False] * (len(found) - 1) + [True]
+    warm = post(address, "/infill", {**asked, "n_predict": 0}).json()
+    assert (warm["content"], warm["tokens_predicted"], warm["stop_type"]) == ("", 0, "limit")
+    assert warm["tokens_evaluated"] == len(tokens)
     ollama = {"model": name, "prompt": BEFORE, "suffix": AFTER, "stream": False,
               "options": {"temperature": 0, "num_predict": 6}}  # fmt: skip
     assert post(address, "/api/generate", ollama).json()["response"] == told.text

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,14 +58,19 @@ def server(model: Path | None, options: Sequence[str]) -> Generator[str]:
     # figures would be of both. Port 0 takes a free one, so that benchmarks may run side by side.
     command = [sys.executable, "-m", "gptrs_cli", "serve", f"bench={named}", "--port", "0"]
     with subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
         try:
-            yield _address(process)
+            address = _address(process)
+            # Until it ends: a server whose log fills the pipe would block, and so would the run.
+            drain = threading.Thread(target=process.stderr.read, daemon=True)
+            drain.start()
+            try:
+                yield address
+            finally:
+                process.terminate()
+                drain.join()
         finally:
             process.terminate()
-            if process.stderr is not None:
-                # Until it ends: a server that fills the pipe while it shuts down would block
-                # forever.
-                process.stderr.read()
             process.wait()
 
 

@@ -38,9 +38,12 @@ class InfillBody(RequestFields, kw_only=True):
     input_suffix: Annotated[str, Meta(min_length=1, description="The text after the gap.")]
     prompt: Annotated[str, Meta(description="More text before the gap, after `input_prefix`.")] = ""
     model: Model | None = None
-    n_predict: Annotated[int, Meta(ge=-1, description="Most tokens; -1: the context.")] | None = (
-        None
-    )
+    n_predict: (
+        Annotated[
+            int, Meta(ge=-1, description="Most tokens; -1: the context; 0: only read the text.")
+        ]
+        | None
+    ) = None
     stream: Annotated[bool, Meta(description="Stream the answer.")] = False
     stop: Annotated[list[str], Meta(description="End the answer before these texts.")] | None = None
     temperature: (
@@ -79,7 +82,8 @@ class InfillBody(RequestFields, kw_only=True):
 async def infill(request: Request, body: InfillBody, served: Served, metrics: Metrics) -> Response:
     """Write the text of a gap; RequestError for a model that cannot fill gaps."""
     name, model = served.named(body.model, "causal_lm")
-    most = body.n_predict if body.n_predict is not None and body.n_predict > 0 else None
+    is_warming = body.n_predict == 0  # editors read the text into the cache before they ask
+    most = 1 if is_warming else None if body.n_predict == -1 else body.n_predict
     given: dict[str, object] = {field: getattr(body, field) for field in _SAME}
     given |= {"prompt": body.input_prefix + body.prompt, "suffix": body.input_suffix}
     asked = converted(
@@ -90,7 +94,8 @@ async def infill(request: Request, body: InfillBody, served: Served, metrics: Me
     prompt = await for_client(request, work)
     assert prompt.stream is not None  # some token is asked for
     chat = Chat(name, model, prompt.stream, AnswerForm(), False, served.texts_of(name), metrics)
-    return await GapWriter(chat).answer(request, stream=body.stream)
+    writer = WarmingWriter if is_warming else GapWriter
+    return await writer(chat).answer(request, stream=body.stream)
 
 
 class GapWriter(AnswerWriter):
@@ -127,3 +132,15 @@ class GapWriter(AnswerWriter):
             "tokens_cached": stream.cached_tokens,
             "truncated": False,
         }
+
+
+class WarmingWriter(GapWriter):
+    """Answers a request for no token: its text has been read, and waits in the cache."""
+
+    @override
+    def told(self, event: AnswerEvent) -> Iterator[bytes]:
+        return iter(())
+
+    @override
+    def whole(self) -> dict[str, object]:
+        return {**super().whole(), "stop_type": "limit", "tokens_predicted": 0}
