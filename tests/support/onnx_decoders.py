@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -216,20 +216,7 @@ def decoder(*, merged: bool = False, first: bool = False, **settings: object) ->
     _body(g, **settings)  # pyright: ignore[reportArgumentType]
     names = [f"{layer}.{part}" for layer in range(LAYERS) for part in ("key", "value")]
     carried = {name: ["B", KV_HEADS, "P", HEAD] for name in names}
-    inputs = {"input_ids": ["B", "T"], "attention_mask": ["B", "P + T"], "position_ids": ["B", "T"]}
-    if settings.get("counted") or settings.get("grouped"):
-        del inputs["position_ids"]
-    if settings.get("fused"):
-        del inputs["attention_mask"]
-    given = [helper.make_tensor_value_info(name, INT, shape) for name, shape in inputs.items()]
-    if settings.get("fused"):
-        counts: dict[str, list[str]] = {"seqlens_k": ["B"], "total_sequence_length": []}
-        given += [
-            helper.make_tensor_value_info(name, TensorProto.INT32, shape)
-            for name, shape in counts.items()
-        ]
-    if settings.get("kept"):
-        given.append(helper.make_tensor_value_info("num_logits_to_keep", INT, []))
+    given = _inputs(settings)
     if first:
         empty = np.zeros((1, KV_HEADS, 0, HEAD), np.float32)
         g.weights += [
@@ -261,6 +248,25 @@ def decoder(*, merged: bool = False, first: bool = False, **settings: object) ->
     graph = helper.make_graph(nodes, "decoder", given, outputs, g.weights)
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+def _inputs(settings: Mapping[str, object]) -> list[onnx.ValueInfoProto]:
+    """Return the inputs of a decoder before its past."""
+    inputs = {"input_ids": ["B", "T"], "attention_mask": ["B", "P + T"], "position_ids": ["B", "T"]}
+    if settings.get("counted") or settings.get("grouped"):
+        del inputs["position_ids"]
+    if settings.get("fused"):
+        del inputs["attention_mask"]
+    given = [helper.make_tensor_value_info(name, INT, shape) for name, shape in inputs.items()]
+    if settings.get("fused"):
+        counts: dict[str, list[str]] = {"seqlens_k": ["B"], "total_sequence_length": []}
+        given += [
+            helper.make_tensor_value_info(name, TensorProto.INT32, shape)
+            for name, shape in counts.items()
+        ]
+    if settings.get("kept"):
+        given.append(helper.make_tensor_value_info("num_logits_to_keep", INT, []))
+    return given
 
 
 def in_four_bits(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -208,7 +208,7 @@ class TrainedModules:
         return y + F.linear(F.linear(x, a), b)
 
     def _looked_up(self, module: Embedding, indices: Tensor, again: Decoder) -> Tensor:
-        """Return the result of a quantized table, of which only the vectors in use are decoded."""
+        """Return the result of a quantized table; only the vectors in use are decoded."""
         flat = F.reshape(indices, (indices.size,))
         own = copy.copy(module)
         own.weight = again.rows(again.tensors, partial(F.embedding, flat), flat.size)
