@@ -4,7 +4,8 @@
 
 Small networks with random weights (a ResNet and a MobileNetV2 for images of 224 x 224, two layers
 of a transformer, 128 tokens) are quantized by ONNX Runtime's own tools: static QDQ with signed
-codes for each channel, or unsigned ones; operators of integers (QOperator); dynamic. The least of
+codes for each channel, or unsigned ones; operators of integers (QOperator); dynamic. An LSTM is
+quantized dynamically, or left as it is. The least of
 a second of runs is compared, and the outputs. Needs onnx and onnxruntime.
 """
 
@@ -26,7 +27,12 @@ import numpy as np
 onnx: Any = importlib.import_module("onnx")
 onnxruntime: Any = importlib.import_module("onnxruntime")
 
-SHAPES = {"resnet": (1, 3, 224, 224), "mobilenet": (1, 3, 224, 224), "transformer": (1, 128, 384)}
+SHAPES = {
+    "resnet": (1, 3, 224, 224),
+    "mobilenet": (1, 3, 224, 224),
+    "transformer": (1, 128, 384),
+    "lstm": (50, 1, 128),
+}
 WAYS = ("qdq", "qdq_unsigned", "qoperator", "dynamic")
 _BLOCKS = ((1, 16, 1), (6, 24, 2), (6, 24, 1), (6, 32, 2), (6, 32, 1), (6, 64, 2), (6, 96, 1))
 """Of a MobileNetV2: the expansion, the channels, the stride."""
@@ -131,8 +137,15 @@ def transformer(g: Graph) -> str:
     return x
 
 
+def recurrent(g: Graph) -> str:
+    """Add an LSTM of 256 units over 50 steps, and a layer of 32 classes."""
+    parts = [g.weight(1, 1024, 128, scale=0.08), g.weight(1, 1024, 256, scale=0.06)]
+    x = g.node("LSTM", "x", *parts, g.weight(1, 2048, scale=0.05), hidden_size=256)
+    return g.node("MatMul", x, g.weight(256, 32, scale=0.06))
+
+
 NETWORKS: dict[str, Callable[[Graph], str]] = {
-    "resnet": resnet, "mobilenet": mobilenet, "transformer": transformer,
+    "resnet": resnet, "mobilenet": mobilenet, "transformer": transformer, "lstm": recurrent,
 }  # fmt: skip
 
 
@@ -150,8 +163,11 @@ def written(folder: Path, name: str) -> Path:
     plain, target = folder / f"{network}.onnx", folder / f"{name}.onnx"
     onnx.save(onnx.shape_inference.infer_shapes(model), plain)
     kinds = quantization.QuantType
+    if way == "floats":
+        return plain.rename(target)
     if way == "dynamic":
-        quantization.quantize_dynamic(plain, target, weight_type=kinds.QUInt8)
+        weights = kinds.QInt8 if network == "lstm" else kinds.QUInt8
+        quantization.quantize_dynamic(plain, target, weight_type=weights)
         return target
 
     class Images(quantization.CalibrationDataReader):
@@ -234,7 +250,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--turns", type=int, default=3)
-    names = [f"{network}_{way}" for network in SHAPES for way in WAYS]
+    names = [f"{network}_{way}" for network in SHAPES if network != "lstm" for way in WAYS]
+    names += ["lstm_dynamic", "lstm_floats"]
     parser.add_argument("--files", nargs="+", choices=names, default=names)
     parser.add_argument("--run", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()

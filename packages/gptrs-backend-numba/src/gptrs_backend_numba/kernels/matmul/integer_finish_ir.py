@@ -109,63 +109,60 @@ class _Finish:
 
     def _columns(self, emit, memory, first, vectors, mask):
         """Emit all rows of some vectors of columns."""
-        sums, step, out, out_step, rows, scale, bias, numbers = memory
+        scale, bias, numbers = memory[5:]
         b = emit.builder
-        size = 1 if self._is_code else 4
         operands = []
         for v in range(vectors):
-            column = [
+            factor, shift = (
                 self._loaded(emit, emit.moved(each, (first, 4), 4 * WIDTH * v), mask)
                 if wanted
                 else None
                 for each, wanted in ((scale, self._scales == 2), (bias, self._biased))
-            ]
-            if self._scales == 1:
-                column[0] = numbers[0]
-            operands.append(column)
-
-        def all_rows(finite):
-            def row(_, state):
-                source, target = state
-                values = []
-                for v, (factor, shift) in enumerate(operands):
-                    value = emit.load(emit.moved(source, 4 * WIDTH * v), _WORDS, 4)
-                    values.append(self._value(emit, value, factor, shift, numbers, finite))
-                if self._is_code and _HAS_MASKS:
-                    # An instruction that narrows words into memory takes three times as long as
-                    # one that narrows them in registers (Zen 4), but LLVM would use it.
-                    target, *values = emit.in_order([target, *values])
-                if self._is_code and vectors == 2:
-                    lanes = ir.VectorType(I32, 2 * WIDTH)(list(range(2 * WIDTH)))
-                    values = [b.shuffle_vector(*values, lanes)]
-                for v, value in enumerate(values):
-                    self._store(emit, value, emit.moved(target, size * WIDTH * v), mask)
-                return [emit.moved(source, (step, 4)), emit.moved(target, (out_step, 1))]
-
-            emit.loop(rows, 1, [emit.moved(sums, (first, 4)), emit.moved(out, (first, size))], row)
-
-        if not self._is_code or (self._scales == 0 and not self._biased and not self._divides):
-            all_rows(True)
+            )
+            operands.append((numbers[0] if self._scales == 1 else factor, shift))
+        if not self._is_code or not (self._scales or self._biased or self._divides):
+            self._rows(emit, memory, first, operands, mask, True)
             return
         # Where no result can be NaN or too large, codes need four instructions less.
         total = ZERO
         for factor, shift in operands:
-            most = self._quotients(b, splat(2.0**32) if factor is None else
-                                   b.fmul(factor, splat(2.0**32)), numbers)  # fmt: skip
-            total = b.fadd(total, b.fmul(most, ZERO))
-            if shift is not None:
-                twice = self._quotients(b, b.fmul(shift, splat(2.0)), numbers)
-                total = b.fadd(total, b.fmul(twice, ZERO))
+            most = splat(2.0**32)
+            most = most if factor is None else b.fmul(factor, most)
+            parts = [most] if shift is None else [most, b.fmul(shift, splat(2.0))]
+            for part in parts:
+                part = b.fmul(part, numbers[2]) if self._divides else part
+                total = b.fadd(total, b.fmul(part, ZERO))
         finite = b.fcmp_ordered("ord", total, total)
         finite = call_llvm(b, f"llvm.vector.reduce.and.v{WIDTH}i1", ir.IntType(1), [finite])
         with b.if_else(finite) as (usual, other):
             with usual:
-                all_rows(True)
+                self._rows(emit, memory, first, operands, mask, True)
             with other:
-                all_rows(False)
+                self._rows(emit, memory, first, operands, mask, False)
 
-    def _quotients(self, b, x, numbers):
-        return b.fmul(x, numbers[2]) if self._divides else x
+    def _rows(self, emit, memory, first, operands, mask, finite):
+        """Emit the loop over rows; `operands` are the scale and the bias of each vector."""
+        sums, step, out, out_step, rows, _, _, numbers = memory
+        b, size = emit.builder, 1 if self._is_code else 4
+
+        def row(_, state):
+            source, target = state
+            values = []
+            for v, (factor, shift) in enumerate(operands):
+                value = emit.load(emit.moved(source, 4 * WIDTH * v), _WORDS, 4)
+                values.append(self._value(emit, value, factor, shift, numbers, finite))
+            if self._is_code and _HAS_MASKS:
+                # An instruction that narrows words into memory takes three times as long as one
+                # that narrows them in registers (Zen 4), but LLVM would use it.
+                target, *values = emit.in_order([target, *values])
+            if self._is_code and len(values) == 2:
+                lanes = ir.VectorType(I32, 2 * WIDTH)(list(range(2 * WIDTH)))
+                values = [b.shuffle_vector(*values, lanes)]
+            for v, value in enumerate(values):
+                self._store(emit, value, emit.moved(target, size * WIDTH * v), mask)
+            return [emit.moved(source, (step, 4)), emit.moved(target, (out_step, 1))]
+
+        emit.loop(rows, 1, [emit.moved(sums, (first, 4)), emit.moved(out, (first, size))], row)
 
     def _loaded(self, emit, pointer, mask):
         if mask is None:
