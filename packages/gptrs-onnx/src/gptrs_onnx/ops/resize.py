@@ -161,6 +161,8 @@ def grid_sample(
     for axis, size in enumerate(spatial):
         unit = F.squeeze(F.slice_axis(grid, grid.rank - 1, count - 1 - axis, 1), -1)
         position = (unit + 1.0) * ((size - 1) / 2) if corners else ((unit + 1.0) * size - 1.0) / 2.0
+        if mode == "nearest":  # before it is mirrored: at ties that is another element
+            position = F.round(position)
         if mode != "cubic" and padding != "zeros":
             position = _inside(position, size, padding, corners)
         positions.append(position)
