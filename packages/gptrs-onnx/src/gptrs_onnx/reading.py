@@ -17,7 +17,7 @@ from gptrs.api.backends import WeightIdentity
 from gptrs.api.importers import DAMAGE
 from gptrs.api.programs import TensorType
 from gptrs.backend.weight_identity import WeightFile, file_digest
-from gptrs.checkpoint.files.open_file import open_regular
+from gptrs.checkpoint.files.open_file import open_regular, resolved
 from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
 from gptrs.checkpoint.formats.safetensors_header import TensorEntry
 from gptrs_onnx.element_types import HELD_IN, is_read, stored_dtype
@@ -36,10 +36,12 @@ def read_model(path: str | os.PathLike[str]) -> tuple[ir.Model, WeightFile | Non
     ModelError for anything else, UnsupportedError for its version.
     """
     file = _required_file(path)
-    own = _stamp(file)
+    real = resolved(file)
     # The stamp is taken before the bytes: a file that is replaced in between gets no identity,
     # rather than that of the wrong bytes.
-    model = parsed_model(file.read_bytes(), file.parent, str(file))
+    own = _stamp(real)
+    # Caches of hubs hold links to files that lie together in a folder of their own.
+    model = model_of(_proto_of(real.read_bytes(), str(file)), file.parent, str(file), real.parent)
     return model, own if own is not None and own.unchanged() else None
 
 
@@ -102,11 +104,19 @@ def _proto_of(data: bytes, origin: str) -> onnx.ModelProto:
     return proto
 
 
-def model_of(proto: onnx.ModelProto, folder: Path | None, origin: str = "the model") -> ir.Model:
-    """Return a checked model; external data must lie in `folder` or below."""
+def model_of(
+    proto: onnx.ModelProto,
+    folder: Path | None,
+    origin: str = "the model",
+    beside: Path | None = None,
+) -> ir.Model:
+    """Return a checked model; external data must lie in `folder` or below.
+
+    Links in it may also lead to the folder `beside` or below, where data is looked for, too.
+    """
     require_read_version({each.domain: each.version for each in proto.opset_import}, origin)
     model = _deserialized(proto, origin)
-    _bind_external(model, folder)
+    _bind_external(model, [each for each in (folder, beside) if each is not None])
     _lift_weights(model.graph)
     return model
 
@@ -166,23 +176,39 @@ def _deserialized(proto: onnx.ModelProto, origin: str) -> ir.Model:
         raise ModelError(f"`{shown(origin)}` is not a valid ONNX model: {shown(error)}") from error
 
 
-def _bind_external(model: ir.Model, folder: Path | None) -> None:
-    for what, tensor in _external_tensors(model):
+def _bind_external(model: ir.Model, folders: Sequence[Path]) -> None:
+    for what, tensor, owner in _external_tensors(model):
         try:
-            _require_inside(what, tensor, folder)
+            folder, file = _data_file(what, tensor, folders)
         except (OSError, ValueError, TypeError) as error:
             raise ModelError(f"{what} cannot be read: {shown(error)}") from error
-        tensor.base_dir = str(folder)
+        if owner is None:
+            tensor.base_dir = str(folder)
+        else:  # by its real name: the library refuses links out of a folder
+            owner.const_value = ir.ExternalTensor(
+                file.name,
+                tensor.offset,
+                tensor.length,
+                tensor.dtype,
+                name=str(owner.name),
+                shape=tensor.shape,
+                base_dir=str(file.parent),
+            )
 
 
-def _external_tensors(model: ir.Model) -> Iterator[tuple[str, ir.ExternalTensor]]:
-    """Yield all tensors that lie in other files, and what they are: attributes have some, too."""
+def _external_tensors(
+    model: ir.Model,
+) -> Iterator[tuple[str, ir.ExternalTensor, ir.Value | None]]:
+    """Yield all tensors that lie in other files, what they are, and their initializer.
+
+    Those of attributes have none.
+    """
     for body in (model.graph, *model.functions.values()):
         root = body.graph if isinstance(body, ir.Function) else body
         for graph in (root, *root.subgraphs()):
             for name, value in graph.initializers.items():
                 if isinstance(value.const_value, ir.ExternalTensor):
-                    yield f"the initializer `{shown(name)}`", value.const_value
+                    yield f"the initializer `{shown(name)}`", value.const_value, value
         for node in body.all_nodes():
             yield from _external_values(node.attributes.values(), shown(node.op_type))
         if isinstance(body, ir.Function):
@@ -191,24 +217,28 @@ def _external_tensors(model: ir.Model) -> Iterator[tuple[str, ir.ExternalTensor]
 
 def _external_values(
     attributes: Iterable[ir.Attr], owner: str
-) -> Iterator[tuple[str, ir.ExternalTensor]]:
+) -> Iterator[tuple[str, ir.ExternalTensor, None]]:
     for attribute in attributes:
         held: object = attribute.value
         several = isinstance(held, list | tuple)
         for value in cast("Sequence[object]", held) if several else (held,):
             if isinstance(value, ir.ExternalTensor):
-                yield f"the attribute `{shown(attribute.name)}` of `{owner}`", value
+                yield f"the attribute `{shown(attribute.name)}` of `{owner}`", value, None
 
 
-def _require_inside(what: str, tensor: ir.ExternalTensor, folder: Path | None) -> None:
-    """ModelError unless external data is a regular file in the folder that is long enough."""
+def _data_file(what: str, tensor: ir.ExternalTensor, folders: Sequence[Path]) -> tuple[Path, Path]:
+    """Return the first of `folders` that has external data, and its file, without links.
+
+    ModelError unless it is a regular file, long enough, and links lead to one of them or below.
+    """
     place = Path(os.fspath(cast("str", tensor.location)))
-    if folder is None:
+    if not folders:
         raise ModelError(f"{what} is in another file, which is not here")
     # Resolved, as `..` and symbolic links would lead out of the folder: a downloaded model must not
     # read other files of the user.
+    folder = next((each for each in folders if (each / place).is_file()), folders[0])
     target = (folder / place).resolve()
-    if place.is_absolute() or not target.is_relative_to(folder.resolve()):
+    if place.is_absolute() or not any(target.is_relative_to(each.resolve()) for each in folders):
         raise ModelError(f"{what} is in `{shown(place)}`, outside the model's folder")
     if not target.is_file():
         raise ModelError(f"{what} is in `{shown(place)}`, which is not a file")
@@ -221,6 +251,7 @@ def _require_inside(what: str, tensor: ir.ExternalTensor, folder: Path | None) -
         raise ModelError(
             f"{what} ends at byte {end} of `{shown(place)}`, which has {target.stat().st_size}"
         )
+    return folder, target
 
 
 # The initializers of an ONNX file that are parameters, as a source of these, read where they lie.
