@@ -34,9 +34,11 @@ from gptrs_conformance.plugin_kits import (
     functionals,
     importers,
     models,
+    references,
     trace_sinks,
 )
 from gptrs_conformance.plugin_kits.subject import KitCheck, checks_of, name_of
+from gptrs_runtime.load import load_model
 
 
 class PluginSuite:
@@ -191,3 +193,27 @@ class ModelSuite(PluginSuite):
         if type(self).model is ModelSuite.model:
             return models.kind_alone(self.plugin_name)
         return models.model_in(self.model(self._folder))
+
+
+class ReferenceSuite(PluginSuite):
+    """The kit of references; override `model` with one of a kind that the reference takes."""
+
+    kit = references.KIT
+
+    @pytest.fixture(autouse=True)
+    def _own_folder(self, tmp_path: Path) -> None:
+        self._folder = tmp_path / "model"
+        self._folder.mkdir()
+
+    def model(self, folder: Path) -> Path:
+        """Return the path of a model to load, or write one into `folder` and return its path."""
+        raise NotImplementedError
+
+    def subject(self) -> references.ReferenceUnderTest:
+        """Return the reference; on the demo model if `model` is not overridden."""
+        if type(self).model is ReferenceSuite.model:
+            return references.installed_reference(self.plugin_name)
+        path = self.model(self._folder)
+        return references.installed_reference(
+            self.plugin_name, lambda backend: load_model(path, backend=backend)
+        )

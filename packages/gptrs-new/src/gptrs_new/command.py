@@ -27,6 +27,7 @@ _TRY = {
         "printf 'ptir.v0.5\\nfunc @main(%%x: f32[2]) -> f32[2] {{\\n  %%0 = tanh %%x : f32[2]\\n"
         "  return %%0\\n}}\\n' > x.ptir && gptrs convert x.ptir model{suffix}"
     ),
+    Kind.REFERENCE: "gptrs validate --reference {name} --max-tokens 4",
     Kind.TRACE_SINK: 'gptrs generate "def read" --trace-sink {name}',
 }
 

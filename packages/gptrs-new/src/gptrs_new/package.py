@@ -34,6 +34,7 @@ class Kind(StrEnum):
     IMPORTER = "importer"
     EXPORTER = "exporter"
     TRACE_SINK = "trace-sink"
+    REFERENCE = "reference"
 
     @property
     def extension_point(self) -> str:

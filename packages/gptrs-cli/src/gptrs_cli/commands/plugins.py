@@ -162,6 +162,7 @@ _STARTED = {
     "trace_sink": "making the sink",
     "importer": "importing the factory",
     "exporter": "importing the factory",
+    "reference": "importing the factory",
     "demo_model": "finding the folder",
 }
 

@@ -31,7 +31,16 @@ from gptrs.plugins.state import PluginRecord, PluginState
 
 Tell = Callable[[Mapping[str, object]], None]
 """Sends an answer to the parent."""
-KITS = ("backend", "model", "functional", "command", "trace_sink", "importer", "exporter")
+KITS = (
+    "backend",
+    "model",
+    "functional",
+    "command",
+    "trace_sink",
+    "importer",
+    "exporter",
+    "reference",
+)
 """The kinds of plugins with a kit, which is the last step of a check."""
 START_S = 60.0
 """Seconds for the first answer: Python starts slowly on a busy machine."""

@@ -14,6 +14,7 @@ from gptrs_conformance.plugin_kits import (
     functionals,
     importers,
     models,
+    references,
     trace_sinks,
 )
 from gptrs_conformance.plugin_kits.subject import KitCheck, run_kit
@@ -26,6 +27,7 @@ _KITS: Final[Mapping[str, tuple[Callable[[str], Any], Sequence[KitCheck[Any]]]]]
         "command": (commands.installed_command, commands.KIT),
         "trace_sink": (trace_sinks.installed_trace_sink, trace_sinks.KIT),
         "importer": (importers.installed_importer, importers.KIT),
+        "reference": (references.installed_reference, references.KIT),
         "exporter": (exporters.installed_exporter, exporters.KIT),
     }
 )
