@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, NamedTuple, cast
 
 import msgspec
 import typer
+from msgspec.structs import replace
 
 from gptrs.api import UsageError
 from gptrs.quoting import listed, quoted
@@ -22,7 +23,7 @@ from gptrs_train.batches import DataFacts
 from gptrs_train.heads import TASKS
 from gptrs_train.learner import ALL_LINEAR, LowRank
 from gptrs_train.runs import Data, Facts, Outputs, Result, Watch
-from gptrs_train.trainer import OPTIMIZERS, Settings, Status
+from gptrs_train.trainer import Settings, Status
 
 _SECONDS: Final = 5.0
 """Between two lines of progress that go to a file."""
@@ -43,6 +44,30 @@ def _option(*names: str, help: str, **more: Any) -> Any:
 
 
 _FIELDS: Final = option_fields(LoadOptions)
+_LATER: Final = dict.fromkeys(("batch", "length", "rate", "least_rate", "warmup", "weight_decay"))
+"""Settings whose defaults depend on others, on the model or on the data."""
+_DEFAULTS: Final[dict[str, dict[str, int | None]]] = {
+    "finetune": {**_LATER, "steps": 600},
+    "train": {**_LATER, "steps": 2000, "batch": 12, "eval_every": 250, "save_every": 250},
+}
+"""Defaults of settings that are those of a command."""
+
+
+def _settings_of(command: str) -> OptionsOf:
+    """Return the options of the settings of a run; there is no adapter in a model from scratch."""
+    fields = {name: field for name, field in option_fields(Settings).items() if field.flag}
+    if command == "train":
+        del fields["lora_dropout"]
+    own = _DEFAULTS[command]
+    return OptionsOf(
+        {
+            name: replace(field, default=own.get(name, field.default), required=False)
+            for name, field in fields.items()
+        },
+        told=True,
+    )
+
+
 _OPTIONS: Final[dict[str, _Row]] = {
     "data": _Row(
         Path,
@@ -124,140 +149,7 @@ _OPTIONS: Final[dict[str, _Row]] = {
         True,
         True,
     ),
-    "steps": _Row(
-        int, _option("--steps", metavar="N", min=1, help="Number of updates."), 600, 2000
-    ),
-    "batch": _Row(
-        int | None,
-        _option("--batch", metavar="N", min=1, help="Rows per batch (default: 4; 16 for heads)."),
-        None,
-        12,
-    ),
-    "length": _Row(
-        int | None,
-        _option(
-            "--length",
-            metavar="N",
-            min=1,
-            help="Tokens per row (default: the context, at most 512).",
-        ),
-        None,
-        None,
-    ),
-    "accumulate": _Row(
-        int, _option("--accumulate", metavar="N", min=1, help="Batches per update."), 1, 1
-    ),
-    "rate": _Row(
-        float | None,
-        _option("--rate", metavar="X", min=0, help="Highest learning rate."),
-        None,
-        None,
-    ),
-    "least_rate": _Row(
-        float | None,
-        _option(
-            "--least-rate",
-            metavar="X",
-            min=0,
-            help="Learning rate of the last update (default: a tenth of --rate).",
-        ),
-        None,
-        None,
-    ),
-    "schedule": _Row(
-        str,
-        _option("--schedule", metavar="FORM", help="constant, linear, cosine, inverse_sqrt."),
-        "cosine",
-        "cosine",
-    ),
-    "warmup": _Row(
-        int | None,
-        _option(
-            "--warmup", metavar="N", min=0, help="Updates of rising rate (default: a twentieth)."
-        ),
-        None,
-        None,
-    ),
-    "optimizer": _Row(
-        str,
-        _option("--optimizer", metavar="NAME", help=f"{', '.join(OPTIMIZERS)}."),
-        "adamw",
-        "adamw",
-    ),
-    "weight_decay": _Row(
-        float | None,
-        _option("--weight-decay", metavar="X", min=0, help="Weight decay of matrices."),
-        None,
-        None,
-    ),
-    "dropout": _Row(
-        float,
-        _option(
-            "--dropout", metavar="P", min=0, max=0.99, help="Dropout of the outputs of layers."
-        ),
-        0.0,
-        0.0,
-    ),
-    "attention_dropout": _Row(
-        float,
-        _option("--attention-dropout", metavar="P", min=0, max=0.99, help="Dropout in attention."),
-        0.0,
-        0.0,
-    ),
-    "lora_dropout": _Row(
-        float,
-        _option("--lora-dropout", metavar="P", min=0, max=0.99, help="Dropout before the adapter."),
-        0.0,
-    ),
-    "recompute": _Row(
-        bool,
-        _option("--recompute", help="Compute layers again in the backward pass: less memory."),
-        False,
-        False,
-    ),
-    "clip": _Row(
-        float,
-        _option("--clip", metavar="X", min=0, help="Largest norm of a gradient; 0: no limit."),
-        1.0,
-        1.0,
-    ),
-    "eval_every": _Row(
-        int,
-        _option("--eval-every", metavar="N", min=1, help="Updates between evaluations."),
-        100,
-        250,
-    ),
-    "eval_batches": _Row(
-        int,
-        _option("--eval-batches", metavar="N", min=1, help="Batches per evaluation, at most."),
-        25,
-        25,
-    ),
-    "patience": _Row(
-        int,
-        _option(
-            "--patience",
-            metavar="N",
-            min=0,
-            help="Stop after N evaluations without improvement, keep the best weights; 0: never.",
-        ),
-        0,
-        0,
-    ),
-    "save_every": _Row(
-        int,
-        _option("--save-every", metavar="N", min=1, help="Updates between saved states."),
-        100,
-        250,
-    ),
-    "seed": _Row(
-        int,
-        _option(
-            "--seed", metavar="N", min=0, help="Seed of the order of data and of initial weights."
-        ),
-        0,
-        0,
-    ),
+    "settings": _Row(dict[str, Any], None, ..., ...),
     "resume": _Row(
         bool, _option("--resume", help="Continue a run that was stopped."), False, False
     ),
@@ -300,8 +192,8 @@ def finetune(
     what = _what(*(given[name] for name in ("lora", "full", "weights", "alpha", "target")))
     for_head = runs.task_of_data(data) != runs.CONTINUE
     adapts = isinstance(what, LowRank) or (what is None and not for_head)
-    sizes = {"batch": given["batch"] or (16 if for_head else 4)}
-    settings = _settings({**given, **sizes}, 2e-4 if adapts else 2e-5, (0.9, 0.999), 0.0)
+    own = {"batch": 16 if for_head else 4, **given["settings"]}
+    settings = _settings(own, 2e-4 if adapts else 2e-5, (0.9, 0.999), 0.0)
     machine = LoadOptions(**given["machine"])
     result = runs.finetune(model, data, _outputs(given), what, settings, machine, line.watch())
     _end(result, given["as_json"], line)
@@ -319,7 +211,7 @@ def train(
     unless the data is tokens: a .bin file of uint16, as nanoGPT writes it. OUT gets a model folder.
     """
     line = _Line()
-    settings = _settings(given, 1e-3, (0.9, 0.99), 0.1)
+    settings = _settings(given["settings"], 1e-3, (0.9, 0.99), 0.1)
     result = runs.train(
         config,
         _data(given),
@@ -340,7 +232,7 @@ def _with_options(command: Callable[..., None]) -> None:
         if default is inspect.Parameter.empty:
             continue
         own = inspect.Parameter.empty if default is ... else default
-        annotation = Annotated[row.kind, row.info]
+        annotation = Annotated[row.kind, row.info or _settings_of(command.__name__)]
         parameters.append(
             inspect.Parameter(name, first.KEYWORD_ONLY, default=own, annotation=annotation)
         )
@@ -403,7 +295,7 @@ def _settings(
 ) -> Callable[[int], Settings]:
     """Return the settings of the options of a command, by the longest row of the model."""
     steps = cast("int", given["steps"])
-    own = {name: given[name] for name in Settings.__struct_fields__ if given.get(name) is not None}
+    own = dict(given)
     top = cast("float", own.setdefault("rate", rate))
     own.setdefault("warmup", steps // 20)
     own.setdefault("weight_decay", decay)

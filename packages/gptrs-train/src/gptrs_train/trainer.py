@@ -10,12 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
-from typing import Any, Final, Literal, cast
+from typing import Annotated, Any, Final, Literal, cast
 
-import msgspec
 import numpy as np
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 import gptrs
 from gptrs import functionals as F
@@ -24,6 +24,7 @@ from gptrs.api.backends import Backend
 from gptrs.api.models import Tensor, tensor
 from gptrs.capture.execute import use_backend
 from gptrs.quoting import listed
+from gptrs_runtime.option_fields import NUMBERS, TEXT, Missing, Option, Options
 from gptrs_train import optimizers
 from gptrs_train.batches import Batches
 from gptrs_train.learner import Learner
@@ -43,47 +44,108 @@ class DivergedError(GptrsError):
     code = "diverged"
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a run that affect its numbers."""
+_Option = partial(Option, request=Missing("a server does not train"))
 
-    steps: int
-    batch: int
-    length: int
-    rate: float
-    optimizer: str = "adamw"
-    betas: tuple[float, float] = (0.9, 0.999)
-    weight_decay: float = 0.0
-    schedule: Form = "cosine"
-    warmup: int = 0
-    least_rate: float = 0.0
-    clip: float = 1.0
-    accumulate: int = 1
-    seed: int = 0
-    eval_every: int = 100
-    eval_batches: int = 25
-    patience: int = 0
-    save_every: int = 100
-    dropout: float = 0.0
-    """The probability of zeros in the values that layers add to the residual stream."""
-    attention_dropout: float = 0.0
-    lora_dropout: float = 0.0
-    recompute: bool = False
-    """Compute the insides of layers again in the backward part, instead of keeping them."""
+
+class Settings(Options, frozen=True, kw_only=True):
+    """The settings of a run that affect its numbers.
+
+    `dropout` is the probability of zeros in the values that layers add to the residual stream. `recompute`
+    computes the insides of layers again in the backward part, instead of keeping them.
+    """
+
+    steps: Annotated[int, Meta(ge=1, description="Number of updates."), _Option(metavar="N")]
+    batch: Annotated[
+        int,
+        Meta(ge=1, description="Rows per batch (default: 4; 16 for heads)."),
+        _Option(metavar="N"),
+    ]
+    length: Annotated[
+        int,
+        Meta(ge=1, description="Tokens per row (default: the context, at most 512)."),
+        _Option(metavar="N"),
+    ]
+    accumulate: Annotated[
+        int, Meta(ge=1, description="Batches per update."), _Option(metavar="N")
+    ] = 1
+    rate: Annotated[float, Meta(ge=0, description="Highest learning rate."), _Option(metavar="X")]
+    least_rate: Annotated[
+        float,
+        Meta(ge=0, description="Learning rate of the last update (default: a tenth of --rate)."),
+        _Option(metavar="X"),
+    ] = 0.0
+    schedule: Annotated[
+        Form,
+        Meta(description="constant, linear, cosine, inverse_sqrt."),
+        _Option(metavar="FORM", kind=TEXT, parsed=str),
+    ] = "cosine"
+    warmup: Annotated[
+        int,
+        Meta(ge=0, description="Updates of rising rate (default: a twentieth)."),
+        _Option(metavar="N"),
+    ] = 0
+    optimizer: Annotated[
+        str, Meta(description=f"{', '.join(OPTIMIZERS)}."), _Option(metavar="NAME")
+    ] = "adamw"
+    weight_decay: Annotated[
+        float, Meta(ge=0, description="Weight decay of matrices."), _Option(metavar="X")
+    ] = 0.0
+    dropout: Annotated[
+        float,
+        Meta(ge=0, le=0.99, description="Dropout of the outputs of layers."),
+        _Option(metavar="P"),
+    ] = 0.0
+    attention_dropout: Annotated[
+        float, Meta(ge=0, le=0.99, description="Dropout in attention."), _Option(metavar="P")
+    ] = 0.0
+    lora_dropout: Annotated[
+        float, Meta(ge=0, le=0.99, description="Dropout before the adapter."), _Option(metavar="P")
+    ] = 0.0
+    recompute: Annotated[
+        bool, Meta(description="Compute layers again in the backward pass: less memory."), _Option()
+    ] = False
+    clip: Annotated[
+        float,
+        Meta(ge=0, description="Largest norm of a gradient; 0: no limit."),
+        _Option(metavar="X"),
+    ] = 1.0
+    eval_every: Annotated[
+        int, Meta(ge=1, description="Updates between evaluations."), _Option(metavar="N")
+    ] = 100
+    eval_batches: Annotated[
+        int, Meta(ge=1, description="Batches per evaluation, at most."), _Option(metavar="N")
+    ] = 25
+    patience: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Stop after N evaluations without improvement, keep the best weights;"
+            " 0: never.",
+        ),
+        _Option(metavar="N"),
+    ] = 0
+    save_every: Annotated[
+        int, Meta(ge=1, description="Updates between saved states."), _Option(metavar="N")
+    ] = 100
+    seed: Annotated[
+        int,
+        Meta(ge=0, description="Seed of the order of data and of initial weights."),
+        _Option(metavar="N"),
+    ] = 0
+    betas: Annotated[
+        tuple[float, float],
+        Meta(),
+        _Option(kind=NUMBERS, flag=Missing("each command and optimizer has its own")),
+    ] = (0.9, 0.999)
 
     def __post_init__(self) -> None:
-        if self.schedule not in FORMS or self.optimizer not in OPTIMIZERS:
-            name, value, known = (
-                ("schedule", self.schedule, FORMS)
-                if self.schedule not in FORMS
-                else ("optimizer", self.optimizer, OPTIMIZERS)
-            )
-            raise UsageError(f"there is no {name} `{value}`", hint=f"it is one of {listed(known)}")
-        for name in ("steps", "accumulate", "eval_every", "eval_batches", "save_every"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"`{name}` must be at least 1, got {getattr(self, name)}")
-        for name in ("dropout", "attention_dropout", "lora_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UsageError(f"`{name}` must be at least 0 and below 1")
+        super().__post_init__()
+        for name, known in (("schedule", FORMS), ("optimizer", OPTIMIZERS)):
+            value = getattr(self, name)
+            if value not in known:
+                raise UsageError(
+                    f"there is no {name} `{value}`", hint=f"it is one of {listed(known)}"
+                )
 
     def made_dropout(self) -> Dropout:
         """Return the probabilities of dropout."""
