@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="PART",
         default="none",
         help="exhaustive cases to run besides the others: `none` (default), `all`, `K/N` for one of"
-        " N parts, or `today` for the part of the week that the date names",
+        " N parts, or `today` for the part that the date names",
     )
 
 
@@ -258,7 +258,7 @@ _BESIDE_OTHERS = {"backend_jax", "jax_import", "models", "torch_import"}
 _IN_MAKE_TEST = {"test_bert.py", "test_llama.py", "test_llama_config.py", "test_vit.py"}
 """Of the models, one of each build, so that `make test` notices what breaks them all."""
 _ENOUGH = 6
-_DAYS = 7
+_DAYS = 14
 """In so many days all exhaustive cases come round in `make check`."""
 _finished = itertools.count(1)
 
