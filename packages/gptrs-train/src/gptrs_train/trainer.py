@@ -50,8 +50,8 @@ _Option = partial(Option, request=Missing("a server does not train"))
 class Settings(Options, frozen=True, kw_only=True):
     """The settings of a run that affect its numbers.
 
-    `dropout` is the probability of zeros in the values that layers add to the residual stream. `recompute`
-    computes the insides of layers again in the backward part, instead of keeping them.
+    `dropout` is the probability of zeros in the values that layers add to the residual stream.
+    `recompute` computes the insides of layers again in the backward part, instead of keeping them.
     """
 
     steps: Annotated[int, Meta(ge=1, description="Number of updates."), _Option(metavar="N")]
