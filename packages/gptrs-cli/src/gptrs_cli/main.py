@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -72,7 +72,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     make_stdout_reliable()
     try:
         with warnings_as_lines(), interrupts_arrive():
-            return _run(command, arguments, settings)
+            try:
+                with command.make_context("gptrs", list(arguments), obj=settings) as context:
+                    command.invoke(context)
+            except typer.Exit as end:  # --help, --version, and commands that set an exit code
+                return end.exit_code
+            finally:
+                sys.stdout.flush()
+            return 0
     except SystemExit as end:
         # How typer ends once it has shown or installed the completion of a shell.
         if end.code in (None, 0):
@@ -82,14 +89,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # An error may occur before these options are parsed.
         as_json = settings.json or "--json" in arguments
         return report(error, as_json=as_json, debug=settings.debug or "--debug" in arguments)
-
-
-def _run(command: Any, arguments: Sequence[str], settings: Settings) -> int:
-    try:
-        with command.make_context("gptrs", list(arguments), obj=settings) as context:
-            command.invoke(context)
-    except typer.Exit as end:  # --help, --version, and commands that set an exit code
-        return end.exit_code
-    finally:
-        sys.stdout.flush()
-    return 0

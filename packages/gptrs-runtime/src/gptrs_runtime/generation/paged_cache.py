@@ -70,7 +70,8 @@ class PagedCache(TextCache):
         )
         self._expect()
         self._lm = lm
-        self._sees = hasattr(lm, "mixed_step")
+        self._chooses = hasattr(lm, "mixed_step")
+        """Whether rows decide how the model runs, see `_logits`."""
         self.short_context = cast("int | None", getattr(lm, "short_context", None))
         self._shapes = StepShapes(backend)
         self._steps_at_once = steps_at_once
@@ -129,7 +130,10 @@ class PagedCache(TextCache):
             with self._changing():
                 # Committed only after a complete run: pages of a failed step hold arbitrary keys
                 # and values, and the index must not offer them.
-                logits = self._logits(rows, step)
+                if self._chooses:
+                    logits = self._logits(rows, step)
+                else:
+                    logits = self._lm.step(step, self.buffers)
             with self._consistent():
                 for row in rows:
                     self.pool.commit(row.text, row.tokens)
@@ -194,7 +198,7 @@ class PagedCache(TextCache):
 
     def _logits(self, rows: Sequence[Row], step: RaggedStep) -> np.ndarray:
         """Run the model on rows; only models that read images get pictures."""
-        if self._sees and has_pictures(step.tokens):
+        if has_pictures(step.tokens):
             lm = cast("ImageLM", self._lm)
             tokens, vectors, given = seen(lm, step.tokens)
             return lm.mixed_step(step._replace(tokens=tokens), vectors, given, self.buffers)

@@ -272,6 +272,7 @@ class FamilyCache(PagedCache):
         super().__init__(models[0].causal_lm(), models[0].backend, dtype, budget)
         self._members = [model.causal_lm() for model in models]
         self._together = together
+        self._chooses = True
 
     @property
     @override
