@@ -206,6 +206,25 @@ def _body(
     g("MatMul", x, g.weight(WIDTH, VOCAB), name="logits")
 
 
+def _inputs_of(settings: Mapping[str, object]) -> list[onnx.ValueInfoProto]:
+    """Return the inputs of a decoder, without those for its past."""
+    inputs = {"input_ids": ["B", "T"], "attention_mask": ["B", "P + T"], "position_ids": ["B", "T"]}
+    if settings.get("counted") or settings.get("grouped"):
+        del inputs["position_ids"]
+    if settings.get("fused"):
+        del inputs["attention_mask"]
+    given = [helper.make_tensor_value_info(name, INT, shape) for name, shape in inputs.items()]
+    if settings.get("fused"):
+        counts: dict[str, list[str]] = {"seqlens_k": ["B"], "total_sequence_length": []}
+        given += [
+            helper.make_tensor_value_info(name, TensorProto.INT32, shape)
+            for name, shape in counts.items()
+        ]
+    if settings.get("kept"):
+        given.append(helper.make_tensor_value_info("num_logits_to_keep", INT, []))
+    return given
+
+
 def decoder(*, merged: bool = False, first: bool = False, **settings: object) -> onnx.ModelProto:
     """Return a decoder with its past as inputs and outputs; see `_body` for `settings`.
 
@@ -216,7 +235,7 @@ def decoder(*, merged: bool = False, first: bool = False, **settings: object) ->
     _body(g, **settings)  # pyright: ignore[reportArgumentType]
     names = [f"{layer}.{part}" for layer in range(LAYERS) for part in ("key", "value")]
     carried = {name: ["B", KV_HEADS, "P", HEAD] for name in names}
-    given = _inputs(settings)
+    given = _inputs_of(settings)
     if first:
         empty = np.zeros((1, KV_HEADS, 0, HEAD), np.float32)
         g.weights += [
@@ -248,25 +267,6 @@ def decoder(*, merged: bool = False, first: bool = False, **settings: object) ->
     graph = helper.make_graph(nodes, "decoder", given, outputs, g.weights)
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=9)
-
-
-def _inputs(settings: Mapping[str, object]) -> list[onnx.ValueInfoProto]:
-    """Return the inputs of a decoder before its past."""
-    inputs = {"input_ids": ["B", "T"], "attention_mask": ["B", "P + T"], "position_ids": ["B", "T"]}
-    if settings.get("counted") or settings.get("grouped"):
-        del inputs["position_ids"]
-    if settings.get("fused"):
-        del inputs["attention_mask"]
-    given = [helper.make_tensor_value_info(name, INT, shape) for name, shape in inputs.items()]
-    if settings.get("fused"):
-        counts: dict[str, list[str]] = {"seqlens_k": ["B"], "total_sequence_length": []}
-        given += [
-            helper.make_tensor_value_info(name, TensorProto.INT32, shape)
-            for name, shape in counts.items()
-        ]
-    if settings.get("kept"):
-        given.append(helper.make_tensor_value_info("num_logits_to_keep", INT, []))
-    return given
 
 
 def in_four_bits(model: onnx.ModelProto) -> onnx.ModelProto:
