@@ -1,4 +1,4 @@
-"""Graphs with loops, lists, names of outer graphs and operators of old sets, as exporters write."""
+"""Graphs with loops, lists, outer names and old operator sets compute what ONNX Runtime does."""
 
 from __future__ import annotations
 
@@ -70,6 +70,11 @@ GRAPHS: dict[str, tuple[str, int, str, Arrays, list[Arrays]]] = {
         "(float[n, 2, 3] x) => (float[n, 2, 3] z)", 8,
         "z = BatchNormalization <spatial = 0> (x, s, b, m, v)", STATISTICS,
         [{"x": floats(5, 2, 3)}],
+    ),
+    "the nearest elements of mirrored positions, at ties": (
+        "(float[n, 2, 5, 6] x, float[n, a, b, 2] p) => (float[n, 2, a, b] z)", 16,
+        'z = GridSample <mode = "nearest", padding_mode = "reflection"> (x, p)', {},
+        [{"x": floats(2, 2, 5, 6), "p": np.round(floats(2, 7, 9, 2) * 8) / 4}],
     ),
     "scales that are attributes, of operator set 7": (
         "(float[n, 2, 4, 4] x) => (float[n, 2, a, b] z)", 7,
