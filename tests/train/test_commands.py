@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -143,6 +144,8 @@ def test_a_quantized_head_and_table_are_decoded_in_parts(tied, tmp_path, monkeyp
 
     loss, grads, program = differentiated()
     assert "f32[65, 64]" not in str(program)
+    kept = re.findall(r"then\([^)]*f32\[(?:32|64|96), (?:64|96)\]", str(program))
+    assert not kept, "matrices of layers are decoded again for the derivative"
     monkeypatch.setattr(Learner, "_decoded_head", lambda self, module: None)
     whole, expected, program = differentiated()
     assert "f32[65, 64]" in str(program)

@@ -394,7 +394,8 @@ class Learner:
         decoder = decoders[id(whole)]
 
         def logits(states: Tensor, parts: Sequence[Tensor], first: int, last: int) -> Tensor:
-            layer.weight = decoder.rows(parts, lambda part: part[first:last], last - first)
+            some = decoder.rows(parts, lambda part: part[first:last], last - first)
+            layer.weight = some.decoded(some.tensors, states)
             try:
                 return module.logits(states)
             finally:

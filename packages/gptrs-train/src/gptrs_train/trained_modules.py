@@ -69,19 +69,27 @@ class Decoder(Struct, frozen=True, eq=False):
         """The parts."""
         return list(self.parts.values())
 
-    def decoded(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Return the matrix, f32."""
+    def decoded(self, tensors: Sequence[Tensor], x: Tensor) -> Tensor:
+        """Return the matrix, f32, to multiply `x` with.
+
+        The scales depend on `x`, as far as the optimizer knows: it would decode the matrix of a
+        constant once and keep it, packed for products in bf16.
+        """
         named = dict(zip(self.parts, tensors, strict=True))
+        one = F.sum(F.slice_axis(x, 0, 0, 1))
+        always = F.logical_or(F.equal(one, one), F.not_equal(one, one))
+        named["scale"] = F.where(always, named["scale"], 0.0)
         return dequantized(self.form, named.__getitem__, dtypes.f32)
 
     def rows(
         self, tensors: Sequence[Tensor], pick: Callable[[Tensor], Tensor], count: int
-    ) -> Tensor:
-        """Return `count` rows, which `pick` takes of each part, f32."""
-        picked = {name: pick(part) for name, part in zip(self.parts, tensors, strict=True)}
+    ) -> Decoder:
+        """Return what decodes `count` rows, which `pick` takes of each part."""
+        pairs = zip(self.parts, tensors, strict=True)
+        picked: dict[Part, Tensor] = {name: pick(part) for name, part in pairs}
         types = {name: part.type for name, part in picked.items()}
         some = replace(self.form, shape=(count, *self.form.shape[1:]), parts=types)
-        return dequantized(some, picked.__getitem__, dtypes.f32)
+        return Decoder(some, picked)
 
 
 class TrainedModules:
@@ -194,7 +202,7 @@ class TrainedModules:
 
         def product(x: Tensor, *parts: Tensor) -> Tensor:
             if again is not None:
-                plain.weight = again.decoded(parts)
+                plain.weight = again.decoded(parts, x)
             return cast("Tensor", call(plain, x))
 
         # `remat` covers the product alone. Factors and dropout stay outside: they are learnt, and
@@ -211,7 +219,8 @@ class TrainedModules:
         """Return the result of a quantized table; only the vectors in use are decoded."""
         flat = F.reshape(indices, (indices.size,))
         own = copy.copy(module)
-        own.weight = again.rows(again.tensors, partial(F.embedding, flat), flat.size)
+        found = again.rows(again.tensors, partial(F.embedding, flat), flat.size)
+        own.weight = dequantized(found.form, found.parts.__getitem__, dtypes.f32)
         places = F.reshape(F.arange(indices.size, dtype=indices.dtype), indices.shape)
         return own(places)
 
