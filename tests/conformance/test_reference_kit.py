@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 
@@ -69,8 +71,8 @@ def kept(found, _, self):
 
 class Versions(Sound):
     @property
-    def versions(self):
-        return {"numpy": 2}
+    def versions(self) -> Mapping[str, str]:
+        return {"numpy": 2}  # pyright: ignore[reportReturnType]
 
 
 class KnowsAll(Sound):

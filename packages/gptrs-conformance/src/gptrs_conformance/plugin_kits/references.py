@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 from msgspec import Struct
@@ -73,8 +74,8 @@ def _inputs(model: LoadedModel, count: int = 2, seed: int = 0) -> np.ndarray:
 
 
 def _output(reference: Reference, inputs: np.ndarray) -> np.ndarray:
-    found: object = reference.output(inputs)
-    if not isinstance(found, np.ndarray):
+    found = reference.output(inputs)
+    if not isinstance(cast("object", found), np.ndarray):
         raise CheckFailure(f"`output` gave a `{type(found).__name__}`, not a NumPy array")
     if found.dtype != np.float32:
         raise CheckFailure(f"`output` gave {found.dtype}, expected float32")
