@@ -20,7 +20,7 @@ PLUGIN = BackendPlugin(
 )
 """
 BAD = {
-    "hangs": ("import time\ntime.sleep(600)", "its import takes longer than 5 s"),
+    "hangs": ("import time\ntime.sleep(600)", "its import takes longer than 2 s"),
     "exits": ("import os\nos._exit(3)", "its import ended the process with exit code 3"),
     "leaves": ("raise SystemExit(0)", "SystemExit: 0"),
     "crashes": (
@@ -31,6 +31,8 @@ BAD = {
     "mutes": ("import sys\nsys.stdout.close()", "it closed `sys.stdout` when it was imported"),
     "chats": ("print('x' * 100_000)\nraise ValueError('no')", "ValueError: no"),
 }
+
+SLOW = ("hangs", "late")
 
 
 @pytest.fixture
@@ -64,14 +66,17 @@ def by_name(plugins: PluginManager) -> dict[str, PluginRecord]:
 
 @pytest.mark.exhaustive
 def test_each_misbehaviour_is_the_state_of_that_plugin(strangers):
-    plugins = configure()
-    check_plugins(plugins, seconds=5)
-    records = by_name(plugins)
+    # What does not hang may take long on a busy machine.
+    plugins = configure(SLOW)
+    check_plugins(plugins, seconds=60)
+    hanging = configure([r.name for r in plugins.installed() if r.name not in SLOW])
+    check_plugins(hanging, seconds=2)
+    records = by_name(plugins) | {name: by_name(hanging)[name] for name in SLOW}
     for name, (_, reason) in BAD.items():
         assert records[name].state == "broken", name
         assert str(records[name].reason).startswith(reason), name
         assert records[name].hint, name
-    assert str(records["late"].reason).startswith("its import takes longer than 5 s")
+    assert str(records["late"].reason).startswith("its import takes longer than 2 s")
     assert {records[name].state for name in ("sound", "ref", "numba")} == {"loaded"}
     assert all(r.state.usable for r in plugins.installed() if r.distribution != "strangers")
     assert records["sound"].summary == "s"
