@@ -117,12 +117,19 @@ def other_sources(packages: Iterable[str]) -> Sources | None:
     for path, name in files:
         digest = _digest_of_import(path, name)
         if digest is None:
-            # Such a file stays unknown: the next time it is the first, and the others are left.
-            first = [(path, name), *(each for each in files if each[0] != path)]
-            _listed[:] = [(modules, left_out, first)]
+            _unknown.add(path)
+            _listed[:] = [(modules, left_out, sorted(files, key=_unknown_first))]
             return None
         known.append((path, digest))
     return tuple(known)
+
+
+_unknown: set[str] = set()
+"""Files without a digest. They stay so: looked at first, they spare the look at all others."""
+
+
+def _unknown_first(file: tuple[str, str]) -> tuple[bool, tuple[str, str]]:
+    return file[0] not in _unknown, file
 
 
 _Listed = tuple[list[ModuleType], frozenset[str], list[tuple[str, str]]]
@@ -145,7 +152,7 @@ def _files_beside(packages: frozenset[str]) -> tuple[list[ModuleType], list[tupl
         and package not in python
         and isinstance(file := getattr(module, "__dict__", {}).get("__file__"), str)
     }
-    files = sorted(found.items())
+    files = sorted(found.items(), key=_unknown_first)
     _listed[:] = [(modules, packages, files)]
     return modules, files
 
