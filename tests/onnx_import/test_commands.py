@@ -162,7 +162,7 @@ def test_validate_compares_with_a_file_a_model_and_a_backend(run):
     ("arguments", "message"),
     [
         (("generate", "hi", "--model", "net.onnx"), "is read by the importer `onnx`"),
-        (("forward", "--model", "net.onnx", "--weights", "q8"), "`--weights` is for models of"),
+        (("forward", "--model", "net.onnx", "--weights", "q8"), "takes no `weights`"),
         (("forward", "--symbol", "n=1"), "are for models that an importer reads"),
         (("validate", "--model", "net.onnx", "--per-layer"), "only the outputs"),
     ],
