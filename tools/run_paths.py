@@ -5,7 +5,8 @@ only the last ones. A machine takes the best that it has, so that the others wou
 
 `--others` leaves out that one, since who ran all tests has run it; `--emulate` runs AMX by
 `amx_emulator` where a processor with AVX-512 lacks it. That needs a C compiler, and tells whether
-results are right, not how fast they are. Other arguments are those of pytest.
+results are right, not how fast they are. Other arguments are those of pytest; of several paths, two
+run at a time, each in one process.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import llvmlite.binding as llvm
 
+_TOGETHER = 2
 _AMX = frozenset({"amx-tile", "amx-bf16"})
 _EMULATOR = Path(__file__).with_name("amx_emulator")
 
@@ -69,6 +73,7 @@ def main(arguments: list[str]) -> int:
     options, arguments = parser.parse_known_args(arguments)
     host = host_features()
     failed, taken = False, not options.others
+    runs: list[tuple[str, Callable[[list[str]], int]]] = []
     for path in PATHS:
         reason, emulated = path.missing(host), False
         if path.name == "AMX" and reason is not None and options.emulate:
@@ -81,15 +86,26 @@ def main(arguments: list[str]) -> int:
             print(f"{path.name}: left out, this machine takes it anyway", flush=True)
             taken = True
             continue
-        start = time.monotonic()
-        status = (
-            run_emulated(host, arguments) if emulated else run(path.environment(host), arguments)
-        )
-        failed |= status != 0
-        name = f"{path.name}, emulated" if emulated else path.name
-        state = "passed" if status == 0 else "FAILED"
-        print(f"{name}: {state} in {time.monotonic() - start:.0f} s", flush=True)
+        if emulated:
+            runs.append((f"{path.name}, emulated", partial(run_emulated, host)))
+        else:
+            runs.append((path.name, partial(run, path.environment(host))))
+    if len(runs) > 1:
+        # Side by side: workers of each would all import and collect, and wait at its end.
+        arguments = [*arguments, "-n", "0"]
+    with ThreadPoolExecutor(_TOGETHER) as pool:
+        for line, status in pool.map(lambda named: _told(*named, arguments), runs):
+            failed |= status != 0
+            print(line, flush=True)
     return int(failed)
+
+
+def _told(name: str, run_path: Callable[[list[str]], int], arguments: list[str]) -> tuple[str, int]:
+    """Run a path; return a line about it, and its exit code."""
+    start = time.monotonic()
+    status = run_path(arguments)
+    state = "passed" if status == 0 else "FAILED"
+    return f"{name}: {state} in {time.monotonic() - start:.0f} s", status
 
 
 def cannot_emulate(host: frozenset[str]) -> str | None:

@@ -45,7 +45,8 @@ def test_each_path_is_run_or_named(monkeypatch, capsys, status: int, failed: int
 
     monkeypatch.setattr(run_paths, "run", run)
     assert run_paths.main(["-x"]) == failed
-    assert given == [("+avx2,+fma", ["-x"]), ("", ["-x"])]
+    alone = ["-x", "-n", "0"]
+    assert sorted(given) == [("", alone), ("+avx2,+fma", alone)]
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "AMX: skipped, the processor has no amx-bf16, avx512f"
     assert lines[1] == "AVX-512: skipped, the processor has no avx512f"
@@ -73,7 +74,7 @@ def test_amx_is_emulated_where_a_processor_with_avx512_lacks_it(monkeypatch, cap
     monkeypatch.setattr(run_paths, "run_emulated", lambda host, arguments: len(arguments))
     monkeypatch.setattr(run_paths, "run", lambda environment, arguments: 0)
     assert run_paths.main(["--emulate", "-x"]) == 1
-    assert capsys.readouterr().out.startswith("AMX, emulated: FAILED in ")
+    assert "\nAMX, emulated: FAILED in " in capsys.readouterr().out
     monkeypatch.setattr(run_paths.shutil, "which", lambda name: None)
     assert run_paths.main(["-x", "--emulate"]) == 0
     assert "and there is no C compiler `cc` to emulate it\n" in capsys.readouterr().out
