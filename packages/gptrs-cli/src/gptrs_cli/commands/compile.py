@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from msgspec import Struct, field
 
+from gptrs.errors import UsageError
 from gptrs_cli.inspect.checkpoint import byte_size
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
@@ -27,9 +28,9 @@ class LibraryOptions(Struct, frozen=True):
     """The folder of the library, its name in C, fixed sizes, and a wheel."""
 
     out: Annotated[
-        Path,
-        typer.Option("--out", "-o", metavar="DIR", help="The folder to write.", show_default=False),
-    ]
+        Path | None,
+        typer.Option("--out", "-o", metavar="DIR", help="The folder to write.  [required]"),
+    ] = None
     name: Annotated[
         str | None,
         typer.Option(
@@ -70,11 +71,14 @@ def command(
     DIR gets the library, a C header, the weights, a manifest and an example in C. The results are
     those of gptrs, bit for bit.
     """
+    folder = library.out
+    if folder is None:
+        raise UsageError("no folder is named for the library", hint="add `-o DIR`")
     bar = progress_bar("compiling kernels", tells_name=True)
     with command_line_overrides(settings.overrides), bar as progress:
         made = compile_library(
             model_path(source),
-            library.out,
+            folder,
             name=library.name,
             backend=settings.load.made_backend(),
             precision=settings.load.precision,
@@ -88,12 +92,12 @@ def command(
         return print_result(_told(made, source))
     manifest = made.manifest
     sizes = ", ".join(f"{path.name} {byte_size(path.stat().st_size)}" for path in made.files)
-    print(printable(f"wrote {library.out}: {sizes}"))
+    print(printable(f"wrote {folder}: {sizes}"))
     note(
         f"{manifest.kind} of `{manifest.source}`: {manifest.kernels} kernels,"
         f" at most {manifest.threads} threads, in {made.seconds:.1f} s"
     )
-    note(f"build its example: cd {library.out} && {build_line(manifest.name)}")
+    note(f"build its example: cd {folder} && {build_line(manifest.name)}")
 
 
 def build_line(name: str) -> str:
