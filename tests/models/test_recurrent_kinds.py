@@ -241,18 +241,18 @@ def test_a_step_that_is_interrupted_is_not_done_twice(model, monkeypatch):
     scheduler.step()
     cache = setup.cache
     assert cache is not None
-    whole = cache._logits
+    whole = cache._lm.step
 
     def broken(*arguments):
         whole(*arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cache, "_logits", broken)
+    monkeypatch.setattr(cache._lm, "step", broken)
     with pytest.raises(KeyboardInterrupt):
         scheduler.step()
     monkeypatch.undo()
     seen: list[np.ndarray] = []
-    monkeypatch.setattr(cache, "_logits", lambda *step: seen.append(whole(*step)) or seen[-1])
+    monkeypatch.setattr(cache._lm, "step", lambda *step: seen.append(whole(*step)) or seen[-1])
     while scheduler.busy:
         scheduler.step()
     tokens = text.generation().token_ids
