@@ -9,13 +9,12 @@ import pytest
 
 from gptrs.plugins.manager import backend_of
 from gptrs_runtime.load import load_model
-from gptrs_runtime.load_options import LoadOptions
 from gptrs_runtime.sources.find_model import find_model
 from gptrs_train.batches import Windows
 from gptrs_train.data import Source
 from gptrs_train.learner import FACTORS, Learner, LowRank, factor_name
 from gptrs_train.products import _full, adapter_config
-from gptrs_train.runs import Data, Outputs, finetune
+from gptrs_train.runs import Data, Machine, Outputs, finetune
 from train.runs_support import run, save_lm, settings, stream, torch_lm
 
 pytestmark = pytest.mark.long
@@ -64,7 +63,12 @@ def test_all_weights_learn_as_in_torch(kind, on, tmp_path):
     assert expected[-1] < expected[0] - 0.3
     np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
     for name, parameter in model.named_parameters():
-        np.testing.assert_allclose(trained[name], parameter.detach().numpy(), atol=1e-4)
+        found, wanted = trained[name], parameter.detach().numpy()
+        if name.endswith("c_attn.bias"):
+            # A bias of keys shifts all scores of a query: its gradient is rounding alone, which
+            # Adam makes as large as any other.
+            found, wanted = (np.delete(x, np.s_[32:64]) for x in (found, wanted))
+        np.testing.assert_allclose(found, wanted, atol=1e-4, err_msg=name)
 
 
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
@@ -113,7 +117,7 @@ def test_peft_reads_what_is_written(kind, tmp_path):
     targets = ("all-linear",) if kind == "gpt2" else ("q_proj", "model.layers.1.mlp.down_proj")
     finetune(
         str(tmp_path / "model"), Data(tmp_path / "train.bin"), Outputs(out),
-        LowRank(4, 16.0, targets), chosen, LoadOptions(backend="ref"),
+        LowRank(4, 16.0, targets), chosen, Machine("ref"),
     )  # fmt: skip
     adapted = peft.PeftModel.from_pretrained(model, out)
     with torch.no_grad():
