@@ -78,6 +78,7 @@ ELSEWHERE = {
     "inspect.model",
     "models.pull",
     "models.remove",
+    "compile",
     "quantize",
     "validate",
     "validate.against",

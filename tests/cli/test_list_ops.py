@@ -7,6 +7,7 @@ from gptrs.ir.dtypes import ALL
 from gptrs.ir.op import OPS
 from gptrs_conformance.op_case import legal_dtypes
 from gptrs_conformance.op_support import op_support
+from gptrs_runtime.load_options import LoadOptions
 
 
 class Picky:
@@ -69,7 +70,7 @@ def test_the_table_has_a_column_for_each_type_and_fits_80_columns(gptrs):
 
 
 def test_marks_tell_the_three_states_apart(gptrs, monkeypatch):
-    monkeypatch.setattr("gptrs_cli.commands.list.functionals.get_backend", lambda name: Picky())
+    monkeypatch.setattr(LoadOptions, "made_backend", lambda self: Picky())
     lines = {line.split()[0]: line for line in gptrs("list", "ops").out.splitlines() if line}
     assert set(lines["exp"].split()[1:]) == {"-"}
     assert set(lines["tanh"].split()[1:]) == {"~"}

@@ -9,12 +9,13 @@ import pytest
 
 from gptrs.plugins.manager import backend_of
 from gptrs_runtime.load import load_model
+from gptrs_runtime.load_options import LoadOptions
 from gptrs_runtime.sources.find_model import find_model
 from gptrs_train.batches import Windows
 from gptrs_train.data import Source
 from gptrs_train.learner import FACTORS, Learner, LowRank, factor_name
 from gptrs_train.products import _full, adapter_config
-from gptrs_train.runs import Data, Machine, Outputs, finetune
+from gptrs_train.runs import Data, Outputs, finetune
 from train.runs_support import run, save_lm, settings, stream, torch_lm
 
 pytestmark = pytest.mark.long
@@ -117,7 +118,7 @@ def test_peft_reads_what_is_written(kind, tmp_path):
     targets = ("all-linear",) if kind == "gpt2" else ("q_proj", "model.layers.1.mlp.down_proj")
     finetune(
         str(tmp_path / "model"), Data(tmp_path / "train.bin"), Outputs(out),
-        LowRank(4, 16.0, targets), chosen, Machine("ref"),
+        LowRank(4, 16.0, targets), chosen, LoadOptions(backend="ref"),
     )  # fmt: skip
     adapted = peft.PeftModel.from_pretrained(model, out)
     with torch.no_grad():

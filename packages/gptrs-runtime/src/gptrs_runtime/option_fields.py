@@ -124,7 +124,7 @@ class OptionField(Struct, frozen=True):
 
     def meant(self, given: Any) -> Any:
         """Return the value that a value of the command line stands for."""
-        if isinstance(given, Enum):  # one of `choices`
+        if self.option.choices and isinstance(given, Enum):
             return given.value
         if given is not True:
             return given
