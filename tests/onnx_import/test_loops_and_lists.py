@@ -36,7 +36,7 @@ LIST_BODY = f"""(int64 i, bool k, seq(float[n, 3]) s) => (bool k2, seq(float[n, 
 STACKED = f"""(int64 i, bool k, float[n, 3] s) => (bool k2, float[n, 3] s2, float[n, 3] o) {{
     {NUMBERED} s2 = Add (s, v) o = Sub (s2, x) }}"""
 JOIN = "z = ConcatFromSequence <axis = 0> (l)"
-SQUARES = [{"x": floats(2, 3)}, {"x": floats(4, 3)}]
+SQUARES: list[Arrays] = [{"x": floats(2, 3)}, {"x": floats(4, 3)}]
 STATISTICS = {name: abs(floats(2, 3)) for name in ("s", "b", "m", "v")}
 # Inputs and outputs, operator set, nodes, initializers, calls.
 GRAPHS: dict[str, tuple[str, int, str, Arrays, list[Arrays]]] = {

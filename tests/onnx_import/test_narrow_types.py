@@ -43,7 +43,7 @@ def same(found: np.ndarray, wanted: np.ndarray) -> None:
 
 def agrees(model: Any, inputs: dict[str, np.ndarray], backend: Any) -> None:
     with np.errstate(all="ignore"):
-        (wanted,) = ReferenceEvaluator(model).run(None, inputs)
+        (wanted,) = cast("list[np.ndarray]", ReferenceEvaluator(model).run(None, inputs))
     found = gptrs_onnx.from_proto(model, backend)(**inputs)["y"]
     same(found, wanted)
     if "float" in found.dtype.name:  # the sign of what a NaN becomes is left open

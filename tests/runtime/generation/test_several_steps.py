@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import cast
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from gptrs.nn import CausalLMModule
 from gptrs.nn.greedy_steps import greedy_steps
 from gptrs.nn.page_buffers import PagedTexts
 from gptrs.nn.ragged_step import own_pages, ragged_step
+from gptrs.plugins.capabilities import RepeatingLM
 from gptrs_runtime.generation.options import GenerationOptions
 from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.generation.setup import GenerationSetup
@@ -214,7 +216,7 @@ def test_weights_of_each_type_give_the_same_bits(how):
     texts = PagedTexts(lm, 2, 64)
     assert np.array_equal(texts.append(prompts).argmax(-1), start)
     steps = greedy_steps(first, [3] * 2, [frozenset()] * 2, 3, 16)
-    found = lm.greedy_steps(steps, texts.buffers)
+    found = cast("RepeatingLM", lm).greedy_steps(steps, texts.buffers)
     assert np.array_equal(found.tokens[:3], [each.argmax(-1) for each in logits])
     assert np.array_equal(found.logits[:3], [each.max(-1) for each in logits])
 
