@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -111,7 +112,12 @@ def _lowered(outgoing: OutgoingProgram, given: int, backend: Backend) -> Lowered
 
 
 def _compiler() -> list[str]:
-    """Return the command of the C compiler, `CC` or `cc`; ExecutionError if there is none."""
+    """Return the command of the C compiler, `CC` or `cc`; ExecutionError if there is none.
+
+    UnsupportedError on a system other than Linux: the runtime and the linker's options are for it.
+    """
+    if platform.system() != "Linux":
+        raise UnsupportedError(f"libraries are written on Linux only, this is {platform.system()}")
     asked = os.environ.get("CC", "cc").split() or ["cc"]
     found = shutil.which(asked[0])
     if found is None:
