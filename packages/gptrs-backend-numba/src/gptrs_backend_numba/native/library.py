@@ -92,23 +92,25 @@ def write_library(
 def _lowered(outgoing: OutgoingProgram, given: int, backend: Backend) -> LoweredProgram:
     """Return a program lowered; UnsupportedError if each size needs a schedule of its own."""
     program, roles, guards = outgoing.program, outgoing.roles, outgoing.guards
+    # With all symbols: lowering may put numbers for some, which are guards then.
+    params = program.main.body.params
+    types = tuple(each.type for each in params[:given])
     if guards is None:
         require_supported(backend, program)
         schedule = lower(program, roles, backend.threads)
-    else:
-        with deciding(guards.deriving()) as sizes:
-            require_supported(backend, program, symbolic=True)
-            if needs_each_size(program):
-                raise UnsupportedError(
-                    "convolutions of images of free sizes are planned for each size, and a library"
-                    " has one plan",
-                    hint="fix the sizes, for images by --symbol height=SIZE --symbol width=SIZE",
-                )
-            schedule, _ = lower_symbolic(program, roles, backend.threads, sizes)
-    # With all symbols: lowering may put numbers for some, which are guards then.
-    params = program.main.body.params
-    data = schedule_data(schedule, params, given, guards)
-    return LoweredProgram(outgoing, schedule, tuple(each.type for each in params[:given]), data)
+        return LoweredProgram(outgoing, schedule, types, schedule_data(schedule, params, given))
+    with deciding(guards.deriving()) as sizes:
+        require_supported(backend, program, symbolic=True)
+        if needs_each_size(program):
+            raise UnsupportedError(
+                "convolutions of images of free sizes are planned for each size, and a library has"
+                " one plan",
+                hint="fix the sizes, for images by --symbol height=SIZE --symbol width=SIZE",
+            )
+        schedule, _ = lower_symbolic(program, roles, backend.threads, sizes)
+        # Inside: offsets of pages and pieces may be longer than a dim of a program may be.
+        data = schedule_data(schedule, params, given, guards)
+    return LoweredProgram(outgoing, schedule, types, data)
 
 
 def _compiler() -> list[str]:

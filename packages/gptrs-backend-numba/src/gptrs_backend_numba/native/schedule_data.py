@@ -67,7 +67,10 @@ class ScheduleData(Struct, frozen=True):
 
 
 def schedule_data(
-    schedule: Schedule, params: Sequence[Value], given: int, guards: SizeGuards | None
+    schedule: Schedule,
+    params: Sequence[Value],
+    given: int,
+    guards: SizeGuards | None = None,
 ) -> ScheduleData:
     """Return the data of a schedule whose first `given` parameters are passed by callers."""
     code = assemble(schedule.steps)
