@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
+import zipfile
 from contextlib import nullcontext
 from functools import partial
 
@@ -14,6 +17,7 @@ from gptrs.nn import PagedTexts
 from gptrs_models.llama_kinds import read_config
 from gptrs_models.mamba2 import Mamba2Config
 from gptrs_runtime.generation.setup import GenerationSetup
+from gptrs_runtime.libraries.write import compile_library
 from models.llama_support import assert_close, edit_config, save_llama, some_tokens
 from models.models_support import assert_greedy, torch_logits
 
@@ -266,3 +270,26 @@ def test_whole_texts_for_other_formats(model):
     with gptrs.use_backend(model.backend):
         found = lm.computation().function(gptrs.tensor(tokens))["logits"].numpy()
     assert_close(found, lm.forward(tokens))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_a_library_has_the_same_states(model, folder, tmp_path):
+    if model.backend.name != "numba":
+        pytest.skip("numba writes libraries")
+    made = compile_library(folder, tmp_path / "out", name="lm", backend="numba", wheel="1")
+    with zipfile.ZipFile(next(each for each in made.files if each.suffix == ".whl")) as wheel:
+        wheel.extractall(tmp_path / "installed")
+    spec = importlib.util.spec_from_file_location("lm", tmp_path / "installed/lm/__init__.py")
+    assert spec is not None
+    assert spec.loader is not None
+    lm = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(lm)
+    ours, cache = PagedTexts(model.causal_lm(), 2, 60), lm.Cache(lm.Model(), 60, 2)
+    for step in ([list(range(45)), [4]], [[5], [6]], [[7, 8], list(range(40))]):
+        np.testing.assert_array_equal(cache.append(step), ours.append(step))
+    if folder.name != "lfm2":  # which keeps what its convolutions see of each position
+        with pytest.raises(ValueError, match="have a state"):
+            cache.truncate(3)
+    cache.truncate(0)
+    assert cache.length() == 0

@@ -18,13 +18,14 @@ import pytest
 from gptrs import jit, tensor
 from gptrs.capture.execute import run_program
 from gptrs.errors import ExecutionError, UnsupportedError, UsageError
-from gptrs.ir import parse_program
+from gptrs.ir import dtypes, parse_program
 from gptrs.nn.page_buffers import PagedTexts
 from gptrs.plugins.manager import get_backend
 from gptrs_backend_numba.codegen.machine import usable_features
 from gptrs_backend_numba.native import c_data
 from gptrs_runtime.libraries.write import CompiledLibrary, compile_library
 from gptrs_runtime.load import load_model
+from runtime.generation.tiny_lms import save_tiny_lm
 from runtime.tiny_bert import save_tiny_bert
 
 pytestmark = [
@@ -110,6 +111,20 @@ def test_steps_of_several_texts_have_the_same_bits(lm, directory):
         alone = cache.append([[], [9]])
         cache.truncate(4, 1)
         np.testing.assert_array_equal(cache.append([[], [9]]), alone)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("variant", ["ministral", "deepseek_v3", "gpt2 untied"])
+def test_windows_and_experts_have_the_same_bits(variant, tmp_path):
+    folder = save_tiny_lm(tmp_path / "model", variant, dtypes.f32)
+    made = compile_library(
+        folder, tmp_path / "out", name="lm", backend="numba", threads=2, wheel="1"
+    )
+    lm = _module(made, tmp_path / "installed")
+    ours = PagedTexts(load_model(folder, backend="numba").causal_lm(), 2, 60)
+    cache = lm.Cache(lm.Model(), 60, 2)
+    for step in ([list(range(45)), [4]], [[5], [6]], [[7, 8], list(range(40))]):
+        np.testing.assert_array_equal(cache.append(step), ours.append(step))
 
 
 def test_a_step_that_is_refused_appends_nothing(lm):
