@@ -27,6 +27,7 @@ from gptrs_runtime.libraries.write import CompiledLibrary, compile_library
 from gptrs_runtime.load import load_model
 from runtime.generation.tiny_lms import save_tiny_lm
 from runtime.tiny_bert import save_tiny_bert
+from runtime.tiny_resnet import save_tiny_resnet
 
 pytestmark = [
     pytest.mark.long,
@@ -192,6 +193,21 @@ def test_an_encoder_serves_batches_and_lengths(tmp_path):
         expected = step(*map(tensor, inputs.values()))
         for ours, theirs in zip(compiled(**inputs).values(), expected, strict=True):
             np.testing.assert_array_equal(ours, theirs.numpy())
+
+
+@pytest.mark.exhaustive
+def test_images_are_compiled_for_one_size(tmp_path):
+    folder = save_tiny_resnet(tmp_path / "resnet")
+    with pytest.raises(UnsupportedError, match="planned for each size"):
+        compile_library(folder, tmp_path / "out", backend="numba", threads=1)
+    sizes = ("batch=2", "height=32", "width=32")
+    made = compile_library(
+        folder, tmp_path / "out", backend="numba", threads=1, symbols=sizes, wheel="1"
+    )
+    images = np.random.default_rng(0).standard_normal((2, 3, 32, 32), np.float32)
+    (found,) = _module(made, tmp_path / "module").Model()(images).values()
+    model = load_model(folder, backend="numba", threads=1)
+    np.testing.assert_array_equal(found, model.forward(images))
 
 
 def test_weights_and_processors_that_do_not_belong(texts, tmp_path, monkeypatch):

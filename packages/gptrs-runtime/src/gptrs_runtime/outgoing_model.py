@@ -104,11 +104,14 @@ def model_capture(model: LoadedModel, sizes: Mapping[str, int]) -> ModelCapture:
     edge = model.config.get("image_size")
     stated = dict.fromkeys(_EDGES, edge) if isinstance(edge, int) and 0 < edge <= _MAX_EDGE else {}
     fixed = {**computation.fixed, **stated, **sizes}
-    unknown = [name for name in sizes if name not in computation.fixed]
+    shapes = [shape for _, shape in computation.inputs.values()]
+    free = [size for shape in shapes for size in shape if isinstance(size, str)]
+    known = dict.fromkeys((*computation.fixed, *free))
+    unknown = [name for name in sizes if name not in known]
     if unknown:
         raise UsageError(
             f"{quoted(model.name)} has no size {quoted(unknown[0])} to choose",
-            hint=f"it has {', '.join(computation.fixed) or 'none: all of them remain free'}",
+            hint=f"it has {', '.join(known) or 'none'}",
         )
     inputs = {
         name: ModelInput(name, dtype, tuple(fixed.get(str(size), size) for size in shape))

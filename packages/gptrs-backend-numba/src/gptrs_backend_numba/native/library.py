@@ -103,9 +103,8 @@ def _lowered(outgoing: OutgoingProgram, given: int, backend: Backend) -> Lowered
         require_supported(backend, program, symbolic=True)
         if needs_each_size(program):
             raise UnsupportedError(
-                "convolutions of images of free sizes are planned for each size, and a library has"
-                " one plan",
-                hint="fix the sizes, for images by --symbol height=SIZE --symbol width=SIZE",
+                "convolutions of images are planned for each size, and a library has one plan",
+                hint="fix the sizes of images, the batch too: --symbol batch=1",
             )
         schedule, _ = lower_symbolic(program, roles, backend.threads, sizes)
         # Inside: offsets of pages and pieces may be longer than a dim of a program may be.
