@@ -24,6 +24,7 @@ from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
 from gptrs.errors import GptrsError, ModelError, UnsupportedError, UsageError
 from gptrs.ir.program import Program, Value
 from gptrs.ir.symbolic_dim import SymbolicDim
+from gptrs.nn.layers import Computation
 from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs.plugins.exporters import ModelInput, OutgoingModel, export_model, importer_of
@@ -104,15 +105,7 @@ def model_capture(model: LoadedModel, sizes: Mapping[str, int]) -> ModelCapture:
     edge = model.config.get("image_size")
     stated = dict.fromkeys(_EDGES, edge) if isinstance(edge, int) and 0 < edge <= _MAX_EDGE else {}
     fixed = {**computation.fixed, **stated, **sizes}
-    shapes = [shape for _, shape in computation.inputs.values()]
-    free = [size for shape in shapes for size in shape if isinstance(size, str)]
-    known = dict.fromkeys((*computation.fixed, *free))
-    unknown = [name for name in sizes if name not in known]
-    if unknown:
-        raise UsageError(
-            f"{quoted(model.name)} has no size {quoted(unknown[0])} to choose",
-            hint=f"it has {', '.join(known) or 'none'}",
-        )
+    _require_sizes(model.name, computation, sizes)
     inputs = {
         name: ModelInput(name, dtype, tuple(fixed.get(str(size), size) for size in shape))
         for name, (dtype, shape) in computation.inputs.items()
@@ -145,6 +138,19 @@ def model_capture(model: LoadedModel, sizes: Mapping[str, int]) -> ModelCapture:
         capture,
         model.name,
     )
+
+
+def _require_sizes(name: str, computation: Computation, given: Iterable[str]) -> None:
+    """UsageError for a size that a model does not have."""
+    shapes = [shape for _, shape in computation.inputs.values()]
+    free = [size for shape in shapes for size in shape if isinstance(size, str)]
+    known = dict.fromkeys((*computation.fixed, *free))
+    for each in given:
+        if each not in known:
+            raise UsageError(
+                f"{quoted(name)} has no size {quoted(each)} to choose",
+                hint=f"it has {', '.join(known) or 'none'}",
+            )
 
 
 def outgoing_import(loaded: LoadedImport, sizes: Mapping[str, int]) -> OutgoingModel:
