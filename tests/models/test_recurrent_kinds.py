@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
-import zipfile
 from contextlib import nullcontext
 from functools import partial
 
@@ -20,6 +18,7 @@ from gptrs_runtime.generation.setup import GenerationSetup
 from gptrs_runtime.libraries.write import compile_library
 from models.llama_support import assert_close, edit_config, save_llama, some_tokens
 from models.models_support import assert_greedy, torch_logits
+from support.library_modules import module_of
 
 pytest.importorskip("torch", reason="parity needs torch")
 pytest.importorskip("transformers", reason="parity needs transformers")
@@ -278,13 +277,7 @@ def test_a_library_has_the_same_states(model, folder, tmp_path):
     if model.backend.name != "numba":
         pytest.skip("numba writes libraries")
     made = compile_library(folder, tmp_path / "out", name="lm", backend="numba", wheel="1")
-    with zipfile.ZipFile(next(each for each in made.files if each.suffix == ".whl")) as wheel:
-        wheel.extractall(tmp_path / "installed")
-    spec = importlib.util.spec_from_file_location("lm", tmp_path / "installed/lm/__init__.py")
-    assert spec is not None
-    assert spec.loader is not None
-    lm = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(lm)
+    lm = module_of(made, tmp_path / "installed")
     ours, cache = PagedTexts(model.causal_lm(), 2, 60), lm.Cache(lm.Model(), 60, 2)
     for step in ([list(range(45)), [4]], [[5], [6]], [[7, 8], list(range(40))]):
         np.testing.assert_array_equal(cache.append(step), ours.append(step))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 import subprocess
 import sys
-import zipfile
 from itertools import product
 from pathlib import Path
 from types import ModuleType
@@ -28,6 +26,7 @@ from gptrs_runtime.load import load_model
 from runtime.generation.tiny_lms import save_tiny_lm
 from runtime.tiny_bert import save_tiny_bert
 from runtime.tiny_resnet import save_tiny_resnet
+from support.library_modules import module_of
 
 pytestmark = [
     pytest.mark.long,
@@ -45,21 +44,6 @@ func @main(%table: f32[6, 4], %rows: si64[?0], %shift: f32[?0, 4]) -> (f32[?0, 4
 """
 
 
-def _module(made: CompiledLibrary, folder: Path) -> ModuleType:
-    """Return the module of a wheel that is unpacked into a folder."""
-    (wheel,) = (path for path in made.files if path.suffix == ".whl")
-    with zipfile.ZipFile(wheel) as archive:
-        assert archive.testzip() is None
-        archive.extractall(folder)
-    name = made.manifest.name
-    spec = importlib.util.spec_from_file_location(name, folder / name / "__init__.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def texts(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> CompiledLibrary:
     """A tiny language model as a library."""
@@ -70,7 +54,7 @@ def texts(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Compiled
 @pytest.fixture(scope="module")
 def lm(texts: CompiledLibrary, tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     """Its Python module."""
-    return _module(texts, tmp_path_factory.mktemp("installed"))
+    return module_of(texts, tmp_path_factory.mktemp("installed"))
 
 
 def _greedy(model, count: int) -> list[int]:
@@ -121,7 +105,7 @@ def test_windows_and_experts_have_the_same_bits(variant, tmp_path):
     made = compile_library(
         folder, tmp_path / "out", name="lm", backend="numba", threads=2, wheel="1"
     )
-    lm = _module(made, tmp_path / "installed")
+    lm = module_of(made, tmp_path / "installed")
     ours = PagedTexts(load_model(folder, backend="numba").causal_lm(), 2, 60)
     cache = lm.Cache(lm.Model(), 60, 2)
     for step in ([list(range(45)), [4]], [[5], [6]], [[7, 8], list(range(40))]):
@@ -154,7 +138,7 @@ def test_a_program_for_all_sizes_and_its_errors(tmp_path):
     source.write_text(PROGRAM)
     made = compile_library(source, tmp_path / "out", backend="numba", threads=2, wheel="1.0rc1")
     assert (made.manifest.kind, made.manifest.name) == ("program", "sums")
-    module = _module(made, tmp_path / "installed")
+    module = module_of(made, tmp_path / "installed")
     model, generator = module.Model(), np.random.default_rng(0)
     program = parse_program(PROGRAM)
     table = generator.standard_normal((6, 4), np.float32)
@@ -183,7 +167,7 @@ def test_an_encoder_serves_batches_and_lengths(tmp_path):
     folder, settings = save_tiny_bert(tmp_path / "bert"), {"backend": "numba", "threads": 1}
     made = compile_library(folder, tmp_path / "out", wheel="1", **settings)
     model = load_model(folder, **settings)
-    computation, compiled = model.computation(), _module(made, tmp_path / "module").Model()
+    computation, compiled = model.computation(), module_of(made, tmp_path / "module").Model()
     step = jit(lambda *arrays: tuple(computation.function(*arrays).values()))
     for batch, length in product((1, 3), (1, 2, 17)):
         tokens = np.arange(batch * length).reshape(batch, length) % 20
@@ -205,13 +189,13 @@ def test_images_are_compiled_for_one_size(tmp_path):
         folder, tmp_path / "out", backend="numba", threads=1, symbols=sizes, wheel="1"
     )
     images = np.random.default_rng(0).standard_normal((2, 3, 32, 32), np.float32)
-    (found,) = _module(made, tmp_path / "module").Model()(images).values()
+    (found,) = module_of(made, tmp_path / "module").Model()(images).values()
     model = load_model(folder, backend="numba", threads=1)
     np.testing.assert_array_equal(found, model.forward(images))
 
 
 def test_weights_and_processors_that_do_not_belong(texts, tmp_path, monkeypatch):
-    lm = _module(texts, tmp_path / "installed")
+    lm = module_of(texts, tmp_path / "installed")
     folder = Path(lm.__file__).parent
     weights = folder / "lm.weights"
     whole = weights.read_bytes()
@@ -235,7 +219,7 @@ def test_weights_and_processors_that_do_not_belong(texts, tmp_path, monkeypatch)
     source.write_text(PROGRAM)
     made = compile_library(source, tmp_path / "out", backend="numba", wheel="1")
     with pytest.raises(ValueError, match="needs a processor with"):
-        _module(made, tmp_path / "module").Model()
+        module_of(made, tmp_path / "module").Model()
 
 
 def test_what_is_refused_leaves_nothing(tmp_path, monkeypatch):

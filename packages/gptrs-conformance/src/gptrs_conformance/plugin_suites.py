@@ -171,18 +171,22 @@ class CommandSuite(PluginSuite):
         )
 
 
-class ModelSuite(PluginSuite):
+class _WithFolder(PluginSuite):
+    """A suite whose tests have a folder for a model."""
+
+    @pytest.fixture(autouse=True)
+    def _own_folder(self, tmp_path: Path) -> None:
+        self._folder = tmp_path / "model"
+        self._folder.mkdir()
+
+
+class ModelSuite(_WithFolder):
     """The kit of kinds of models, on a small model of the kind.
 
     Override `model` to write one, a folder with `config.json` and `model.safetensors`.
     """
 
     kit = models.KIT
-
-    @pytest.fixture(autouse=True)
-    def _own_folder(self, tmp_path: Path) -> None:
-        self._folder = tmp_path / "model"
-        self._folder.mkdir()
 
     def model(self, folder: Path) -> Path:
         """Write a model into `folder` and return the path to load."""
@@ -195,15 +199,10 @@ class ModelSuite(PluginSuite):
         return models.model_in(self.model(self._folder))
 
 
-class ReferenceSuite(PluginSuite):
+class ReferenceSuite(_WithFolder):
     """The kit of references; override `model` with one of a kind that the reference takes."""
 
     kit = references.KIT
-
-    @pytest.fixture(autouse=True)
-    def _own_folder(self, tmp_path: Path) -> None:
-        self._folder = tmp_path / "model"
-        self._folder.mkdir()
 
     def model(self, folder: Path) -> Path:
         """Return the path of a model to load, or write one into `folder` and return its path."""

@@ -59,7 +59,7 @@ class Report(Struct):
     failed: int = 0
     refused: int = 0
     fell_back: int = 0
-    """What the backend refuses, and the backend that it falls back to computes rightly."""
+    """Checks of ops that the backend refuses, and that its fallback computes rightly."""
     seconds: float = 0.0
     coverage: dict[str, dict[str, Status]] = field(default_factory=dict[str, dict[str, "Status"]])
     """By op and element type: `fail` if a case failed, `refused` if all were, `fallback` if all

@@ -23,7 +23,7 @@ from gptrs_conformance.op_case import cases, legal_dtypes
 from gptrs_conformance.op_runner import Outcome, run_case
 
 _LEFT = ("refused", "fallback")
-"""What a backend does not do by itself."""
+"""Statuses of checks that a backend does not pass by itself."""
 
 
 class ConformanceSuite:

@@ -492,5 +492,5 @@ class Quantize(
     """Tensors that were not quantized."""
     left_out: tuple[str, ...]
     notes: tuple[str, ...]
-    """What other programs do differently with the copy."""
+    """Differences in how other programs run the copy."""
     seconds: float

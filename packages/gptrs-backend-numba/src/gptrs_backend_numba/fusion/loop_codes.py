@@ -21,7 +21,7 @@ from gptrs.optimizer.passes.integer_products import find_widened
 from gptrs.optimizer.rewrite.rewriter import Rewriter
 
 _WIDENING = (Cast, Sub, Mul, Reshape, Transpose, Slice, BroadcastTo, Constant)
-"""What turns codes into numbers."""
+"""Ops that turn codes into numbers."""
 
 
 def widen_in_loops(region: Region) -> Region:

@@ -187,7 +187,7 @@ MODEL_CONFIG: Final = "config_sentence_transformers.json"
 
 
 PACKAGE: Final = "sentence_transformers."
-"""What the names of classes begin with; code of others is never run."""
+"""Starts of the names of known classes; code of others is never run."""
 MOST_MODULES: Final = 16
 """Most modules of a list."""
 

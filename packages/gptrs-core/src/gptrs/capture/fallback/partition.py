@@ -35,7 +35,7 @@ class Partition(Struct, frozen=True):
     home: tuple[bool, ...]
     """Whether the backend itself runs each part, not its fallback."""
     refused: tuple[str, ...]
-    """What the backend refuses."""
+    """Reasons why the backend refuses instructions."""
 
 
 def partition(
