@@ -49,7 +49,9 @@ KINDS: Final = _results()
 
 def schema(*, strict: bool = False) -> Schema:
     """The schema of everything that `--json` prints; `strict` allows no further keys."""
-    _, found = msgspec.json.schema_components(KINDS.values(), ref_template="#/$defs/{name}")
+    _, found = msgspec.json.schema_components(
+        KINDS.values(), schema_hook=_path, ref_template="#/$defs/{name}"
+    )
     definitions: Schema = {result.__name__: found[result.__name__] for result in KINDS.values()}
     definitions |= dict(sorted(found.items()))
     classes = {each.__name__: each for each in _parts(KINDS.values())}
@@ -67,6 +69,11 @@ def schema(*, strict: bool = False) -> Schema:
         "anyOf": [{"$ref": f"#/$defs/{result.__name__}"} for result in KINDS.values()],
         "$defs": definitions,
     }
+
+
+def _path(_: type) -> Schema:
+    """The schema of paths, the only values in results that msgspec does not know."""
+    return {"type": "string"}
 
 
 def schema_text() -> str:

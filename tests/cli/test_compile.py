@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
@@ -31,10 +32,12 @@ def test_a_library_is_told_in_words_and_as_json(gptrs, program, tmp_path):
     again = gptrs(*asked)
     assert (again.code, "`--force` replaces a library" in again.err) == (2, True)
     report = gptrs(*asked, "--force", "--name", "twice", "--json").json
-    assert (report["name"], report["kind"], report["threads"]) == ("twice", "program", 1)
+    manifest = report["manifest"]
+    assert (manifest["name"], manifest["kind"], manifest["threads"]) == ("twice", "program", 1)
+    assert manifest == json.loads((tmp_path / "lib" / "manifest.json").read_text())
     assert sorted(report["files"]) == sorted(map(str, (tmp_path / "lib").iterdir()))
     assert report["bytes"] == sum(path.stat().st_size for path in (tmp_path / "lib").iterdir())
-    assert report["kernels"] >= 3
+    assert manifest["kernels"] >= 3
 
 
 def test_what_is_missing_is_told(gptrs, program, tmp_path):

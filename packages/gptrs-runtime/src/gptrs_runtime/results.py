@@ -427,27 +427,6 @@ class Convert(Result, frozen=True, kw_only=True, tag="gptrs.convert/1", rename={
     seconds: float
 
 
-class Compile(Result, frozen=True, kw_only=True, tag="gptrs.compile/1", rename={"nbytes": "bytes"}):
-    """`gptrs compile`."""
-
-    source: str
-    name: str
-    """The start of the names of C."""
-    kind: str
-    """`step` for a language model, `computation` for another model, or `program`."""
-    backend: str
-    threads: int
-    """The most threads that the library starts."""
-    files: tuple[str, ...]
-    nbytes: int
-    kernels: int
-    programs: int
-    """Number of programs, each for other sizes."""
-    needs: tuple[str, ...]
-    """The features of the processor that the library needs."""
-    seconds: float
-
-
 class TensorError(Struct, frozen=True):
     """The error of a quantized weight of `type`, with `bits` per element in total.
 

@@ -18,8 +18,7 @@ from gptrs_cli.terminal.progress import progress_bar
 from gptrs_cli.terminal.streams import note, printable
 from gptrs_runtime.content_digest import model_path
 from gptrs_runtime.forward import command_line_overrides
-from gptrs_runtime.libraries.write import CompiledLibrary, compile_library
-from gptrs_runtime.results import Compile
+from gptrs_runtime.libraries.write import compile_library
 
 _NEEDED = ("backend", "threads", "overrides", "weights", "precision")
 
@@ -89,7 +88,7 @@ def command(
             progress=progress,
         )
     if settings.json:
-        return print_result(_told(made, source))
+        return print_result(made)
     manifest = made.manifest
     sizes = ", ".join(f"{path.name} {byte_size(path.stat().st_size)}" for path in made.files)
     print(printable(f"wrote {folder}: {sizes}"))
@@ -103,20 +102,3 @@ def command(
 def build_line(name: str) -> str:
     """Return the shell command that compiles the example of a library."""
     return f"cc -O2 example.c -L. -l{name} -Wl,-rpath,'$ORIGIN' -o example"
-
-
-def _told(made: CompiledLibrary, source: str) -> Compile:
-    manifest = made.manifest
-    return Compile(
-        source=source,
-        name=manifest.name,
-        kind=manifest.kind,
-        backend=manifest.backend,
-        threads=manifest.threads,
-        files=tuple(map(str, made.files)),
-        nbytes=sum(path.stat().st_size for path in made.files),
-        kernels=manifest.kernels,
-        programs=manifest.programs,
-        needs=manifest.needs,
-        seconds=round(made.seconds, 3),
-    )

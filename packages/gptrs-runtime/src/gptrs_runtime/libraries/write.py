@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from msgspec import Struct
 
 from gptrs import __version__
 from gptrs.backend.contract import Backend, OutgoingLibrary, WrittenLibrary
@@ -35,6 +34,7 @@ from gptrs_runtime.load import load
 from gptrs_runtime.load_options import LoadOptions
 from gptrs_runtime.outgoing_model import import_capture, model_capture
 from gptrs_runtime.programs import is_program, read_program, with_sizes
+from gptrs_runtime.results import Result
 
 MANIFEST: Final = "manifest.json"
 EXAMPLE: Final = "example.c"
@@ -47,34 +47,31 @@ _WORDS_OF_C: Final = frozenset({
 })  # fmt: skip
 
 
-class Manifest(Struct, frozen=True, kw_only=True, tag_field="schema", tag="gptrs.library/1"):
+class Manifest(
+    WrittenLibrary, frozen=True, kw_only=True, tag_field="schema", tag="gptrs.library/1"
+):
     """The file `manifest.json` in the folder of a library."""
 
     name: str
+    """The start of the names of C."""
     kind: str
-    """`step` of a language model, `computation` or `program`."""
+    """`step` for a language model, `computation` for another model, or `program`."""
     source: str
+    """The name of the file or folder that was compiled."""
     gptrs: str
     """The version that wrote it."""
     backend: str
-    threads: int
-    """The most threads that it starts."""
-    library: str
-    header: str
-    weights: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    programs: int
-    kernels: int
-    needs: tuple[str, ...]
-    """Features of the processor."""
 
 
-class CompiledLibrary(Struct, frozen=True):
-    """A library that `compile_library` has written."""
+class CompiledLibrary(Result, frozen=True, tag="gptrs.compile/1", rename={"nbytes": "bytes"}):
+    """`gptrs compile`."""
 
     manifest: Manifest
+    """The content of `manifest.json`."""
     files: tuple[Path, ...]
+    nbytes: int
     seconds: float
 
 
@@ -126,8 +123,9 @@ def compile_library(
             module = "texts.py.txt" if outgoing.texts else "call.py.txt"
             write_wheel(staged.path, manifest.name, wheel, contents, module, __version__)
         names = sorted(os.listdir(staged.path))
-    seconds = time.perf_counter() - started
-    return CompiledLibrary(manifest, tuple(target / each for each in names), seconds)
+    made = tuple(target / each for each in names)
+    nbytes = sum(path.stat().st_size for path in made)
+    return CompiledLibrary(manifest, made, nbytes, round(time.perf_counter() - started, 3))
 
 
 def _require_free(folder: Path, force: bool) -> None:
@@ -229,18 +227,12 @@ def _manifest(
 ) -> Manifest:
     is_step = outgoing.texts is not None
     return Manifest(
+        **msgspec.structs.asdict(written),
         name=outgoing.name,
         kind=kind,
         source=os.path.basename(os.path.normpath(source)),
         gptrs=__version__,
         backend=backend.name,
-        threads=written.threads,
-        library=written.library,
-        header=written.header,
-        weights=written.weights,
         inputs=("tokens",) if is_step else outgoing.inputs,
         outputs=("logits",) if is_step else outgoing.outputs,
-        programs=written.programs,
-        kernels=written.kernels,
-        needs=written.needs,
     )
