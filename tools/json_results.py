@@ -181,7 +181,8 @@ def _type(value: Schema) -> str:
     if "const" in value or "enum" in value:
         return ", ".join(f"`{each}`" for each in value.get("enum", [value.get("const")]))
     if value.get("type") == "array":
-        return f"list of {_type(value.get('items', {}))}"
+        kinds = value.get("prefixItems", [value.get("items", {})])
+        return f"list of {', '.join(dict.fromkeys(map(_type, kinds)))}"
     if value.get("type") == "object":
         more = value.get("additionalProperties")
         return f"object of {_type(more)}" if isinstance(more, dict) and more else "object"

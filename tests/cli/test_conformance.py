@@ -146,9 +146,31 @@ def test_an_interrupted_run_keeps_what_it_has(tmp_path) -> None:
     assert after["passed"] >= before["passed"] > 0
 
 
+REPORT = {
+    "schema": "gptrs.conformance/1", "backend": "b", "level": "core", "passed": 1, "failed": 0,
+    "refused": 0, "fell_back": 0, "seconds": 0.5, "coverage": {}, "checks": {}, "failures": [],
+    "verdict": "pass", "complete": True, "claimed": True, "model": None, "sample": None, "seed": 0,
+    "shard": [1, 1], "derivatives": False,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "cannot be read"), ("{", "is no JSON"), ("[]", "is not a report of the kit")],
+    [
+        (None, "No such file"),
+        ("{", "is not usable JSON"),
+        ("[]", "must be an object, found `[]`"),
+        ('{"schema": "gptrs.conformance/1"}', "x.json` needs `backend`"),
+        ('{"schema": "gptrs.forward/1"}', "x.json`: `schema` cannot be `'gptrs.forward/1'`"),
+        (
+            json.dumps({**REPORT, "coverage": {"tanh": {"f32": "passed"}}}),
+            "x.json`: `coverage.tanh.f32` cannot be `'passed'`",
+        ),
+        (
+            json.dumps({**REPORT, "failures": [{"name": 3}]}),
+            "`failures[0].name` must be a string, found `3`",
+        ),
+    ],
 )
 def test_files_that_are_no_reports(gptrs, tmp_path, content: str | None, message: str) -> None:
     file, page = tmp_path / "x.json", tmp_path / "x.html"

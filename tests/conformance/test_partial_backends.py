@@ -31,7 +31,7 @@ def test_what_falls_back_is_neither_passed_nor_refused_nor_failed():
     for name, types in report.coverage.items():
         expected = "pass" if name in ("add", "exp") else "fallback"
         assert set(types.values()) == {expected}, name
-    assert report.as_json()["fell_back"] == report.fell_back
+    assert report.record().fell_back == report.fell_back
 
 
 def test_a_backend_that_runs_nothing_by_itself_does_not_pass():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from html.parser import HTMLParser
 from typing import Any
 
@@ -12,6 +11,7 @@ from typing_extensions import override
 from gptrs_conformance.op_runner import Outcome
 from gptrs_conformance.report import CaseName, Report
 from gptrs_conformance.scoreboard import scoreboard
+from gptrs_runtime.conformance import Conformance
 
 
 class Reader(HTMLParser):
@@ -33,12 +33,12 @@ class Reader(HTMLParser):
         assert self.open.pop() == tag
 
 
-def report(name: str, *statuses: str, shard: tuple[int, int] = (1, 1)) -> Mapping[str, object]:
+def report(name: str, *statuses: str, shard: tuple[int, int] = (1, 1)) -> Conformance:
     made = Report(name, "core", shard=shard, complete=True)
     for dtype, status in zip(("f32", "f64", "i1"), statuses, strict=False):
         made.add(CaseName("tanh", dtype, "<x>"), Outcome(status, "is <b> & wrong"))  # pyright: ignore
     made.add(CaseName("a check"), Outcome("pass"))
-    return made.as_json()
+    return made.record()
 
 
 def test_the_page_is_well_formed_and_self_contained() -> None:

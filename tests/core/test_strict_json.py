@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Annotated
+from typing import Annotated, Literal
 
 import pytest
 from msgspec import Meta, Struct
@@ -127,6 +127,7 @@ class Part(Struct, forbid_unknown_fields=True):
     sizes: list[Annotated[int, Meta(ge=0)]] = []
     tables: dict[str, dict[str, bool]] = {}
     maybe: int | str | None = None
+    word: Literal["no", "it's"] = "no"
 
 
 @pytest.mark.parametrize(
@@ -146,6 +147,7 @@ class Part(Struct, forbid_unknown_fields=True):
             {"name": "a", "maybe": {}},
             "`x`: `maybe` must be an integer or a string, found `{}`",
         ),
+        ({"name": "a", "word": "oh's - at `$.no"}, '`x`: `word` cannot be `"oh\'s - at `$.no"`'),
     ],
 )
 def test_a_record_is_refused_by_the_path_of_its_fault(value: object, problem: str) -> None:

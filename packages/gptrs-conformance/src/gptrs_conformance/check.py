@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 from msgspec import Struct
 
 from gptrs.backend.contract import Backend
-
-Level = Literal["smoke", "core", "full"]
-"""How much of the kit runs; each level includes those before it."""
+from gptrs_runtime.conformance import Level
 
 
 class CheckFailure(Exception):  # noqa: N818 - what fails is the backend, not the kit

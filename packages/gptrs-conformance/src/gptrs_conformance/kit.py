@@ -22,7 +22,7 @@ from gptrs.ir.op import OPS
 from gptrs.ir.tensor_type import TensorType
 from gptrs.progress import StepProgress
 from gptrs_conformance import cases as cases  # registers the rows
-from gptrs_conformance.check import Check, CheckFailure, Level
+from gptrs_conformance.check import Check, CheckFailure
 from gptrs_conformance.checks import ALL_CHECKS
 from gptrs_conformance.derivatives import (
     derivative_cases,
@@ -34,6 +34,7 @@ from gptrs_conformance.op_case import cases as cases_of
 from gptrs_conformance.op_case import legal_dtypes
 from gptrs_conformance.op_runner import Outcome, run_case
 from gptrs_conformance.report import CaseName, Report
+from gptrs_runtime.conformance import Level
 
 LEVELS: tuple[Level, ...] = ("smoke", "core", "full")
 """From the fastest to the most thorough; each includes the previous one."""

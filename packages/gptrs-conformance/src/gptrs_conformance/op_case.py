@@ -12,8 +12,8 @@ from msgspec import Struct
 from gptrs.ir.dtypes import ALL, DType
 from gptrs.ir.op import Op
 from gptrs.ir.program import Function, Region
-from gptrs_conformance.check import Level
 from gptrs_conformance.numerics import EXACT, Tolerance
+from gptrs_runtime.conformance import Level
 
 
 class OpCase(Struct, frozen=True, eq=False):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Literal, cast
+from typing import cast
 
 import numpy as np
 from msgspec import Struct
@@ -21,9 +21,7 @@ from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs_conformance.check import CheckFailure
 from gptrs_conformance.flushing import flushes, judged
 from gptrs_conformance.op_case import OpCase
-
-Status = Literal["pass", "fail", "refused", "fallback"]
-"""`fallback`: right, but by the backend that it falls back to, see `Backend.falls_back_to`."""
+from gptrs_runtime.conformance import Status
 
 
 class Outcome(Struct, frozen=True):

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from gptrs.ir.dtypes import ALL
-from gptrs_conformance.check import Level
-from gptrs_conformance.op_runner import Outcome, Status
-
-JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
-
-
-Verdict = Literal["pass", "fail", "refused", "interrupted"]
+from gptrs_conformance.op_runner import Outcome
+from gptrs_runtime.conformance import Conformance, ConformanceFailure, Level, Status, Verdict
 
 
 class CaseName(NamedTuple):
@@ -24,19 +19,6 @@ class CaseName(NamedTuple):
     name: str
     dtype: str = ""
     case: str = ""
-
-
-class Failure(Struct, frozen=True):
-    """A case or check that failed; `dtype` is empty for a check."""
-
-    name: str
-    dtype: str
-    case: str
-    reason: str
-
-    def __str__(self) -> str:
-        where = " ".join(part for part in (self.name, self.dtype) if part)
-        return f"{where} ({self.case}): {self.reason}" if self.case else f"{where}: {self.reason}"
 
 
 class Report(Struct):
@@ -65,7 +47,7 @@ class Report(Struct):
     """By op and element type: `fail` if a case failed, `refused` if all were, `fallback` if all
     that ran fell back, else `pass`."""
     checks: dict[str, Status] = field(default_factory=dict[str, "Status"])
-    failures: list[Failure] = field(default_factory=list[Failure])
+    failures: list[ConformanceFailure] = field(default_factory=list[ConformanceFailure])
 
     def add(self, case: CaseName, outcome: Outcome) -> None:
         """Count a case or check."""
@@ -76,7 +58,7 @@ class Report(Struct):
         else:
             self.checks[case.name] = outcome.status
         if outcome.status == "fail":
-            self.failures.append(Failure(*case, outcome.reason))
+            self.failures.append(ConformanceFailure(*case, outcome.reason))
 
     @property
     def verdict(self) -> Verdict:
@@ -96,28 +78,12 @@ class Report(Struct):
         every = [status for types in self.coverage.values() for status in types.values()]
         return every.count("pass") / len(every) if every else 0.0
 
-    def as_json(self) -> dict[str, JsonValue]:
-        """Return the report as plain data, for `--json`."""
-        return {
-            "backend": self.backend,
-            "level": self.level,
-            "passed": self.passed,
-            "failed": self.failed,
-            "refused": self.refused,
-            "fell_back": self.fell_back,
-            "seconds": round(self.seconds, 3),
-            "coverage": {op: _in_order(types) for op, types in sorted(self.coverage.items())},
-            "checks": dict(self.checks),
-            "failures": [asdict(failure) for failure in self.failures],
-            "verdict": self.verdict,
-            "complete": self.complete,
-            "claimed": self.claimed,
-            "model": self.model,
-            "sample": self.sample,
-            "seed": self.seed,
-            "shard": list(self.shard),
-            "derivatives": self.derivatives,
-        }
+    def record(self) -> Conformance:
+        """Return the report as `--json` prints it."""
+        every = asdict(self)
+        every["seconds"] = round(self.seconds, 3)
+        every["coverage"] = {op: _in_order(types) for op, types in sorted(self.coverage.items())}
+        return Conformance(**every, verdict=self.verdict)
 
     def _count(self, outcome: Outcome) -> None:
         if outcome.status == "pass":
@@ -130,7 +96,7 @@ class Report(Struct):
             self.refused += 1
 
 
-def _in_order(types: Mapping[str, Status]) -> dict[str, JsonValue]:
+def _in_order(types: Mapping[str, Status]) -> dict[str, Status]:
     """Return the element types in the order of PTIR."""
     return {dtype.name: types[dtype.name] for dtype in ALL if dtype.name in types}
 

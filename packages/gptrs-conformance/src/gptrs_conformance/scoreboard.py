@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any, cast
+
+from msgspec import Struct
 
 from gptrs.ir.dtypes import ALL
-from gptrs_conformance.op_runner import Status
 from gptrs_conformance.report import combined
+from gptrs_runtime.conformance import Conformance, Status, Verdict
 
 _MARKS = {"pass": "●", "fail": "✗", "fallback": "◐", "refused": "·"}
 _WORDS = {
@@ -41,14 +42,29 @@ details { margin: .5rem 0; } summary { cursor: pointer; font-weight: 600; }
 """
 
 
-def scoreboard(reports: Sequence[Mapping[str, object]]) -> str:
-    """Return a page that compares backends by their reports, as `Report.as_json` gives them.
+class _Board(Struct):
+    """The parts of one run, such as shards, put together."""
+
+    backend: str
+    of: str
+    parts: list[Conformance]
+    coverage: dict[str, dict[str, Status]]
+    checks: dict[str, Status]
+
+    def share(self, status: Status) -> float:
+        """The part of all pairs of op and element type with a status, from 0 to 1."""
+        every = [each for types in self.coverage.values() for each in types.values()]
+        return every.count(status) / len(every) if every else 0.0
+
+
+def scoreboard(reports: Sequence[Conformance]) -> str:
+    """Return a page that compares backends by their reports.
 
     Reports of one backend on one level or model are parts of a whole, such as shards: the last one
     counts where two are of the same part.
     """
     boards = [_merged(parts) for parts in _grouped(reports)]
-    boards.sort(key=lambda board: (str(board["of"]), -board["share"], board["backend"]))
+    boards.sort(key=lambda board: (board.of, -board.share("pass"), board.backend))
     rows = "".join(map(_row, boards))
     details = "".join(map(_details, boards))
     heads = "".join(
@@ -69,97 +85,81 @@ def scoreboard(reports: Sequence[Mapping[str, object]]) -> str:
     )
 
 
-def _grouped(reports: Sequence[Mapping[str, object]]) -> list[list[Mapping[str, Any]]]:
+def _grouped(reports: Sequence[Conformance]) -> list[list[Conformance]]:
     """Return the parts of each whole, the newest of each part."""
-    found: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
+    found: dict[tuple[str, str], dict[object, Conformance]] = {}
     for report in reports:
         # What was drawn belongs to the part: two samples of different seeds add up.
-        part = f"{report.get('shard')} {report.get('sample')} {report.get('seed')}"
-        whole = found.setdefault((str(report["backend"]), _of(report)), {})
-        whole[part] = report
+        part = (report.shard, report.sample, report.seed)
+        found.setdefault((report.backend, _of(report)), {})[part] = report
     return [list(parts.values()) for parts in found.values()]
 
 
-def _of(report: Mapping[str, object]) -> str:
-    if report.get("derivatives"):
+def _of(report: Conformance) -> str:
+    if report.derivatives:
         return "derivatives"
-    model = report.get("model")
-    return f"what {model} needs" if model else f"level {report['level']}"
+    return f"what {report.model} needs" if report.model else f"level {report.level}"
 
 
-def _merged(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    coverage: dict[str, dict[str, Status]] = {}
-    checks: dict[str, Status] = {}
+def _merged(parts: list[Conformance]) -> _Board:
+    board = _Board(parts[0].backend, _of(parts[0]), parts, {}, {})
     for part in parts:
-        for op, types in cast("Mapping[str, Mapping[str, Status]]", part["coverage"]).items():
+        for op, types in part.coverage.items():
+            known = board.coverage.setdefault(op, {})
             for dtype, status in types.items():
-                known = coverage.setdefault(op, {})
                 # A failure in any part is a failure of the whole.
                 known[dtype] = combined(known.get(dtype, "refused"), status)
-        checks |= part["checks"]
-    statuses = [status for types in coverage.values() for status in types.values()]
-    # Reports of earlier versions have no `fell_back`.
-    counts = {name: sum(int(part.get(name, 0)) for part in parts) for name in _COUNTS}
-    return {
-        **counts,
-        "backend": str(parts[0]["backend"]),
-        "of": _of(parts[0]),
-        "verdict": _worst([str(part["verdict"]) for part in parts]),
-        "seconds": sum(float(part["seconds"]) for part in parts),
-        "coverage": coverage,
-        "checks": checks,
-        "failures": [failure for part in parts for failure in part["failures"]],
-        "share": statuses.count("pass") / len(statuses) if statuses else 0.0,
-        "wrong": statuses.count("fail") / len(statuses) if statuses else 0.0,
-        "shards": [part["shard"] for part in parts if part["shard"] != [1, 1]],
-    }
+        board.checks |= part.checks
+    return board
 
 
-def _worst(verdicts: Sequence[str]) -> str:
-    order = ("fail", "interrupted", "refused", "pass")
-    return min(verdicts, key=order.index)
+def _worst(parts: Sequence[Conformance]) -> Verdict:
+    found = {part.verdict for part in parts}
+    order: Sequence[Verdict] = ("fail", "interrupted", "refused", "pass")
+    return next(verdict for verdict in order if verdict in found)
 
 
-def _row(board: Mapping[str, Any]) -> str:
-    passed = sum(status == "pass" for status in board["checks"].values())
-    checks = f"{passed} of {len(board['checks'])}" if board["checks"] else ""
-    kind = {"pass": "pass", "fail": "fail"}.get(board["verdict"], "refused")
-    shards = "".join(f", shard {index}/{count}" for index, count in board["shards"])
-    bar = (
-        f'<span class="bar"><i style="width:{board["share"]:.1%}"></i>'
-        f'<b style="width:{board["wrong"]:.1%}"></b></span>'
+def _row(board: _Board) -> str:
+    passed = sum(status == "pass" for status in board.checks.values())
+    checks = f"{passed} of {len(board.checks)}" if board.checks else ""
+    verdict = _worst(board.parts)
+    kind = verdict if verdict in ("pass", "fail") else "refused"
+    shards = "".join(
+        f", shard {part.shard[0]}/{part.shard[1]}" for part in board.parts if part.shard != (1, 1)
     )
+    bar = (
+        f'<span class="bar"><i style="width:{board.share("pass"):.1%}"></i>'
+        f'<b style="width:{board.share("fail"):.1%}"></b></span>'
+    )
+    counts = (sum(getattr(part, name) for part in board.parts) for name in _COUNTS)
+    seconds = sum(part.seconds for part in board.parts)
     cells = [
         # Names and messages come from plugins: unescaped, they could put scripts into the page.
-        f"<th>{escape(board['backend'])}</th>",
-        f"<td>{escape(board['of'] + shards)}</td>",
-        f'<td class="{kind}">{board["verdict"]}</td>',
-        f'<td class="n">{board["share"]:.1%}</td><td>{bar}</td>',
-        *(f'<td class="n">{board[name]}</td>' for name in _COUNTS),
-        f'<td class="n">{checks}</td><td class="n">{board["seconds"]:.1f}</td>',
+        f"<th>{escape(board.backend)}</th>",
+        f"<td>{escape(board.of + shards)}</td>",
+        f'<td class="{kind}">{verdict}</td>',
+        f'<td class="n">{board.share("pass"):.1%}</td><td>{bar}</td>',
+        *(f'<td class="n">{count}</td>' for count in counts),
+        f'<td class="n">{checks}</td><td class="n">{seconds:.1f}</td>',
     ]
     return f"<tr>{''.join(cells)}</tr>"
 
 
-def _details(board: Mapping[str, Any]) -> str:
-    title = f"{board['backend']}, {board['of']}"
-    failures = "".join(f"<li>{escape(_told(failure))}</li>" for failure in board["failures"])
+def _details(board: _Board) -> str:
+    title = f"{board.backend}, {board.of}"
+    failures = "".join(
+        f"<li>{escape(str(failure))}</li>" for part in board.parts for failure in part.failures
+    )
     told = f'<h3>Failures</h3><ul class="fail">{failures}</ul>' if failures else ""
     checks = "".join(
         f'<tr><td>{escape(name)}</td><td class="{status}">{_WORDS[status]}</td></tr>'
-        for name, status in board["checks"].items()
+        for name, status in board.checks.items()
     )
     listed = f"<h3>Checks</h3><table>{checks}</table>" if checks else ""
     return (
         f"<details{' open' if failures else ''}><summary>{escape(title)}</summary>"
-        f'{told}<div class="map">{_map(board["coverage"])}</div>{listed}</details>'
+        f'{told}<div class="map">{_map(board.coverage)}</div>{listed}</details>'
     )
-
-
-def _told(failure: Mapping[str, str]) -> str:
-    where = " ".join(filter(None, (failure["name"], failure["dtype"])))
-    case = f" ({failure['case']})" if failure["case"] else ""
-    return f"{where}{case}: {failure['reason']}"
 
 
 def _map(coverage: Mapping[str, Mapping[str, Status]]) -> str:

@@ -17,10 +17,10 @@ import pytest
 from gptrs.backend.contract import Backend
 from gptrs.ir.op import OPS
 from gptrs.plugins.manager import manager
-from gptrs_conformance.check import Level
 from gptrs_conformance.kit import Plan, checks_of, run_check
 from gptrs_conformance.op_case import cases, legal_dtypes
 from gptrs_conformance.op_runner import Outcome, run_case
+from gptrs_runtime.conformance import Level
 
 _LEFT = ("refused", "fallback")
 """Statuses of checks that a backend does not pass by itself."""

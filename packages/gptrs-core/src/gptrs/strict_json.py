@@ -42,6 +42,8 @@ _TYPES: Final[Mapping[type, str]] = {
     str: "str", int: "int", float: "float", bool: "bool", list: "array", dict: "object",
     type(None): "null",
 }  # fmt: skip
+_INVALID: Final = re.compile("Invalid (?:enum )?value (.*)")
+"""What msgspec says of a value that a Literal, an Enum or a tag does not have: its `repr`."""
 Record = TypeVar("Record")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -94,20 +96,30 @@ def record_of(
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as problem:
-        told, _, path = str(problem).partition(" - at `$")
-        raise error(f"{where}{_told(told, path.rstrip('`'), value)}", hint=hint) from None
+        # From the right: a word in the file may contain the same mark.
+        told, mark, path = str(problem).rpartition(" - at `$")
+        told, path = (told, path.rstrip("`")) if mark else (path, "")
+        raise error(f"{where}{_told(told, path, value)}", hint=hint) from None
 
 
 def _told(told: str, path: str, value: object) -> str:
     """Return what msgspec tells of a value, in our words and with the value that it found."""
     need, _, got = told.removeprefix("Expected ").partition(", got ")
+    unknown = _INVALID.fullmatch(told)
     steps = re.findall(r"\.([^.[]+)|\[([0-9]+|\.\.\.)\]", path)
     at = _at(value, steps)
     # A table has `...` for its key. msgspec stops at the first fault, which is of the type it got.
     typed = got.startswith("`")
-    fits = ((name, each) for name, each in at if not typed or got == f"`{_TYPES[type(each)]}`")
+    fits = (
+        (name, each)
+        for name, each in at
+        if (not typed or got == f"`{_TYPES[type(each)]}`")
+        and (unknown is None or repr(each) == unknown[1])
+    )
     name, found = next(fits, (path.lstrip("."), got))
     where = f": {quoted(name)} " if name else " "
+    if unknown is not None:
+        return f"{where}cannot be {shown_value(found)}"
     if not told.startswith("Expected "):
         problem = told.replace("Object missing required field", "needs")
         return where + problem.replace("Object contains unknown field", "has an unknown field")

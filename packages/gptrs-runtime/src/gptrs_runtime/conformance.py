@@ -3,25 +3,78 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Literal, cast
+
+from msgspec import Struct
+from typing_extensions import override
 
 from gptrs.backend.contract import Backend
 from gptrs.errors import MissingLibraryError
 from gptrs.install_hints import install_own
 from gptrs.progress import StepProgress
+from gptrs_runtime.results import Result
 
 if TYPE_CHECKING:
     from gptrs_conformance.kit import Plan
     from gptrs_conformance.report import Report
 
 _KIT = "gptrs_conformance"
+Level = Literal["smoke", "core", "full"]
+"""How much of the kit runs; each level includes those before it."""
+Status = Literal["pass", "fail", "fallback", "refused"]
+"""The outcome of a case, of a check, or of all cases of an op on an element type; `fallback`:
+right, but by the backend that it falls back to, see `Backend.falls_back_to`."""
+Verdict = Literal["pass", "fail", "refused", "interrupted"]
+
+
+class ConformanceFailure(Struct, frozen=True):
+    """A case or check that failed; `dtype` is empty for a check."""
+
+    name: str
+    dtype: str
+    case: str
+    reason: str
+
+    @override
+    def __str__(self) -> str:
+        where = " ".join(part for part in (self.name, self.dtype) if part)
+        return f"{where} ({self.case}): {self.reason}" if self.case else f"{where}: {self.reason}"
+
+
+class Conformance(Result, frozen=True, kw_only=True, tag="gptrs.conformance/1"):
+    """`gptrs conformance run`."""
+
+    backend: str
+    level: Level
+    passed: int
+    failed: int
+    refused: int
+    fell_back: int
+    """Checks of ops that the backend refuses, and that its fallback computes rightly."""
+    seconds: float
+    coverage: dict[str, dict[str, Status]]
+    """By op and element type: `fail` if a case failed, `refused` if all were, `fallback` if all
+    that ran fell back, else `pass`."""
+    checks: dict[str, Status]
+    failures: list[ConformanceFailure]
+    verdict: Verdict
+    complete: bool
+    """Whether nothing ended the run early."""
+    claimed: bool
+    """Whether the backend may refuse some; not with `--all` and `--for`."""
+    model: str | None
+    """The model whose needs were run, if any."""
+    sample: int | None
+    seed: int
+    shard: tuple[int, int]
+    derivatives: bool
 
 
 def run_conformance(
     backend: Backend,
-    level: Literal["smoke", "core", "full"] = "core",
+    level: Level = "core",
     *,
     ops: Sequence[str] = (),
     progress: StepProgress | None = None,
@@ -73,7 +126,7 @@ def conformance_plan(**choices: object) -> Plan:
     return cast("Callable[..., Plan]", _from_kit("kit", "Plan"))(**choices)
 
 
-def scoreboard(reports: Sequence[Mapping[str, object]]) -> str:
+def scoreboard(reports: Sequence[Conformance]) -> str:
     """Return a page of HTML that compares backends; see `gptrs_conformance.scoreboard`."""
     return cast("Callable[..., str]", _from_kit("scoreboard"))(reports)
 

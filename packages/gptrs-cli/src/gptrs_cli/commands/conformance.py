@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from msgspec import Struct, convert
+from msgspec import Struct
 
 from gptrs.api.backends import Backend, granted_cpus, requested_threads
 from gptrs.api.programs import dtypes
 from gptrs.checkpoint.files.atomic_write import atomic_file
+from gptrs.checkpoint.files.open_file import read_whole
 from gptrs.errors import GptrsError, UsageError
 from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.manager import manager
 from gptrs.quoting import quoted
+from gptrs.strict_json import parse_object, record_of
 from gptrs_cli.loading import observed
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
@@ -29,7 +30,7 @@ from gptrs_cli.terminal.json_result import as_line, print_result
 from gptrs_cli.terminal.progress import progress_bar
 from gptrs_cli.terminal.streams import complain, note, printable
 from gptrs_cli.terminal.tables import print_table
-from gptrs_runtime.conformance import conformance_plan, run_isolated, scoreboard
+from gptrs_runtime.conformance import Conformance, conformance_plan, run_isolated, scoreboard
 from gptrs_runtime.results import Result
 
 if TYPE_CHECKING:
@@ -205,81 +206,28 @@ def _grouped(names: list[str]) -> list[str]:
 
 
 _LARGEST_FILE = 1 << 26
-_FIELDS = ("backend", "level", "coverage", "checks", "failures", "verdict", "seconds", "shard")
-
-
-class ConformanceFailure(Struct, frozen=True, kw_only=True):
-    """A case or check that failed; `dtype` is empty for a check."""
-
-    name: str
-    dtype: str
-    case: str
-    reason: str
-
-
-class Conformance(Result, frozen=True, kw_only=True, tag="gptrs.conformance/1"):
-    """`gptrs conformance run`."""
-
-    backend: str
-    level: str
-    passed: int
-    failed: int
-    refused: int
-    fell_back: int
-    seconds: float
-    coverage: dict[str, dict[str, Literal["pass", "fail", "fallback", "refused"]]]
-    checks: dict[str, str]
-    failures: list[ConformanceFailure]
-    verdict: str
-    complete: bool
-    claimed: bool
-    model: str | None
-    sample: int | None
-    seed: int
-    shard: list[int]
-    derivatives: bool
 
 
 class ConformanceReport(Result, frozen=True, kw_only=True, tag="gptrs.conformance.report/1"):
     """`gptrs conformance report`: the page that was written, and its contents."""
 
     html: str
-    reports: list[dict[str, Any]]
-
-
-def told(report: Report) -> Conformance:
-    """Return the `--json` form of a report."""
-    return convert(report.as_json(), Conformance)
+    reports: list[Conformance]
 
 
 def keep_report(path: Path, report: Report) -> None:
     """Write a report atomically."""
     with atomic_file(path, UsageError) as file:
-        file.write(as_line(told(report)).encode())
+        file.write(as_line(report.record()).encode())
 
 
-def read_reports(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """Return the reports in files that `--out` or `--json` wrote; UsageError for other files."""
-    return [_read(path) for path in paths]
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            # Bounded, since a path may name any file, such as weights of many gigabytes.
-            found: object = json.loads(file.read(_LARGEST_FILE))
-    except OSError as error:
-        raise UsageError(f"{quoted(str(path), 200)} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise UsageError(f"{quoted(str(path), 200)} is no JSON") from error
-    report = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-    missing = [name for name in _FIELDS if name not in report]
-    if missing:
-        raise UsageError(
-            f"{quoted(str(path), 200)} is not a report of the kit: it lacks `{missing[0]}`",
-            hint="write one by `gptrs conformance run --out FILE`",
-        )
-    return report
+def read_report(path: Path) -> Conformance:
+    """Return the report in a file that `--out` or `--json` wrote; UsageError for another file."""
+    where = f"the report {quoted(str(path), 200)}"
+    hint = "write one by `gptrs conformance run --out FILE`"
+    data = read_whole(path, _LARGEST_FILE, UsageError)
+    found = parse_object(data, str(path), UsageError, hint=hint)
+    return record_of(found, Conformance, where, UsageError, hint=hint)
 
 
 _INTERRUPTED = 130
@@ -313,7 +261,7 @@ def run(*, options: KitOptions, settings: Settings) -> None:
             keep=partial(keep_report, options.out) if options.out else None,
         )
     if settings.json:
-        print_result(told(report))
+        print_result(report.record())
     else:
         print_report(report)
     _exit_with(report)
@@ -342,7 +290,11 @@ def report(
 
     If no files are given, the kit runs on every installed backend.
     """
-    reports = read_reports(files) if files else list(_of_installed(level, jobs, settings))
+    reports = (
+        [read_report(file) for file in files]
+        if files
+        else list(_of_installed(level, jobs, settings))
+    )
     if not reports:
         raise UsageError("no backend can be used", hint="`gptrs list plugins` says why")
     page = scoreboard(reports)
@@ -354,7 +306,7 @@ def report(
         print(html)
 
 
-def _of_installed(level: LevelChoice, jobs: int, settings: Settings) -> Generator[dict[str, Any]]:
+def _of_installed(level: LevelChoice, jobs: int, settings: Settings) -> Generator[Conformance]:
     """Yield a report of each backend; one that cannot be created is left out with a warning."""
     plan = conformance_plan(level=level.value)
     for description in manager().descriptions(BackendPlugin):
@@ -366,7 +318,7 @@ def _of_installed(level: LevelChoice, jobs: int, settings: Settings) -> Generato
             complain("warning", f"left out: {error.message}")
             continue
         note(summary(found))
-        yield found.as_json()
+        yield found.record()
         if not found.complete:
             raise typer.Exit(_INTERRUPTED)
 

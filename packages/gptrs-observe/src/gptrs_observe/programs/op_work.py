@@ -279,7 +279,7 @@ def _kernels(path: Path) -> list[tuple[str, str, float]]:
     except OSError as error:
         raise UsageError(f"cannot read {shown}: {error.strerror}") from error
     document = parse_object(data, shown, UsageError, hint=_HINT)
-    profile = record_of(document, _Profile, f"{shown} is no profile: it", UsageError, hint=_HINT)
+    profile = record_of(document, _Profile, f"the profile {shown}", UsageError, hint=_HINT)
     return [(k.kernel, k.operands.rpartition(" -> ")[2], k.seconds) for k in profile.kernels]
 
 
