@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 from typing_extensions import override
 
 from gptrs.checkpoint.files.open_file import is_plain, read_whole
@@ -23,8 +24,8 @@ from gptrs.checkpoint.formats.safetensors import SafetensorsFile
 from gptrs.checkpoint.param_source import FileSource
 from gptrs.errors import CheckpointError, ModelError
 from gptrs.lazy_module import lazy_module
-from gptrs.quoting import listed, quoted, shown_value
-from gptrs.strict_json import parse_object
+from gptrs.quoting import listed, quoted
+from gptrs.strict_json import parse_object, record_of
 from gptrs_runtime.sources.model_folder import ModelFolder
 from gptrs_runtime.sources.model_source import (
     CONFIG,
@@ -222,23 +223,23 @@ def shards_of(path: str | os.PathLike[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_read_index(index, folder.path / INDEX).values()))
 
 
+class _Index(Struct):
+    weight_map: dict[str, str]
+
+
 def _read_index(path: Path, shown: Path) -> dict[str, str]:
     """Return the `weight_map` of an index: tensor name to the plain name of a safetensors file."""
     index = parse_object(
         read_whole(path, MAX_INDEX_BYTES, CheckpointError), str(shown), CheckpointError
     )
     where = quoted(str(shown), 200)
-    weight_map = index.get("weight_map")
-    if not isinstance(weight_map, dict):
-        found = shown_value(weight_map)
-        raise CheckpointError(f"{where} needs an object `weight_map`, found {found}")
-    shards = cast("dict[str, object]", weight_map)
+    shards = record_of(index, _Index, where, CheckpointError).weight_map
     for tensor, shard in shards.items():
         # The index comes with the model: `../` or an absolute path in it would open any file of the
         # user.
-        if not isinstance(shard, str) or not is_plain(shard):
+        if not is_plain(shard):
             raise CheckpointError(
-                f"{where} places tensor {quoted(tensor)} in {shown_value(shard)}, which is not the"
+                f"{where} places tensor {quoted(tensor)} in {quoted(shard)}, which is not the"
                 " plain name of a file in the folder",
                 hint="files outside the model folder are never opened",
             )
@@ -248,7 +249,7 @@ def _read_index(path: Path, shown: Path) -> dict[str, str]:
                 " files are read",
                 hint=_CONVERT,
             )
-    return cast("dict[str, str]", shards)
+    return shards
 
 
 def _unlisted_shards(folder: ModelFolder) -> tuple[str, ...]:
