@@ -230,7 +230,8 @@ def test_a_model_that_cannot_tell_rows_apart_takes_steps_for_each_adapter(
         ({"lora_bias": True}, "`lora_bias` is set"),
         ({"peft_type": "IA3"}, "`peft_type` is `'IA3'`"),
         ({"init_lora_weights": "pissa_niter_4"}, "changes the model itself"),
-        ({"lora_alpha": "x"}, "`lora_alpha` is `'x'`"),
+        ({"lora_alpha": "x"}, "`lora_alpha` must be a number, found `'x'`"),
+        ({"alpha_pattern": {"q": 1, "k": True}}, "`alpha_pattern.k` must be a number, found"),
         ({"alpha_pattern": {"(a+)+": 1}}, "has the expression"),
     ],
 )

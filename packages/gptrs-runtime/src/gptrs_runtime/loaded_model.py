@@ -495,7 +495,7 @@ def require_adapted(params: Params, adapter: LowRankAdapter, source: ModelSource
             f" no linear layers, tables or tensors of {quoted(name)}",
             hint="take the adapter of this model, or merge it with PEFT",
         )
-    base = adapter.base if isinstance(adapter.base, str) else ""
+    base = adapter.base or ""
     if base and _last(base) not in (_last(name), _last(str(source.path))):
         _LOG.warning(
             "the adapter %s says that it was made for %s: is %s the same model?",

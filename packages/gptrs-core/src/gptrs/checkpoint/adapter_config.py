@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Literal, cast
+from typing import Final, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -17,7 +17,7 @@ from gptrs.checkpoint.files.open_file import read_whole
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile
 from gptrs.errors import CheckpointError, ModelError, UsageError
 from gptrs.quoting import counted, listed, quoted, shown_value
-from gptrs.strict_json import parse_object
+from gptrs.strict_json import parse_object, record_of
 
 _REFUSED: Final[Mapping[str, str]] = {
     "lora_bias": "its products have a bias",
@@ -37,92 +37,73 @@ _CHANGES_BASE: Final = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Prefixes of `init_lora_weights` for which PEFT changes the weights of the model, too."""
 
 
-class AdapterConfig:
-    """The settings of a LoRA adapter; ModelError for missing, malformed or unsupported ones.
+class AdapterConfig(Struct, frozen=True):
+    """The settings of a LoRA adapter that are read, as PEFT calls them."""
 
-    `where` names the file in errors.
-    """
-
-    def __init__(self, settings: Mapping[str, object], where: str) -> None:
-        self._where = quoted(where, 200)
-        kind = settings.get("peft_type")
-        if kind != "LORA":
-            raise self._refused(f"`peft_type` is {shown_value(kind)}", "LORA is supported")
-        for name, why in _REFUSED.items():
-            if settings.get(name):
-                raise self._refused(f"`{name}` is set: {why}", "merge the adapter with PEFT")
-        init = settings.get("init_lora_weights")
-        if isinstance(init, str) and init.lower().startswith(_CHANGES_BASE):
-            raise self._refused(
-                f"`init_lora_weights` is {shown_value(init)}, which changes the model itself",
-                "save it converted to plain LoRA (`path_initial_model_for_weight_conversion`)",
-            )
-        self._refuse_parameters(settings.get("target_parameters"))
-        self.task = settings.get("task_type")
-        self.base = settings.get("base_model_name_or_path")
-        # PEFT copies these modules, also from an output layer that is tied to a table.
-        saved, tied = settings.get("modules_to_save"), settings.get("ensure_weight_tying") is True
-        copied = cast("list[object]", saved) if isinstance(saved, list) and not tied else []
-        self._apart = tuple(map(str, copied))
-        self.saves_modules = saved not in (None, [])
-        self.use_dora = settings.get("use_dora") is True
-        self._alpha = self._number(settings.get("lora_alpha"), "lora_alpha")
-        self._rank_stabilized = settings.get("use_rslora") is True
-        self._alphas = {
-            name: self._number(value, f"alpha_pattern.{name}")
-            for name, value in self._patterns(settings.get("alpha_pattern")).items()
-        }
+    lora_alpha: float
+    alpha_pattern: dict[str, float] | None = None
+    use_rslora: bool | None = None
+    use_dora: bool | None = None
+    init_lora_weights: bool | str | None = None
+    target_parameters: list[str] | str | None = None
+    modules_to_save: list[str] | None = None
+    ensure_weight_tying: bool | None = None
+    task_type: str | None = None
+    base_model_name_or_path: str | None = None
 
     def factor(self, module: str, rank: int) -> float:
         """Return what the product of a module is multiplied by (Kalajdzievski 2023 for rsLoRA)."""
-        alpha = next(
-            (alpha for name, alpha in self._alphas.items() if _matches(name, module)), self._alpha
-        )
-        return alpha / (math.sqrt(rank) if self._rank_stabilized else rank)
+        patterns = (self.alpha_pattern or {}).items()
+        alpha = next((alpha for name, alpha in patterns if _matches(name, module)), self.lora_alpha)
+        return alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
     def is_apart(self, module: str) -> bool:
         """Return whether a module is a copy of its own, and an output layer tied to it is not."""
+        # PEFT copies these modules, also from an output layer that is tied to a table.
+        apart = (not self.ensure_weight_tying and self.modules_to_save) or ()
         parts = module.split(".")
         around = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
-        return any(_matches(name, each) for name in self._apart for each in around)
+        return any(_matches(name, each) for name in apart for each in around)
 
-    def _refuse_parameters(self, names: object) -> None:
-        """ModelError for parameters that are not the weight of a module, as those of routers are.
 
-        PEFT has the factors of all experts of a layer in one tensor, nested without their names.
-        """
-        if names is None:
-            return
-        targets = cast("list[object]", names) if isinstance(names, list) else [names]
-        odd = [name for name in targets if not str(name).endswith(".weight")]
-        if odd:
-            raise self._refused(
-                f"`target_parameters` has {shown_value(odd[0])}: experts in one tensor are not"
-                " supported",
-                "merge the adapter with PEFT",
+def adapter_config(settings: Mapping[str, object], where: str) -> AdapterConfig:
+    """Return the settings of an adapter; ModelError for malformed or unsupported ones.
+
+    `where` names the file in errors.
+    """
+    shown = quoted(where, 200)
+
+    def refused(problem: str, hint: str = "merge the adapter with PEFT") -> ModelError:
+        return ModelError(f"{shown} cannot be used: {problem}", hint=hint)
+
+    kind = settings.get("peft_type")
+    if kind != "LORA":
+        raise refused(f"`peft_type` is {shown_value(kind)}", "LORA is supported")
+    for name, why in _REFUSED.items():
+        if settings.get(name):
+            raise refused(f"`{name}` is set: {why}")
+    config = record_of(settings, AdapterConfig, shown)
+    init = config.init_lora_weights
+    if isinstance(init, str) and init.lower().startswith(_CHANGES_BASE):
+        raise refused(
+            f"`init_lora_weights` is {shown_value(init)}, which changes the model itself",
+            "save it converted to plain LoRA (`path_initial_model_for_weight_conversion`)",
+        )
+    targets = config.target_parameters or []
+    for name in [targets] if isinstance(targets, str) else targets:
+        # PEFT has the factors of all experts of a layer in one tensor, nested without their names.
+        if not name.endswith(".weight"):
+            raise refused(
+                f"`target_parameters` has {shown_value(name)}: experts in one tensor are not"
+                " supported"
             )
-
-    def _number(self, value: object, name: str) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self._refused(f"`{name}` is {shown_value(value)}", "it must be a number")
-        return float(value)
-
-    def _patterns(self, value: object) -> Mapping[str, object]:
-        if value is None:
-            return {}
-        if not isinstance(value, dict):
-            raise self._refused(f"`alpha_pattern` is {shown_value(value)}", "it must be an object")
-        patterns = cast("Mapping[str, object]", value)
-        for name in patterns:
-            if not _PLAIN.fullmatch(name):
-                raise self._refused(
-                    f"`alpha_pattern` has the expression {shown_value(name)}",
-                    "names of modules are supported",
-                )
-        return patterns
-
-    def _refused(self, problem: str, hint: str) -> ModelError:
-        return ModelError(f"{self._where} cannot be used: {problem}", hint=hint)
+    for name in config.alpha_pattern or ():
+        if not _PLAIN.fullmatch(name):
+            raise refused(
+                f"`alpha_pattern` has the expression {shown_value(name)}",
+                "names of modules are supported",
+            )
+    return config
 
 
 def _matches(pattern: str, module: str) -> bool:
@@ -288,12 +269,12 @@ class LowRankAdapter:
             )
         where = str(self.path / CONFIG)
         settings = parse_object(read_whole(self.path / CONFIG, _MOST_CONFIG_BYTES), where)
-        config = AdapterConfig(settings, where)
-        self.task, self.base = config.task, config.base
+        config = adapter_config(settings, where)
+        self.task, self.base = config.task_type, config.base_model_name_or_path
         with SafetensorsFile.open(self.path / WEIGHTS) as file:
             self.base_digest = file.metadata.get(BASE_DIGEST)
             changes = self._changes(file)
-        if config.saves_modules and not self._whole:
+        if config.modules_to_save and not self._whole:
             raise self._lacks("the modules of `modules_to_save`")
         apart = (name for name in self._whole if config.is_apart(name.rpartition(".")[0]))
         self._apart = frozenset(apart) - self._inner
