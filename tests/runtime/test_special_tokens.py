@@ -91,13 +91,17 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"tokenizer_config.json": {"added_tokens_decoder": {"x": {"content": "<new>"}}}},
-        "`added_tokens_decoder.x` in `tokenizer_config.json` must give tokens by number",
+        "`added_tokens_decoder` in `tokenizer_config.json` must name tokens by their numbers, found `x`",
     ),
     (
         {"tokenizer_config.json": {"added_tokens_decoder": [1]}},
-        "`added_tokens_decoder` in `tokenizer_config.json` must give tokens by number",
+        "`tokenizer_config.json`: `added_tokens_decoder` must be an object, found",
     ),
-    ({"added_tokens.json": {"<new>": "1"}}, "`<new>` in `added_tokens.json` must have a number"),
+    (
+        {"tokenizer_config.json": {"added_tokens_decoder": {"1": {"content": 3}}}},
+        "`tokenizer_config.json`: `added_tokens_decoder.1.content` must be a string, found `3`",
+    ),
+    ({"added_tokens.json": {"a": 1, "<new>": "1"}}, "`<new>` must be an integer, found `'1'`"),
 ]
 
 

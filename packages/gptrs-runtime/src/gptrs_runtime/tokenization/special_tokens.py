@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol, cast
+from typing import Annotated, Any, Final, Protocol, cast
 
+from msgspec import Meta, Struct
+from msgspec.structs import asdict
 from tokenizers import AddedToken, Tokenizer, decoders
 
 from gptrs.errors import ModelError
-from gptrs.quoting import shown_value
+from gptrs.quoting import quoted
+from gptrs.strict_json import record_of
 from gptrs_runtime.sources.gguf_metadata import WHOLE_CHARACTERS, byte_characters
 from gptrs_runtime.tokenization.tokenizer_file import steps_of
 
@@ -21,7 +24,20 @@ _NAMED: Final = tuple(
     f"{word}_token" for word in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 )
 _EXTRA: Final = ("extra_special_tokens", "additional_special_tokens")
-_FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized", "special")
+_Number = Annotated[int, Meta(ge=0, lt=10**9)]
+
+
+class _Token(Struct):
+    content: Annotated[str, Meta(min_length=1)]
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool = False
+    special: bool = False
+
+
+class _Decoder(Struct):
+    added_tokens_decoder: dict[str, _Token] = {}
 
 
 class JsonFiles(Protocol):
@@ -103,33 +119,23 @@ def _in_order(settings: Mapping[str, object]) -> Iterator[str]:
 
 def _numbered(settings: Mapping[str, object]) -> Iterator[tuple[int, AddedToken]]:
     """Yield the tokens of `added_tokens_decoder`."""
-    table = settings.get("added_tokens_decoder", {})
-    if not isinstance(table, Mapping):
-        raise _malformed("added_tokens_decoder", table)
-    for number, entry in cast("Mapping[str, object]", table).items():
-        text = _content(entry)
-        if not number.isdecimal() or len(number) > 9 or text is None:
-            raise _malformed(f"added_tokens_decoder.{number:.20}", entry)
-        flags = cast("Mapping[str, object]", entry)
-        yield int(number), AddedToken(text, **{flag: bool(flags.get(flag)) for flag in _FLAGS})
+    stated = record_of(settings, _Decoder, f"`{_CONFIG}`")
+    for number, entry in stated.added_tokens_decoder.items():
+        if not number.isdecimal() or len(number) > 9:
+            raise ModelError(
+                f"`added_tokens_decoder` in `{_CONFIG}` must name tokens by their numbers, found"
+                f" {quoted(number)}"
+            )
+        yield int(number), AddedToken(**asdict(entry))
 
 
 def _from_old_file(files: JsonFiles, special: set[str]) -> Iterator[tuple[int, AddedToken]]:
     """Yield the tokens of added_tokens.json."""
-    for text, number in (files.read_json(_ADDED) or {}).items():
-        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 10**9:
-            raise ModelError(
-                f"`{text:.40}` in `{_ADDED}` must have a number >= 0, found {shown_value(number)}"
-            )
+    found = record_of(files.read_json(_ADDED) or {}, dict[str, _Number], f"`{_ADDED}`")
+    for text, number in found.items():
         if text:
             is_special = text in special
             yield number, AddedToken(text, normalized=not is_special, special=is_special)
-
-
-def _malformed(name: str, value: object) -> ModelError:
-    return ModelError(
-        f"`{name}` in `{_CONFIG}` must give tokens by number, found {shown_value(value)}"
-    )
 
 
 # The bytes that a single token adds to a text, by the decoder of its tokenizer.
