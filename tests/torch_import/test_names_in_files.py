@@ -20,8 +20,8 @@ torch = pytest.importorskip("torch", reason="these tests run models of torch")
 from torch import nn  # noqa: E402
 
 import gptrs_torch  # noqa: E402
+from gptrs import strict_json  # noqa: E402
 from gptrs.errors import GptrsError, ModelError, UnsupportedError  # noqa: E402
-from gptrs_torch import archive  # noqa: E402
 
 pytestmark = pytest.mark.long
 PROGRAM = "models/model.json"
@@ -162,7 +162,7 @@ def test_a_description_of_too_many_values_is_not_parsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A packed archive of some kilobytes can hold millions of empty objects."""
-    monkeypatch.setattr(archive, "MAX_VALUES", 1000)
+    monkeypatch.setattr(strict_json, "MAX_VALUES", 1000)
     monkeypatch.setattr(json, "loads", lambda _: pytest.fail("it was parsed"))
     path = tmp_path / "model.pt2"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as made:

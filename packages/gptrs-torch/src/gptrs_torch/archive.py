@@ -6,21 +6,21 @@ evaluates sizes as Python. Here nothing is unpickled, and names are checked agai
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, cast
+from typing import Annotated, Any, Final, cast
 
 import numpy as np
 import torch
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from gptrs.api import ModelError, UnsupportedError
 from gptrs.api.programs import DType, dtypes
+from gptrs.strict_json import parse_object, record_of
 from gptrs_torch.program_check import checked_program, require_path, shown_name
 
 # Tensors of torch as NumPy arrays, and back, sharing memory.
@@ -84,8 +84,6 @@ def dtype_of(torch_type: torch.dtype, what: str) -> DType:
 
 MAX_JSON: Final = 256 * 2**20
 """Most bytes of a description in a file."""
-MAX_VALUES: Final = 4_000_000
-"""Most lists, objects and commas in a description: bounds the memory of the parsed values."""
 MAX_ENTRIES: Final = 200_000
 _EXPORT: Final = "torch.export.save(torch.export.export(model, inputs), FILE) writes what is read"
 _CONVERT: Final = (
@@ -145,12 +143,8 @@ def _read(path: Path, archive: zipfile.ZipFile, shown: str) -> Archive:
     program = _json(archive, entries, programs[0])
     program = checked_program(program)
     payloads = _Payloads(path, archive, entries)
-    weights = payloads.read(
-        _json(archive, entries, f"data/weights/{name}_weights_config.json"), "data/weights/"
-    )
-    constants = payloads.read(
-        _json(archive, entries, f"data/constants/{name}_constants_config.json"), "data/constants/"
-    )
+    weights = payloads.read("data/weights/", f"{name}_weights_config.json")
+    constants = payloads.read("data/constants/", f"{name}_constants_config.json")
     return Archive(program, weights, constants)
 
 
@@ -179,13 +173,31 @@ def _json(
             f"`{shown_name(name)}` has {info.file_size} bytes, at most {MAX_JSON} are read"
         )
     with archive.open(info) as file:
-        text = file.read(MAX_JSON + 1)
-    if sum(map(text.count, (b",", b"[", b"{"))) > MAX_VALUES:
-        raise ModelError(f"`{shown_name(name)}` has more than {MAX_VALUES} values")
-    found = json.loads(text)
-    if not isinstance(found, dict):
-        raise ValueError(f"{name} is no JSON object")
-    return cast("dict[str, Any]", found)
+        return parse_object(file.read(MAX_JSON + 1), shown_name(name), hint=_EXPORT)
+
+
+class _Size(Struct):
+    as_int: Annotated[int, Meta(ge=0)]
+
+
+class _Layout(Struct):
+    dtype: int
+    sizes: list[_Size]
+    strides: list[_Size]
+    storage_offset: _Size
+
+
+class _Payload(Struct):
+    path_name: str
+    is_param: bool
+    use_pickle: bool
+    tensor_meta: _Layout | None = None
+
+
+class _Table(Struct):
+    """The file that describes the tensors of a folder, `PayloadConfig` of torch."""
+
+    config: dict[str, _Payload]
 
 
 class _Payloads:
@@ -199,28 +211,27 @@ class _Payloads:
         self._entries = entries
         self._mapped: dict[str, torch.Tensor] = {}
 
-    def read(self, config: Mapping[str, Any], folder: str) -> dict[str, torch.Tensor]:
-        """Return the tensors listed in a table of the archive, by name."""
+    def read(self, folder: str, name: str) -> dict[str, torch.Tensor]:
+        """Return the tensors that the table `name` of a folder lists, by name."""
+        table = _json(self._archive, self._entries, folder + name)
+        found = record_of(table, _Table, f"`{shown_name(folder + name)}`")
         return {
-            require_path(str(name)): self._tensor(str(name), payload, folder)
-            for name, payload in config["config"].items()
+            require_path(name): self._tensor(name, payload, folder)
+            for name, payload in found.config.items()
         }
 
-    def _tensor(self, name: str, payload: Mapping[str, Any], folder: str) -> torch.Tensor:
-        shown = shown_name(name)
-        entry = str(payload["path_name"])
-        if payload["use_pickle"] or not entry.startswith(("weight_", "tensor_")):
+    def _tensor(self, name: str, payload: _Payload, folder: str) -> torch.Tensor:
+        shown, entry, meta = shown_name(name), payload.path_name, payload.tensor_meta
+        if payload.use_pickle or not entry.startswith(("weight_", "tensor_")):
             raise UnsupportedError(
                 f"`{shown}` is pickled, which can run any code; nothing is unpickled",
                 hint="it is an object, or a tensor of a custom class: export without it",
             )
-        meta = payload["tensor_meta"]
-        dtype = _dtype(int(meta["dtype"]), shown)
-        sizes = [int(each["as_int"]) for each in meta["sizes"]]
-        strides = [int(each["as_int"]) for each in meta["strides"]]
-        offset = int(meta["storage_offset"]["as_int"])
-        if min((*sizes, *strides, offset), default=0) < 0 or len(sizes) != len(strides):
-            raise ValueError(f"the layout of {shown} is negative or incomplete")
+        if meta is None or len(meta.sizes) != len(meta.strides):
+            raise ModelError(f"the layout of `{shown}` is incomplete")
+        dtype, offset = _dtype(meta.dtype, shown), meta.storage_offset.as_int
+        sizes = [each.as_int for each in meta.sizes]
+        strides = [each.as_int for each in meta.strides]
         flat = self._flat(folder + entry, dtype, shown)
         last = offset + sum(
             (size - 1) * stride for size, stride in zip(sizes, strides, strict=True)
@@ -228,7 +239,7 @@ class _Payloads:
         if 0 not in sizes and last >= flat.numel():
             raise ModelError(f"`{shown}` ends at element {last} of {flat.numel()}")
         found = torch.as_strided(flat, sizes, strides, offset if flat.numel() else 0)
-        return torch.nn.Parameter(found, requires_grad=False) if payload["is_param"] else found
+        return torch.nn.Parameter(found, requires_grad=False) if payload.is_param else found
 
     def _flat(self, entry: str, dtype: torch.dtype, shown: str) -> torch.Tensor:
         info = self._entries.get(entry)
