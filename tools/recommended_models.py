@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 from gptrs_cli.inspect.checkpoint import byte_size
-from gptrs_cli.models.recommended import example, parameters_shown
 from gptrs_runtime.sources.recommended import recommended
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "which_model.md"
@@ -40,10 +39,10 @@ def page_text() -> str:
         ]
         found = [each for each in models if each.task == task]
         for each in found:
-            size, memory = parameters_shown(each.parameters), byte_size(each.nbytes)
+            size, memory = each.parameters_shown, byte_size(each.nbytes)
             cells = (f"`{each.short}`", f"`{each.name}`", size, memory, each.license, each.about)
             lines.append(f"| {' | '.join(cells)} |")
-        lines += ["", "```sh", *map(example, found), "```"]
+        lines += ["", "```sh", *(each.example for each in found), "```"]
     return "\n".join(lines) + "\n"
 
 

@@ -11,7 +11,6 @@ from gptrs.errors import ModelError
 from gptrs.plugins.manager import manager
 from gptrs_cli.command_group import HELP_ORDER, command_of
 from gptrs_cli.main import app
-from gptrs_cli.models.recommended import example
 from gptrs_cli.options.settings import Settings
 from gptrs_runtime.content_digest import model_path
 from gptrs_runtime.sources.find_model import find_model
@@ -33,7 +32,7 @@ def test_a_recommended_model_can_be_tried(model):
     assert model.command in HELP_ORDER
     root = command_of(app, "gptrs").make_context("gptrs", [], obj=Settings())
     command = root.command.get_command(root, model.command)
-    command.make_context(model.command, shlex.split(example(model))[2:], parent=root)
+    command.make_context(model.command, shlex.split(model.example)[2:], parent=root)
 
 
 def test_short_names_differ_and_a_folder_of_that_name_comes_first(monkeypatch, tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from gptrs.backend.contract import Backend
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op
 from gptrs.ir.ops import elementwise as ops
@@ -14,11 +13,6 @@ from gptrs_conformance.op_case import OpCase
 
 _KEPT: tuple[type[Op], ...] = (ops.Neg, ops.Abs, ops.Sign, ops.Maximum, ops.Minimum)
 """Elementwise ops that order or move numbers, and keep every one."""
-
-
-def flushes(backend: Backend) -> bool:
-    """Return whether the arithmetic of `backend` reads and writes subnormal f32 and f64 as 0."""
-    return backend.flushes_subnormals
 
 
 def judged(case: OpCase, found: np.ndarray, index: int, dtype: DType) -> np.ndarray:

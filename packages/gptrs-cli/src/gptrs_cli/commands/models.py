@@ -26,7 +26,6 @@ from gptrs_cli.models.hub_cache import (
     freed_bytes,
     remove,
 )
-from gptrs_cli.models.recommended import example, parameters_shown
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.plain_commands import Application
@@ -235,7 +234,7 @@ def recommended_models(
                 each.task,
                 each.short,
                 each.name,
-                parameters_shown(each.parameters),
+                each.parameters_shown,
                 byte_size(each.nbytes),
             ),
             *(each.license, each.about),
@@ -243,7 +242,7 @@ def recommended_models(
         for each in found
     ]
     print_table(["task", "short", "model", "parameters", "size", "license", "for"], rows)
-    note(f"try one: {example(found[0])}")
+    note(f"try one: {found[0].example}")
 
 
 @app.command("list")

@@ -1,4 +1,4 @@
-"""Uses of the functionals that choose the next token."""
+"""Uses of the functionals that draw: tokens, and what dropout keeps."""
 
 # The table below is of lambdas, whose parameters have no types.
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
@@ -8,10 +8,18 @@ from __future__ import annotations
 import numpy as np
 
 from gptrs import functionals as F
+from gptrs.ir import dtypes
+from gptrs_conformance.cases.quantization import uniform, words
 from gptrs_conformance.functional_use import Use
 from gptrs_conformance.running import normal
 from gptrs_conformance.uses.activation import softmax
-from gptrs_conformance.uses.dropout import drawn
+
+
+def drawn(seed: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return what `rng_uniform` gives in f32."""
+    count = int(np.prod(shape))
+    found = words((int(seed[0]), int(seed[1])), count, dtypes.f32)
+    return np.array([uniform(word, dtypes.f32) for word in found]).reshape(shape)
 
 
 def order(logits: np.ndarray) -> np.ndarray:
@@ -63,7 +71,13 @@ TOKENS = np.array([[[0, 3, 3], [8, 8, 8], [1, 2, 0]], [[4, 4, 0], [5, 6, 7], [2,
 USED = np.array([[1, 0, 1], [1, 1, 1], [0, 0, 0]], bool)
 COUNTS = _counted(TOKENS, 9)
 
+DROPPED = normal(1, 3, 7)
+DROPOUT_SEED = np.array([11, 5], np.uint64)
 USES = (
+    Use("dropout", (DROPPED,), lambda x: F.dropout(x, 0.4), lambda x: x,
+        torch=lambda torch, x: torch.nn.functional.dropout(x, 0.4, training=False)),
+    Use("dropout", (DROPPED, DROPOUT_SEED), lambda x, seed: F.dropout(x, 0.4, seed, training=True),
+        lambda x, seed: np.where(drawn(seed, x.shape) >= 0.4, x / 0.6, 0), "training"),
     Use("greedy", (TIES,), F.greedy, lambda x: np.argmax(x, -1),
         torch=lambda torch, x: torch.tensor([1, 0])),
     Use("sample", (LOGITS, SEED), F.sample, _gumbel),

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
 
 Task = Literal["text", "chat", "code", "embedding", "reranking", "vision", "speech"]
+
+
+_WORDS: Final = {
+    "generate": '"Once upon a time"',
+    "embed": "--text cat --text dog --similarity",
+    "rank": '--query "Who?" --text "I did." --text "No."',
+    "forward": "--input cat.jpg",
+    "transcribe": "talk.wav",
+}
+"""The words after the model in an example, by command."""
 
 
 class RecommendedModel(
@@ -32,6 +42,17 @@ class RecommendedModel(
     bits: int
     about: str
     nbytes: int = 0
+
+    @property
+    def example(self) -> str:
+        """A command that tries the model."""
+        return f"gptrs {self.command} {self.short} {_WORDS.get(self.command, '')}".rstrip()
+
+    @property
+    def parameters_shown(self) -> str:
+        """The number of parameters as its card writes it: `135 M`, `1.7 B`."""
+        count = self.parameters
+        return f"{count / 1e9:.3g} B" if count >= 1e9 else f"{count / 1e6:.3g} M"
 
 
 def recommended() -> list[RecommendedModel]:
