@@ -9,7 +9,6 @@ from gptrs.api.programs import DType, dtypes
 from gptrs_backend_jax.client import Device, placed
 from gptrs_backend_jax.element_types import (
     held,
-    integer_limits,
     is_narrow_float,
     order_keys,
     widen,
@@ -100,7 +99,7 @@ def _rounded_to_53_bits(x: Array) -> Array:
 
 
 def _float_to_integer(x: Array, target: DType) -> Array:
-    low, high = integer_limits(target)
+    low, high = target.limits
     # `high` itself may not be representable, but the power of two above it is.
     too_high, too_low = x >= float(high + 1), x <= float(low) - (1.0 if target.bits < 32 else 0.0)
     inside = ~(too_high | too_low | (x != x))
@@ -112,7 +111,7 @@ def _float_to_integer(x: Array, target: DType) -> Array:
 
 
 def _integer_to_integer(x: Array, source: DType, target: DType) -> Array:
-    (source_low, source_high), (low, high) = integer_limits(source), integer_limits(target)
+    (source_low, source_high), (low, high) = source.limits, target.limits
     bounds = max(low, source_low), min(high, source_high)
     least, most = (np.array(bound, x.dtype) for bound in bounds)
     return wrap(target, lax.convert_element_type(lax.clamp(least, x, most), held(target)))

@@ -56,13 +56,6 @@ def wrap(dtype: DType, x: Array) -> Array:
     return (low ^ 8) - 8 if dtype.kind == "signed" else low
 
 
-def integer_limits(dtype: DType) -> tuple[int, int]:
-    """Return the least and the greatest value of an integer type."""
-    if dtype.kind == "signed":
-        return -(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1
-    return 0, 2**dtype.bits - 1
-
-
 def constant(array: np.ndarray, dtype: DType) -> np.ndarray:
     """Return a literal of `dtype` as an array of the held type."""
     return array.astype(held(dtype)) if dtype.bits == 4 else array

@@ -390,6 +390,10 @@ class ScheduleBuilder:
         self.copy(view, dense)
         return dense
 
+    def with_dense_rows(self, view: View) -> View:
+        """Return the view, copied unless the elements of its last axis are contiguous."""
+        return view if view.strides[-1] == 1 or view.shape[-1] == 1 else self.contiguous(view)
+
     def converted(self, view: View, dtype: DType) -> View:
         """Return a contiguous view with the elements cast to `dtype`."""
         if view.dtype is dtype:

@@ -54,13 +54,6 @@ def wrap(array: np.ndarray, dtype: DType) -> np.ndarray:
     return array.astype(dtype.numpy, copy=False)
 
 
-def integer_limits(dtype: DType) -> tuple[int, int]:
-    """Return the least and the greatest value of an integer type."""
-    if dtype.kind == "signed":
-        return -(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1
-    return 0, 2**dtype.bits - 1
-
-
 # Conversion between element types, for `cast` and the `out_dtype` of other ops.
 
 
@@ -128,7 +121,7 @@ def _to_53_bits_keeping_inexactness(x: np.ndarray) -> np.ndarray:
 
 
 def _float_to_integer(x: np.ndarray, target: DType) -> np.ndarray:
-    low, high = integer_limits(target)
+    low, high = target.limits
     whole = np.trunc(x.astype(np.float64))
     # `high` itself may not be a f64, but the power of two above it is.
     too_high, too_low = whole >= float(high + 1), whole < low
@@ -140,7 +133,7 @@ def _float_to_integer(x: np.ndarray, target: DType) -> np.ndarray:
 
 
 def _integer_to_integer(x: np.ndarray, source: DType, target: DType) -> np.ndarray:
-    (source_low, source_high), (low, high) = integer_limits(source), integer_limits(target)
+    (source_low, source_high), (low, high) = source.limits, target.limits
     bounds = max(low, source_low), min(high, source_high)
     # Bounds representable in the source type, or NumPy would promote si64 and ui64 to f64.
     inside = np.clip(x, *(np.asarray(bound, x.dtype) for bound in bounds))

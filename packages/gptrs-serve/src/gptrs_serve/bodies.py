@@ -19,6 +19,14 @@ Base = TypeVar("Base", bound=RequestFields)
 Count = Annotated[int, Meta(ge=1)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 Token = Annotated[int, Meta(ge=0)]
+Temperature = Annotated[float, Meta(ge=0, le=2, description="Below 1: more certain; 0: greedy.")]
+TopP = Annotated[
+    float, Meta(ge=0, le=1, description="Sample among the likeliest tokens of total probability P.")
+]
+MinP = Annotated[
+    float,
+    Meta(ge=0, le=1, description="Drop tokens below P times the probability of the likeliest."),
+]
 Tokens = list[Token]
 _MOST_REGEX, _MOST_GRAMMAR = 8_192, 32_768
 """Most characters of a form: llguidance's time grows with their square, 0.2 s for such a regex."""

@@ -10,7 +10,7 @@ from jax import Array, lax
 
 from gptrs.api.programs import DType, Op, dtypes, ops
 from gptrs_backend_jax import lowering
-from gptrs_backend_jax.element_types import NUMBERS, integer_limits, narrow, widen
+from gptrs_backend_jax.element_types import NUMBERS, narrow, widen
 from gptrs_backend_jax.lowering import TABLE, Arrays, LoweringContext
 from gptrs_backend_jax.lowerings.reduction import start
 
@@ -39,7 +39,7 @@ def inside(indices: Array, dtype: DType, size: int) -> Array:
 
 
 def _outside(indices: Array, dtype: DType, size: int) -> Array:
-    least, most = integer_limits(dtype)
+    least, most = dtype.limits
     outside = lowering.zeros(indices.shape, np.bool_)
     if least < 0:
         outside = outside | (indices < 0)
@@ -102,7 +102,7 @@ def dynamic_update_slice(
 
 def _clamped(starts: Array, dtype: DType, dims: tuple[int, ...], sizes: tuple[int, ...]) -> Arrays:
     """Return the starts, each in [0, dim - size], as si64."""
-    _, most = integer_limits(dtype)
+    _, most = dtype.limits
     ends = [min(dim - size, most) for dim, size in zip(dims, sizes, strict=True)]
     upper = lowering.array(np.array(ends, starts.dtype))
     inside = lax.clamp(lax.full_like(starts, 0), starts, upper)

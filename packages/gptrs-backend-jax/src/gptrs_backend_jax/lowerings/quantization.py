@@ -14,7 +14,7 @@ from gptrs.api.programs import dtypes as types
 from gptrs.api.programs import random_constants as numbers
 from gptrs_backend_jax import lowering
 from gptrs_backend_jax.conversion import convert
-from gptrs_backend_jax.element_types import held, integer_limits
+from gptrs_backend_jax.element_types import held
 from gptrs_backend_jax.lowering import TABLE, LoweringContext, unfused
 
 quantization = ops.quantization
@@ -123,7 +123,7 @@ def _quantized(value: Array, scale: Array, zero_point: Array, dtype: DType) -> A
     bounded = lax.clamp(-far, number, far)
     whole = lax.convert_element_type(bounded, np.int64)
     total = whole + lax.convert_element_type(zero_point, np.int64)
-    low, high = (np.array(limit, np.int64) for limit in integer_limits(dtype))
+    low, high = (np.array(limit, np.int64) for limit in dtype.limits)
     return lax.convert_element_type(lax.clamp(low, total, high), held(dtype))
 
 

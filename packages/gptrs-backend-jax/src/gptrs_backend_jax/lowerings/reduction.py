@@ -16,7 +16,6 @@ from gptrs_backend_jax.element_types import (
     F8E4M3_GREATEST,
     NUMBERS,
     ORDERED,
-    integer_limits,
     narrow,
     order_keys,
     widen,
@@ -45,9 +44,9 @@ def identity(kind: str, dtype: DType) -> complex:
     if dtype.is_bool:
         return kind in ("and", "min")
     if kind == "and":
-        return integer_limits(dtype)[1] if dtype.kind == "unsigned" else -1
+        return dtype.limits[1] if dtype.kind == "unsigned" else -1
     if dtype.is_integer:
-        return integer_limits(dtype)[0 if kind == "max" else 1]
+        return dtype.limits[0 if kind == "max" else 1]
     greatest = F8E4M3_GREATEST if dtype is dtypes.f8e4m3 else math.inf
     return -greatest if kind == "max" else greatest
 

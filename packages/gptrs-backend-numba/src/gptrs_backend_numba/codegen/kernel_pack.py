@@ -37,7 +37,6 @@ _LENGTHS = struct.Struct("<2I")
 _ENTRY = struct.Struct("<20s2I8s")
 _SEAL_BYTES = 20
 _LARGEST_HEAD = 1 << 24
-_LARGEST_KERNEL = 1 << 24
 
 
 class DamagedPackError(Exception):

@@ -155,7 +155,7 @@ def attention(builder: ScheduleBuilder, unit: Unit) -> None:
     op = unit.last.op
     assert isinstance(op, CustomCall)
     query, key, value, *extra = (builder.view(operand) for operand in unit.last.operands)
-    query, key, value = (with_dense_rows(builder, view) for view in (query, key, value))
+    query, key, value = (builder.with_dense_rows(view) for view in (query, key, value))
     batch, heads, length, head_dim = query.shape
     value_dim = value.shape[3]
     mask = query if not op.attrs["mask"] else extra.pop(0)
@@ -183,11 +183,6 @@ def attention(builder: ScheduleBuilder, unit: Unit) -> None:
     numbers = [fields.get(field, 0) for field in geometry.FIELDS[OTHERS:]]
     reads = (query, key, value, mask, offset)
     builder.add_job_of_many((task, count, threads), reads, out, numbers)
-
-
-def with_dense_rows(builder: ScheduleBuilder, view: View) -> View:
-    """Return the view, copied unless the elements of its last axis are contiguous."""
-    return view if view.strides[-1] == 1 or view.shape[-1] == 1 else builder.contiguous(view)
 
 
 def fields_of(
@@ -272,7 +267,7 @@ def biased_attention(builder: ScheduleBuilder, unit: Unit) -> None:
     op = unit.last.op
     assert isinstance(op, CustomCall)
     *operands, bias = (builder.view(operand) for operand in unit.last.operands)
-    query, key, value = (with_dense_rows(builder, view) for view in operands)
+    query, key, value = (builder.with_dense_rows(view) for view in operands)
     batch, heads, length, head_dim = query.shape
     keys, value_dim = value.shape[2:]
     out = builder.fresh(query.dtype, (batch, length, heads, value_dim))

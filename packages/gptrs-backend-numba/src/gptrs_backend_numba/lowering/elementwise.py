@@ -188,7 +188,7 @@ def rotary(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add one pass over blocks of rows; rows may have any strides, so transposes are free."""
     op = unit.last.op
     assert isinstance(op, CustomCall)
-    x, cos, sin = (_with_dense_rows(builder, builder.view(v)) for v in unit.last.operands)
+    x, cos, sin = (builder.with_dense_rows(builder.view(v)) for v in unit.last.operands)
     out = builder.define(unit.last.result)
     interleaved = op.attrs["interleaved"] is True
     kernel = rotary_kernels.rotary(x.dtype, cos.dtype, interleaved=interleaved)
@@ -199,11 +199,6 @@ def rotary(builder: ScheduleBuilder, unit: Unit) -> None:
     threads = builder.threads_from(_PARALLEL_FROM, x.size)
     job = (compiled_task(kernel), -(-rows // block), threads)
     builder.add_job_of_many(job, (x, cos, sin), out, sizes)
-
-
-def _with_dense_rows(builder: ScheduleBuilder, view: View) -> View:
-    """Return the view, copied unless the elements of each row are contiguous."""
-    return view if view.strides[-1] == 1 or view.shape[-1] == 1 else builder.contiguous(view)
 
 
 for _dtype in rotary_kernels.FLOATS:

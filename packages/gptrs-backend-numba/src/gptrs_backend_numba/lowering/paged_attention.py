@@ -19,7 +19,7 @@ from gptrs_backend_numba.kernels.attention import paged_geometry as geometry
 from gptrs_backend_numba.kernels.attention.paged import paged_attention as paged_attention_task
 from gptrs_backend_numba.kernels.attention.paged import run_paged_attention
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
-from gptrs_backend_numba.lowering.attention import float_bits, with_dense_rows
+from gptrs_backend_numba.lowering.attention import float_bits
 from gptrs_backend_numba.lowering.matmul import FLOATS
 from gptrs_backend_numba.lowering.table import custom_call
 from gptrs_backend_numba.memory import POOL
@@ -98,7 +98,7 @@ def paged_attention(builder: ScheduleBuilder, unit: Unit) -> None:
     op = unit.last.op
     assert isinstance(op, CustomCall)
     query, *others = (builder.view(operand) for operand in unit.last.operands)
-    query = with_dense_rows(builder, query)
+    query = builder.with_dense_rows(query)
     key, value, table, starts, lengths, *sinks = (builder.contiguous(view) for view in others)
     rows, heads, head_dim = query.shape
     pages, kv_heads, size, _ = key.shape
@@ -140,7 +140,7 @@ def paged_attention(builder: ScheduleBuilder, unit: Unit) -> None:
 def update_pages(builder: ScheduleBuilder, unit: Unit) -> None:
     """Write into the pool if its memory is free after this, else into a copy of it."""
     pool, new, slots = (builder.view(operand) for operand in unit.last.operands)
-    new, slots = with_dense_rows(builder, new), builder.contiguous(slots)
+    new, slots = builder.with_dense_rows(new), builder.contiguous(slots)
     pages, kv_heads, size, _ = pool.shape
     # Tasks read `new` and `slots` while they write the pool.
     shared = any(pool.storage.root is other.storage.root for other in (new, slots))

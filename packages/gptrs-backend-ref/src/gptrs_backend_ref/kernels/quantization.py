@@ -11,7 +11,7 @@ from gptrs.ir import random_constants as constants
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops import quantization as quantization_ops
 from gptrs.ir.ops import random as random_ops
-from gptrs_backend_ref.numerics import convert, integer_limits, widen
+from gptrs_backend_ref.numerics import convert, widen
 from gptrs_backend_ref.table import TABLE
 
 FAR_OUTSIDE = 2.0**40
@@ -87,7 +87,7 @@ def _quantized(
     number = np.where(np.isnan(rounded), 0, rounded)
     # Clipped before the cast to si64, which is undefined in C for infinities.
     whole = np.clip(number, -FAR_OUTSIDE, FAR_OUTSIDE).astype(np.int64)
-    saturated = np.clip(whole + zero_point, *integer_limits(dtype))
+    saturated = np.clip(whole + zero_point, *dtype.limits)
     return convert(saturated, dtype)
 
 

@@ -13,7 +13,6 @@ from gptrs.ir.ops import reduction as reduction_ops
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_ref.numerics import (
     from_accumulator,
-    integer_limits,
     narrow,
     to_accumulator,
     widen,
@@ -62,7 +61,7 @@ def identity(kind: str, dtype: DType) -> complex:
     if kind == "prod":
         return 1
     if kind == "and":
-        return integer_limits(dtype)[1] if dtype.kind == "unsigned" else -1
+        return dtype.limits[1] if dtype.kind == "unsigned" else -1
     least, greatest = limits(dtype)
     return least if kind == "max" else greatest
 
@@ -70,7 +69,7 @@ def identity(kind: str, dtype: DType) -> complex:
 def limits(dtype: DType) -> tuple[float, float]:
     """Return the least and the greatest value of a real type, infinities if it has them."""
     if dtype.is_integer:
-        return integer_limits(dtype)
+        return dtype.limits
     greatest = F8E4M3_GREATEST if dtype is dtypes.f8e4m3 else math.inf
     return -greatest, greatest
 

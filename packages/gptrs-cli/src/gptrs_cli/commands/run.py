@@ -33,7 +33,7 @@ from gptrs_cli.terminal.progress import compilation_shown
 from gptrs_cli.terminal.streams import note, note_below, printable
 from gptrs_observe.programs.report import result_types, shown_values
 from gptrs_observe.results import Run, program_result
-from gptrs_runtime.imported.batch import made_up, named_sizes, sizes_of
+from gptrs_runtime.imported.batch import listed_inputs, made_up, named_sizes, sizes_of
 from gptrs_runtime.programs import (
     InputFiles,
 )
@@ -52,7 +52,7 @@ def inputs_of(
     unknown = [name for name in files.types() if name not in model.inputs]
     if unknown:
         raise UsageError(
-            f"the model has no input {quoted(unknown[0])}", hint=f"it takes {_listed(model)}"
+            f"the model has no input {quoted(unknown[0])}", hint=f"it takes {listed_inputs(model)}"
         )
     arrays = files.arrays()
     known = sizes_of(model.inputs, arrays, sizes)
@@ -67,10 +67,6 @@ def inputs_of(
     for each in missing:
         arrays[each.name] = made_up(each, known, seed or 0)
     return arrays
-
-
-def _listed(model: ImportedModel) -> str:
-    return ", ".join(f"`{each}`" for each in model.inputs.values()) or "nothing"
 
 
 app = Application(add_completion=False)

@@ -66,6 +66,13 @@ class DType(Struct, frozen=True, eq=False):
         return self.kind == "complex"
 
     @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the greatest value of an integer type."""
+        if self.kind == "signed":
+            return -(2 ** (self.bits - 1)), 2 ** (self.bits - 1) - 1
+        return 0, 2**self.bits - 1
+
+    @property
     def accumulator(self) -> DType:
         """The default accumulate type of sums (PTIR, section Types)."""
         return f32 if self.is_float and self.bits <= 16 else self

@@ -26,15 +26,9 @@ def _spread(part: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
     return part
 
 
-def _limits(dtype: DType) -> tuple[int, int]:
-    if dtype.kind == "signed":
-        return -(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1
-    return 0, 2**dtype.bits - 1
-
-
 def quantized(ratio: Tensor, zero: Tensor | None, dtype: DType) -> Tensor:
     """Return quotients rounded to even, moved by the zero point, within what `dtype` holds."""
-    least, most = _limits(dtype)
+    least, most = dtype.limits
     # Rounded before the zero point is added: at ties, 0.5 + 1 and 0.5 + 2 would round to different
     # evens.
     moved = F.round(ratio)

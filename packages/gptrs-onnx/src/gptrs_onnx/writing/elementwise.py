@@ -294,16 +294,9 @@ def converted(w: GraphWriter, x: Ref, dtype: DType) -> Ref:
     return w.cast(x, dtype)
 
 
-def integer_limits(dtype: DType) -> tuple[int, int]:
-    """Return the least and the greatest integer of a type."""
-    if dtype.kind == "unsigned":
-        return 0, 2**dtype.bits - 1
-    return -(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1
-
-
 def _narrowed(w: GraphWriter, x: Ref, dtype: DType) -> Ref:
     """Return integers clipped to the limits of another type."""
-    (least, greatest), (own_least, own_greatest) = integer_limits(dtype), integer_limits(x.dtype)
+    (least, greatest), (own_least, own_greatest) = dtype.limits, x.dtype.limits
     if x.dtype.bits < 8:
         return _narrowed(w, w.cast(x, dtypes.si32), dtype)
     if least > own_least:
@@ -319,7 +312,7 @@ def _float_to_integer(w: GraphWriter, x: Ref, dtype: DType) -> Ref:
     The limits of wide types are no floats: the first numbers beyond them are.
     """
     (wide,) = widened(w, x)
-    least, greatest = integer_limits(dtype)
+    least, greatest = dtype.limits
     number = w.node("Equal", wide, wide, dtype=dtypes.i1)
     real = w.where(number, wide, w.scalar(0, wide.dtype))
     beyond = np.ldexp(1.0, greatest.bit_length())

@@ -12,7 +12,7 @@ from onnx import helper
 from gptrs.api.programs import DType, SymbolicDim, TensorType, dtypes
 from gptrs.api.programs import ops as op_modules
 from gptrs_onnx.element_types import ONNX_TYPES
-from gptrs_onnx.writing.elementwise import converted, integer_limits, widened
+from gptrs_onnx.writing.elementwise import converted, widened
 from gptrs_onnx.writing.graph_writer import GraphWriter, Ref
 from gptrs_onnx.writing.instructions import writes
 
@@ -108,7 +108,7 @@ def identity(kind: str, dtype: DType) -> complex:
     if kind in ("sum", "prod"):
         return 0 if kind == "sum" else 1
     if dtype.is_integer:
-        return integer_limits(dtype)[kind == "min"]
+        return dtype.limits[kind == "min"]
     greatest = 448.0 if dtype is dtypes.f8e4m3 else math.inf
     return greatest if kind == "min" else -greatest
 

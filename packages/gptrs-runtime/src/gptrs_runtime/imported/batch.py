@@ -200,7 +200,7 @@ def _tokens(model: ImportedModel, tokens: Sequence[int]) -> dict[str, np.ndarray
     if len(slots) != 1:
         raise UsageError(
             f"the model has {len(slots)} inputs of token ids, `--tokens` is for those with one",
-            hint=f"its inputs are {_listed(model)}",
+            hint=f"its inputs are {listed_inputs(model)}",
         )
     (slot,) = slots
     return {slot.name: np.array([tokens], slot.dtype.numpy)}
@@ -242,7 +242,8 @@ def _stored(model: ImportedModel, paths: Sequence[Path], key: str | None) -> dic
                 target = next(iter(model.inputs)) if alone else name
                 if target not in model.inputs:
                     raise UsageError(
-                        f"the model has no input {quoted(name)}", hint=f"it takes {_listed(model)}"
+                        f"the model has no input {quoted(name)}",
+                        hint=f"it takes {listed_inputs(model)}",
                     )
                 if target in found:
                     raise UsageError(f"`{model.inputs[target]}` is given twice")
@@ -250,7 +251,8 @@ def _stored(model: ImportedModel, paths: Sequence[Path], key: str | None) -> dic
     return found
 
 
-def _listed(model: ImportedModel) -> str:
+def listed_inputs(model: ImportedModel) -> str:
+    """Return the inputs of a model with their types, for a message."""
     return ", ".join(f"`{each}`" for each in model.inputs.values()) or "nothing"
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
-from gptrs_serve.bodies import Advice, ChatBody, Model, Tier, ToolName
+from gptrs_serve.bodies import Advice, ChatBody, Model, Temperature, Tier, ToolName, TopP
 from gptrs_serve.dialects.turns import Turns, chat_of
 from gptrs_serve.fields import NOTHING, RequestFields
 from gptrs_serve.problems import RequestError
@@ -356,18 +356,8 @@ class MessagesBody(MessagesFields, kw_only=True):
         ]
         | None
     ) = None
-    temperature: (
-        Annotated[float, Meta(ge=0, le=2, description="Below 1: more certain; 0: greedy.")] | None
-    ) = None
-    top_p: (
-        Annotated[
-            float,
-            Meta(
-                ge=0, le=1, description="Sample among the likeliest tokens of total probability P."
-            ),
-        ]
-        | None
-    ) = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
     top_k: (
         Annotated[int, Meta(ge=-1, description="Sample among the K likeliest tokens.")] | None
     ) = None

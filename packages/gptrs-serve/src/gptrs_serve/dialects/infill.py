@@ -11,7 +11,7 @@ from starlette.responses import Response
 from typing_extensions import override
 
 from gptrs_runtime.chat.answer_reader import AnswerEvent, AnswerForm, TextDelta
-from gptrs_serve.bodies import CompletionBody, Model
+from gptrs_serve.bodies import CompletionBody, MinP, Model, Temperature, TopP
 from gptrs_serve.chat import Chat
 from gptrs_serve.completions import asked_prompt
 from gptrs_serve.events import event_of, for_client
@@ -46,32 +46,12 @@ class InfillBody(RequestFields, kw_only=True):
     ) = None
     stream: Annotated[bool, Meta(description="Stream the answer.")] = False
     stop: Annotated[list[str], Meta(description="End the answer before these texts.")] | None = None
-    temperature: (
-        Annotated[float, Meta(ge=0, le=2, description="Below 1: more certain; 0: greedy.")] | None
-    ) = None
+    temperature: Temperature | None = None
     top_k: (
         Annotated[int, Meta(ge=-1, description="Sample among the K likeliest tokens.")] | None
     ) = None
-    top_p: (
-        Annotated[
-            float,
-            Meta(
-                ge=0, le=1, description="Sample among the likeliest tokens of total probability P."
-            ),
-        ]
-        | None
-    ) = None
-    min_p: (
-        Annotated[
-            float,
-            Meta(
-                ge=0,
-                le=1,
-                description="Drop tokens below P times the probability of the likeliest.",
-            ),
-        ]
-        | None
-    ) = None
+    top_p: TopP | None = None
+    min_p: MinP | None = None
     seed: Annotated[int, Meta(description="Make sampling repeatable; -1: any.")] | None = None
     cache_prompt: _Ignored = None
     id_slot: _Ignored = None

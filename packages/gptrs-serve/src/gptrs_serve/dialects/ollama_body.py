@@ -10,7 +10,16 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from gptrs_serve.bodies import ChatBody, CompletionBody, EmbeddingBody, Tool, ToolName
+from gptrs_serve.bodies import (
+    ChatBody,
+    CompletionBody,
+    EmbeddingBody,
+    MinP,
+    Temperature,
+    Tool,
+    ToolName,
+    TopP,
+)
 from gptrs_serve.dialects.turns import Turns, chat_of
 from gptrs_serve.fields import NOTHING, RequestFields, converted
 
@@ -55,33 +64,13 @@ class RuntimeOptions(RequestFields, kw_only=True):
         "mirostat_tau": "`top_p` and `min_p` cut the distribution",
         "mirostat_eta": "`top_p` and `min_p` cut the distribution",
     }
-    temperature: (
-        Annotated[float, Meta(ge=0, le=2, description="Below 1: more certain; 0: greedy.")] | None
-    ) = None
+    temperature: Temperature | None = None
     top_k: (
         Annotated[int, Meta(ge=-1, description="Sample among the K likeliest tokens; 0: all.")]
         | None
     ) = None
-    top_p: (
-        Annotated[
-            float,
-            Meta(
-                ge=0, le=1, description="Sample among the likeliest tokens of total probability P."
-            ),
-        ]
-        | None
-    ) = None
-    min_p: (
-        Annotated[
-            float,
-            Meta(
-                ge=0,
-                le=1,
-                description="Drop tokens below P times the probability of the likeliest.",
-            ),
-        ]
-        | None
-    ) = None
+    top_p: TopP | None = None
+    min_p: MinP | None = None
     typical_p: (
         Annotated[float, Meta(gt=0, le=1, description="Sample among tokens of typical surprise.")]
         | None

@@ -9,12 +9,11 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 import msgspec
 from msgspec import Meta, Struct
 
-from gptrs_serve.bodies import Advice, ChatBody, Effort, Model, Tier, ToolName
+from gptrs_serve.bodies import Advice, ChatBody, Effort, Model, Temperature, Tier, ToolName, TopP
 from gptrs_serve.dialects.turns import Turns, chat_of
 from gptrs_serve.fields import NOTHING, RequestFields, converted
 from gptrs_serve.problems import RequestError
 
-_Unread = Annotated[Any, Meta(extra=NOTHING)]
 Role = Literal["user", "assistant", "system", "developer"]
 
 
@@ -361,18 +360,8 @@ class ResponsesBody(ResponsesFields, kw_only=True):
     max_output_tokens: (
         Annotated[int, Meta(ge=1, description="Most tokens, including thoughts.")] | None
     ) = None
-    temperature: (
-        Annotated[float, Meta(ge=0, le=2, description="Below 1: more certain; 0: greedy.")] | None
-    ) = None
-    top_p: (
-        Annotated[
-            float,
-            Meta(
-                ge=0, le=1, description="Sample among the likeliest tokens of total probability P."
-            ),
-        ]
-        | None
-    ) = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
     store: (
         Annotated[
             bool,

@@ -27,7 +27,6 @@ from gptrs_backend_numba.codegen.vector_ir import (
 
 _WORDS = ir.VectorType(I32, WIDTH)
 _NARROW = ir.VectorType(I8, WIDTH)
-_TRUTHS = ir.VectorType(ir.IntType(1), WIDTH)
 MAGIC = 3 << 22
 """Added to f32 of less than 2^22 it rounds them: the lowest bits are those of the integer."""
 _SIDE_BY_SIDE = 2

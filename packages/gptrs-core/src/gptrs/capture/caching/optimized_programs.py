@@ -199,9 +199,6 @@ def optimized_programs() -> OptimizedPrograms:
 _RECORDS = (__name__, ImplementationChoice.__module__)
 
 
-_NOT_LOADED = (pickle.UnpicklingError, EOFError, GptrsError)
-
-
 class _ProgramReader(pickle.Unpickler):
     """An unpickler that creates only PTIR objects."""
 
