@@ -31,12 +31,13 @@ from gptrs.plugins.exporters import ModelInput, OutgoingModel, export_model, imp
 from gptrs.plugins.imported_graph import ConvertedGraph
 from gptrs.progress import StepProgress
 from gptrs.quoting import quoted
-from gptrs_runtime.converting.convert import Converted, require_free, watched
+from gptrs_runtime.converting.convert import require_free, watched
 from gptrs_runtime.imported.batch import example_sizes, free_sizes, random_batch, type_with
 from gptrs_runtime.imported.scores import LoadedImport, load_import
 from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.programs import is_program, read_program
+from gptrs_runtime.results import Converted
 
 NO_SIZES: Final[Mapping[str, int]] = MappingProxyType({})
 _LIMIT: Final = re.compile(r"\w+ <= [0-9]+")

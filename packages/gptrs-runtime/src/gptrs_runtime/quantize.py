@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gptrs.backend.contract import Backend
-from gptrs.backend.settings import Precision
 from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
 from gptrs.checkpoint.formats.tensor_archive import ARCHIVE_SUFFIXES
 from gptrs.checkpoint.formats.tensor_index import stored_bytes
@@ -46,7 +44,7 @@ from gptrs_runtime.quantizing.quantizing_source import (
     rounded_tensor,
 )
 from gptrs_runtime.quantizing.tensor_rounding import ROUNDINGS, RoundedTensor, Rounding
-from gptrs_runtime.results import TensorError
+from gptrs_runtime.results import Quantized, TensorError
 from gptrs_runtime.running_model import model_factory
 from gptrs_runtime.sources.find_model import find_model
 from gptrs_runtime.sources.model_source import ModelSource
@@ -109,43 +107,6 @@ def quantize_at_load(
 
 Target = Literal["hf", "gguf"]
 """A folder of compressed-tensors, or a GGUF file."""
-
-
-class Quantized(Struct, frozen=True):
-    """A report: the errors of the `quantized` tensors, and the names of those that were `kept`.
-
-    `precision` is the one in which the default backend will run the copy. `nbytes` is the size of
-    all tensors, `bits_per_weight` an average over the quantized ones. `notes` say what readers of
-    the copy will do otherwise.
-    """
-
-    form: Target
-    kind: str
-    type: str
-    rounding: Rounding
-    precision: Precision
-    files: tuple[str, ...]
-    quantized: tuple[TensorError, ...]
-    kept: tuple[str, ...]
-    nbytes: int
-    left_out: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-
-    @property
-    def bits_per_weight(self) -> float:
-        """The bits of codes, scales and zero points, an element of quantized tensors."""
-        return self._mean([each.bits for each in self.quantized])
-
-    @property
-    def product_rms(self) -> float:
-        """The relative error of products, a mean over the weights of all tensors."""
-        return self._mean([each.product_rms for each in self.quantized])
-
-    def _mean(self, values: Sequence[float]) -> float:
-        sizes = [each.shape[0] * each.shape[1] for each in self.quantized]
-        # Weighted by size: a small layer with a large error changes little.
-        total = sum(value * size for value, size in zip(values, sizes, strict=True))
-        return total / sum(sizes) if sizes else 0.0
 
 
 def quantize(
@@ -214,6 +175,7 @@ def _quantized_folder(
     ready, kept = _compressed(stored_model(found), rounded, wanted, uses)
     model = replace(ready, tensors=watched(ready.tensors, progress))
     files, left_out = WRITERS["hf"](model, target)
+    errors = tuple(each.error() for each in rounded)
     return Quantized(
         form="hf",
         kind=found.model_type,
@@ -221,11 +183,21 @@ def _quantized_folder(
         rounding=rounding,
         precision=backend.quantized_precision(),
         files=tuple(files),
-        quantized=tuple(each.error() for each in rounded),
+        quantized=errors,
+        bits_per_weight=_mean(errors, "bits"),
+        product_rms=_mean(errors, "product_rms"),
         kept=kept,
         nbytes=sum(stored_bytes(tensor.type) for tensor in ready.tensors),
         left_out=tuple(left_out),
     )
+
+
+def _mean(tensors: Sequence[TensorError], field: Literal["bits", "product_rms"]) -> float:
+    """Return the mean over the weights of all tensors; 0 if there are none."""
+    # Weighted by size: a small layer with a large error changes little.
+    sizes = [each.shape[0] * each.shape[1] for each in tensors]
+    total = sum(getattr(each, field) * size for each, size in zip(tensors, sizes, strict=True))
+    return total / sum(sizes) if sizes else 0.0
 
 
 def _quantized_file(
@@ -254,6 +226,8 @@ def _quantized_file(
         precision=backend.quantized_precision(),
         files=(path.name,),
         quantized=written.quantized,
+        bits_per_weight=_mean(written.quantized, "bits"),
+        product_rms=_mean(written.quantized, "product_rms"),
         kept=written.kept,
         nbytes=written.nbytes,
         left_out=written.left_out,

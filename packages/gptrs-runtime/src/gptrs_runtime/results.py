@@ -409,21 +409,29 @@ class GenerateLine(Result, frozen=True, kw_only=True, tag="gptrs.generate.line/1
     model: str
 
 
-class Convert(Result, frozen=True, kw_only=True, tag="gptrs.convert/1", rename={"nbytes": "bytes"}):
-    """`gptrs convert`."""
+class Converted(Struct, frozen=True, kw_only=True, rename={"form": "format", "nbytes": "bytes"}):
+    """What `convert` wrote."""
 
-    source: str
-    destination: str
-    format: str
+    form: str
+    """`hf`, `gptrschk` or `tensors`, or the name of an exporter."""
     kind: str | None
     files: tuple[str, ...]
     tensors: int
     parameters: int
     nbytes: int
     rounded: int
+    """The number of tensors that changed type."""
     left_out: tuple[str, ...]
-    limits: tuple[str, ...]
-    """The conditions on the free sizes of a model that a plugin wrote."""
+    """Files next to the weights that were not copied."""
+    limits: tuple[str, ...] = ()
+    """Conditions on the free sizes of an exported model, `sequence <= 512`."""
+
+
+class Convert(Converted, Result, frozen=True, kw_only=True, tag="gptrs.convert/1"):
+    """`gptrs convert`."""
+
+    source: str
+    destination: str
     seconds: float
 
 
@@ -446,14 +454,10 @@ class TensorError(Struct, frozen=True):
     max_error: float
 
 
-class Quantize(
-    Result, frozen=True, kw_only=True, tag="gptrs.quantize/1", rename={"nbytes": "bytes"}
-):
-    """`gptrs quantize`."""
+class Quantized(Struct, frozen=True, kw_only=True, rename={"form": "format", "nbytes": "bytes"}):
+    """What quantization wrote."""
 
-    source: str
-    destination: str
-    format: str
+    form: Literal["hf", "gguf"]
     kind: str
     type: str
     rounding: str
@@ -465,11 +469,20 @@ class Quantize(
     """The mean over the weights of all quantized tensors."""
     files: tuple[str, ...]
     nbytes: int
+    """The size of all tensors."""
     bits_per_weight: float
+    """Bits of codes, scales and zero points per element of the quantized tensors."""
     quantized: tuple[TensorError, ...]
     kept: tuple[str, ...]
     """Tensors that were not quantized."""
     left_out: tuple[str, ...]
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     """Differences in how other programs run the copy."""
+
+
+class Quantize(Quantized, Result, frozen=True, kw_only=True, tag="gptrs.quantize/1"):
+    """`gptrs quantize`."""
+
+    source: str
+    destination: str
     seconds: float

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from gptrs.errors import UsageError
 from gptrs.plugins.descriptions import ExporterPlugin
@@ -23,12 +24,11 @@ from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import progress_bar
 from gptrs_cli.terminal.streams import note, printable
 from gptrs_runtime.content_digest import model_path
-from gptrs_runtime.converting.convert import Converted
 from gptrs_runtime.converting.convert import convert as convert_checkpoint
 from gptrs_runtime.converting.model_content import parse_size
 from gptrs_runtime.imported.batch import named_sizes
 from gptrs_runtime.outgoing_model import export
-from gptrs_runtime.results import Convert
+from gptrs_runtime.results import Convert, Converted
 
 _STEP = 2**20
 """Bytes per step of the progress bar; terminals show no finer ones."""
@@ -118,7 +118,9 @@ def convert(
     written = _converted(source, destination, options)
     if settings.json:
         seconds = round(time.perf_counter() - started, 3)
-        return print_result(_told(source, destination, written, seconds))
+        return print_result(
+            Convert(**asdict(written), source=source, destination=str(destination), seconds=seconds)
+        )
     print(printable(_sentence(destination, written, options.dtype)))
     if written.limits:
         note(f"it holds for {', '.join(written.limits)}")
@@ -203,20 +205,3 @@ def _sentence(destination: Path, written: Converted, dtype: WeightType | None) -
     size = byte_size(written.nbytes)
     rounded = f", {written.rounded} rounded to {dtype}" if written.rounded else ""
     return f"wrote {destination}: {what}, {parts}, {size}{rounded}"
-
-
-def _told(source: str, destination: Path, written: Converted, seconds: float) -> Convert:
-    return Convert(
-        source=source,
-        destination=str(destination),
-        format=written.form,
-        kind=written.kind,
-        files=written.files,
-        tensors=written.tensors,
-        parameters=written.parameters,
-        nbytes=written.nbytes,
-        rounded=written.rounded,
-        left_out=written.left_out,
-        limits=written.limits,
-        seconds=seconds,
-    )

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from gptrs_cli.inspect.checkpoint import byte_size
 from gptrs_cli.options.groups import command_options
@@ -17,9 +18,8 @@ from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import progress_bar
 from gptrs_cli.terminal.streams import note_below, printable
 from gptrs_cli.terminal.tables import print_table
-from gptrs_runtime.quantize import Quantized
 from gptrs_runtime.quantize import quantize as quantize_model
-from gptrs_runtime.results import Quantize
+from gptrs_runtime.results import Quantize, Quantized
 
 _STEP = 2**16
 """Bytes per step of the progress bar; terminals show no finer ones."""
@@ -126,7 +126,9 @@ def quantize(
     found = _quantized(source, destination, options)
     seconds = round(time.perf_counter() - started, 3)
     if settings.json:
-        return print_result(_told(source, destination, found, seconds))
+        return print_result(
+            Quantize(**asdict(found), source=source, destination=str(destination), seconds=seconds)
+        )
     _show_largest_errors(found)
     done = f"{byte_size(found.nbytes)}, {seconds:.1f} s"
     print(printable(f"wrote {destination}: {found.kind} model, {_counts(found)}, {done}"))
@@ -191,24 +193,3 @@ def _quantized(source: str, destination: Path, options: QuantizeOptions) -> Quan
             force=options.force,
             progress=progress,
         )
-
-
-def _told(source: str, destination: Path, found: Quantized, seconds: float) -> Quantize:
-    return Quantize(
-        source=source,
-        destination=str(destination),
-        format=found.form,
-        kind=found.kind,
-        type=found.type,
-        rounding=found.rounding,
-        precision=found.precision,
-        product_rms=found.product_rms,
-        files=found.files,
-        nbytes=found.nbytes,
-        bits_per_weight=found.bits_per_weight,
-        quantized=found.quantized,
-        kept=found.kept,
-        left_out=found.left_out,
-        notes=found.notes,
-        seconds=seconds,
-    )

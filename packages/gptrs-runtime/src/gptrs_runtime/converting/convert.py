@@ -33,6 +33,7 @@ from gptrs_runtime.converting.model_content import (
     open_stored,
     split,
 )
+from gptrs_runtime.results import Converted
 from gptrs_runtime.sources.hf_directory import INDEX, WEIGHTS
 from gptrs_runtime.sources.model_source import CONFIG, settings_of
 
@@ -198,25 +199,6 @@ CHECKPOINT_SUFFIX = ".gptrschk"
 _DTYPE_KEYS = ("dtype", "torch_dtype")
 _DTYPE_NAMES = {dtypes.f32: "float32", dtypes.f16: "float16", dtypes.bf16: "bfloat16"}
 """The names in config.json of the types that weights are rounded to."""
-
-
-class Converted(Struct, frozen=True):
-    """A report: `files` written, `rounded` tensors that changed type.
-
-    `form` is `hf`, `gptrschk` or `tensors`, or the name of an exporter.
-    `left_out` names files next to the weights that were not copied.
-    """
-
-    form: str
-    kind: str | None
-    files: tuple[str, ...]
-    tensors: int
-    parameters: int
-    nbytes: int
-    rounded: int
-    left_out: tuple[str, ...]
-    limits: tuple[str, ...] = ()
-    """Conditions on the free sizes of an exported model, `sequence <= 512`."""
 
 
 def convert(
