@@ -22,7 +22,7 @@ WRONG: dict[str, object] = {
     **dict.fromkeys(("temperature", "top_p", "min_p", "typical_p", "epsilon_cutoff"), "hot"),
     **dict.fromkeys(("eta_cutoff", "repetition_penalty", "presence_penalty"), True),
     **dict.fromkeys(("frequency_penalty", "length_penalty"), "1"),
-    **dict.fromkeys(("prompt_lookup", "draft", "form", "sampling", "early_stopping"), 3),
+    **dict.fromkeys(("prompt_lookup", "draft", "mtp", "form", "sampling", "early_stopping"), 3),
     **dict.fromkeys(("prompt_cache", "cache_dtype", "logits_processors"), 3),
     "cache_budget": 2.5,
     "stop": ["a", 3],

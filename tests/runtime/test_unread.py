@@ -82,7 +82,8 @@ def test_layers_ahead_are_told_as_such(tmp_path, caplog):
     assert list(found.weights) == [names[0], names[3]]
     with caplog.at_level("INFO", "gptrs"):
         gptrs.load_model(folder, "ref")
-    assert told(caplog)[0] == "the layers of `m` that guess further tokens are not used: 3 tensors"
+    expected = "3 tensors of `m` are for guessing further tokens: only --mtp may read them"
+    assert told(caplog)[0] == expected
 
 
 def test_settings_are_told_unless_they_are_off_or_known(tmp_path, caplog):

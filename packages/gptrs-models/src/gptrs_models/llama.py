@@ -1,150 +1,32 @@
-"""Llama and its relatives as transformers saves them: blocks and model; see `llama_config`.
+"""Llama and its relatives as transformers saves them; see `llama_config` and `llama_blocks`.
 
 About seventy kinds of decoders differ in parts, switches and names; `llama_kinds` lists them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from typing_extensions import override
 
 from gptrs import functionals as F
-from gptrs.api.models import Module, Params, Tensor, tensor
+from gptrs.api.models import Params, Tensor, tensor
 from gptrs.nn import (
     CacheSpec,
     CausalLMModule,
+    DraftHead,
     Embedding,
     LayerCache,
-    LayerNorm,
     Linear,
     RaggedStep,
-    RMSNorm,
     Rope,
-    captured_once,
 )
-from gptrs_models.latent_attention import LatentAttention
-from gptrs_models.llama_attention import Attends, Attention
-from gptrs_models.llama_config import LlamaConfig, Order
-from gptrs_models.llama_experts import ClampedMixture, Mixture
-from gptrs_models.llama_layers import MLP, make_norm
+from gptrs_models.llama_blocks import BLOCKS, through
+from gptrs_models.llama_config import LlamaConfig
+from gptrs_models.llama_heads import PredictionHead, form_in
+from gptrs_models.llama_layers import make_norm
 from gptrs_models.llama_positions import Alibi, Positions, Rotary
-
-Mixes = Callable[..., Tensor]
-"""Mixes the states of a text's tokens, `mixer(x, positions, *caches)`: attention or a
-recurrence."""
-
-
-def through(norm: RMSNorm | LayerNorm | None, x: Tensor) -> Tensor:
-    """Normalize `x`, if there is a norm."""
-    return x if norm is None else norm(x)
-
-
-class Block(Module):
-    """`h = x + mixer(norm(x))`, then `h + mlp(norm(h))`, each half between the kind's norms.
-
-    The mixer `self_attn` is attention, or its substitute in some layers of a kind;
-    `input_layernorm` and `post_attention_layernorm` are the norms before the halves, as in Llama.
-    """
-
-    def __init__(self, config: LlamaConfig, params: Params, layer: int) -> None:
-        names = config.names
-
-        def norm(name: str | None) -> RMSNorm | LayerNorm | None:
-            if name is None:
-                return None
-            return make_norm(config.norm, params / name, config.hidden_size, config.rms_norm_eps)
-
-        shared = names.mlp_in == names.attention_in
-        self.residual_scale = config.residual_scale
-        self.input_layernorm = norm(names.attention_in) if layer or config.first_norm else None
-        self.self_attn = mixer_of(config, params, layer)
-        self.attention_out = norm(names.attention_out)
-        self.post_attention_layernorm = None if shared else norm(names.mlp_in)
-        self.mlp = mlp_of(config, params, layer)
-        self.mlp_out = norm(names.mlp_out)
-
-    @captured_once
-    def __call__(self, x: Tensor, positions: Positions, *caches: Attends) -> Tensor:
-        """[N, C] -> [N, C]; a recurrent mixer has two caches, others have one."""
-        return self.both(x, lambda h: self.self_attn(h, positions, *caches))
-
-    def both(self, x: Tensor, mix: Callable[[Tensor], Tensor]) -> Tensor:
-        """Add both halves of the block to the residual stream [N, C]."""
-        h = self.add(x, through(self.attention_out, mix(through(self.input_layernorm, x))))
-        inner = self.mlp(through(self.post_attention_layernorm, h))
-        return self.add(h, through(self.mlp_out, inner))
-
-    def add(self, x: Tensor, change: Tensor) -> Tensor:
-        """Add `change`, which Granite scales."""
-        return x + (change if self.residual_scale == 1 else change * self.residual_scale)
-
-
-class ParallelBlock(Block):
-    """`x + mixer(norm(x)) + mlp(norm(x))` (GPT-J); some kinds share the norm."""
-
-    @override
-    def both(self, x: Tensor, mix: Callable[[Tensor], Tensor]) -> Tensor:
-        before = through(self.input_layernorm, x)
-        attended = through(self.attention_out, mix(before))
-        own = self.post_attention_layernorm
-        return x + attended + self.mlp(before if own is None else own(x))
-
-
-class PostNormBlock(Block):
-    """`h = norm(x + mixer(x))`, then `norm(h + mlp(h))`: norms after the sums (OPT 350M)."""
-
-    @override
-    def both(self, x: Tensor, mix: Callable[[Tensor], Tensor]) -> Tensor:
-        h = through(self.attention_out, x + mix(x))
-        return through(self.mlp_out, h + self.mlp(h))
-
-
-class NormedStreamBlock(Block):
-    """Each half is added to its normalized input (old BLOOM)."""
-
-    @override
-    def both(self, x: Tensor, mix: Callable[[Tensor], Tensor]) -> Tensor:
-        h = through(self.input_layernorm, x)
-        h = through(self.post_attention_layernorm, self.add(h, through(self.attention_out, mix(h))))
-        return self.add(h, through(self.mlp_out, self.mlp(h)))
-
-
-BLOCKS: Mapping[Order, type[Block]] = {
-    "before": Block,
-    "parallel": ParallelBlock,
-    "after": PostNormBlock,
-    "in_stream": NormedStreamBlock,
-}
-"""The block of each `LlamaConfig.order`."""
-
-
-def mixer_of(config: LlamaConfig, layer: Params, number: int) -> Mixes:
-    """Return the mixer of a layer: attention, or the kind's substitute."""
-    other = config.other_mixer(number)
-    if other is not None:
-        return other.mixer(layer, config.hidden_size, config.hidden_act, config.rms_norm_eps)
-    own = layer / config.names.attention
-    return Attention(config, own) if config.latent is None else _latent(config, own)
-
-
-def _latent(config: LlamaConfig, params: Params) -> LatentAttention:
-    assert config.latent is not None
-    scale = config.attention_scale or config.latent.width**-0.5
-    heads, width = config.num_attention_heads, config.hidden_size
-    return LatentAttention(config.latent, params, width, heads, scale, config.qkv_bias)
-
-
-def mlp_of(config: LlamaConfig, layer: Params, number: int) -> MLP | Mixture | ClampedMixture:
-    """Return the MLP of a layer, or its mixture of experts."""
-    experts, own = config.experts, config.names.mlp
-    if experts is None or number not in experts.layers:
-        return MLP(config, layer if own is None else layer / own)
-    if experts.clamp is not None:
-        scope = layer / experts.scope
-        return ClampedMixture(experts, experts.clamp, scope, config.hidden_size)
-    return Mixture(experts, layer, config.hidden_size, config.hidden_act)
 
 
 class Llama(CausalLMModule):
@@ -161,8 +43,7 @@ class Llama(CausalLMModule):
         super().__init__(config.context_length, config.vocab_size)
         self.short_context = config.rope.short_context
         self.config, names, width = config, config.names, config.hidden_size
-        whole = f"{names.body}.{names.embed}.weight" in params
-        body = params / names.body if whole else params
+        body = self._body(params)
         inner = config.embedding_width or width
         self.embed_tokens = Embedding(body / names.embed, config.vocab_size, inner, "vocab")
         self.project_in = self.project_out = None
@@ -203,6 +84,11 @@ class Llama(CausalLMModule):
                 axes=("embed", "vocab"),
             )
         )
+
+    def _body(self, params: Params) -> Params:
+        """Return the scope of everything except the head."""
+        names = self.config.names
+        return params / names.body if f"{names.body}.{names.embed}.weight" in params else params
 
     @override
     def cache_specs(self) -> list[CacheSpec]:
@@ -264,3 +150,11 @@ class Llama(CausalLMModule):
         if config.logit_softcap is not None:
             logits = F.tanh(logits / config.logit_softcap) * config.logit_softcap
         return logits
+
+    def draft_head(self, params: Params) -> DraftHead | None:
+        """Return the first head for multi-token prediction in the weights; None without one.
+
+        Further heads are not used: the first one guesses again from its own states, as in EAGLE.
+        """
+        found = form_in(params, self._body(params), self.config.num_hidden_layers)
+        return None if found is None else PredictionHead(self, self.config, *found)

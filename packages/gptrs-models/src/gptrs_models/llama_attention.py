@@ -25,10 +25,14 @@ class Attends(Protocol):
 
 
 class Attention(Module):
-    """Causal self-attention; several query heads may share a key/value head (GQA)."""
+    """Causal self-attention; several query heads may share a key/value head (GQA).
 
-    def __init__(self, config: LlamaConfig, params: Params) -> None:
-        names, dim, self.head_dim = config.names, config.hidden_size, config.head_dim
+    `inputs` is the width of the vectors that it reads, None for that of the residual stream.
+    """
+
+    def __init__(self, config: LlamaConfig, params: Params, inputs: int | None = None) -> None:
+        names, self.head_dim = config.names, config.head_dim
+        dim = config.hidden_size if inputs is None else inputs
         self.n_heads, self.n_kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.q_dim, self.kv_dim = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
         self.joined, self.groups = names.qkv is not None, config.qkv_groups
@@ -47,7 +51,11 @@ class Attention(Module):
             self.k_proj = Linear(params / names.key, dim, self.kv_dim, bias, axes=shared)
             self.v_proj = Linear(params / names.value, dim, self.kv_dim, bias, axes=shared)
         self.o_proj = Linear(
-            params / names.output, self.q_dim, dim, config.output_bias, axes=(heads, "embed")
+            params / names.output,
+            self.q_dim,
+            config.hidden_size,
+            config.output_bias,
+            axes=(heads, "embed"),
         )
         self.q_norm = _head_norm(config, params / names.query_norm, self.n_heads)
         self.k_norm = _head_norm(config, params / names.key_norm, self.n_kv_heads)

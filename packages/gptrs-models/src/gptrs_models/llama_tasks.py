@@ -19,12 +19,15 @@ from gptrs_models.causal_heads import (
 )
 from gptrs_models.llama import Llama
 from gptrs_models.llama_config import LlamaConfig
+from gptrs_models.llama_heads import EagleDraft, is_eagle
 from gptrs_models.llama_kinds import read_config
 from gptrs_models.rotary_encoder import RotaryEncoder
 from gptrs_models.rotary_encoder_kinds import require_alone
 
 
-def load(settings: Mapping[str, object], params: Params) -> Llama | RotaryEncoder | CausalEncoder:
+def load(
+    settings: Mapping[str, object], params: Params
+) -> Llama | RotaryEncoder | CausalEncoder | EagleDraft:
     """Build the model from config.json and its weights; ModelError if either is unsupported."""
     head = head_of(settings)
     if settings.get("use_bidirectional_attention") is True:
@@ -35,6 +38,8 @@ def load(settings: Mapping[str, object], params: Params) -> Llama | RotaryEncode
             raise ModelError(f"a `{kind}` model that is not causal is not supported")
         return rotary_encoder.load(settings, params)
     config = read_config(settings)
+    if is_eagle(params):
+        return EagleDraft(config, params)
     if head is not None:
         return _classifier(head, config, settings, params)
     if lacks_words(settings, config.names.head, config.tie_word_embeddings, params):

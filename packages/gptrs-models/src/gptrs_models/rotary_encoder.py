@@ -29,7 +29,7 @@ from gptrs.nn import (
 )
 from gptrs_models.bert import body_of
 from gptrs_models.encoder_heads import Body, with_head
-from gptrs_models.llama import BLOCKS
+from gptrs_models.llama_blocks import BLOCKS
 from gptrs_models.llama_layers import make_norm
 from gptrs_models.llama_positions import Positions, Rotary
 from gptrs_models.rotary_encoder_kinds import RotaryConfig, read_config

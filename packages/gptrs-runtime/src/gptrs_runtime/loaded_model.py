@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from msgspec.structs import replace
@@ -45,6 +46,8 @@ from gptrs_runtime.tokenization.tokenizer import TextTokenizer, tokenizer_of
 
 if TYPE_CHECKING:
     from gptrs.capture.streaming.streamed_executable import MruStreamer
+    from gptrs.nn.draft_head import DraftHead
+    from gptrs.plugins.capabilities import DraftHeadSource
     from gptrs_runtime.chat import template as chat_templates
     from gptrs_runtime.chat.template import ChatTemplate
     from gptrs_runtime.images import image_prompts
@@ -56,6 +59,8 @@ else:
     image_prompts = lazy_module("gptrs_runtime.images.image_prompts")
     image_settings = lazy_module("gptrs_runtime.images.settings")
 
+HEAD: Final = "draft_head"
+"""The capability of draft heads in a checkpoint of their own."""
 _LOG = logging.getLogger(__name__)
 _VERBS: Final = frozenset(
     (
@@ -110,6 +115,8 @@ class LoadedModel(CapableModel):
         self.adapter = adapter
         self.base: LoadedModel | None = None
         self._params = params
+        self._heads: WeakKeyDictionary[LoadedModel, DraftHead] = WeakKeyDictionary()
+        """Of a draft head: the heads beside the models that it has guessed for."""
         self._tokenizer: TextTokenizer | None = None
         self._templates: dict[bool, ChatTemplate] = {}
         """The chat templates read so far, by whether tools are passed."""
@@ -303,6 +310,30 @@ class LoadedModel(CapableModel):
         """The token that begins a text, if the model has one."""
         tokens = self._token_setting("bos_token_id")
         return tokens[0] if tokens else None
+
+    def draft_head(self) -> DraftHead | None:
+        """Return the model's own head for multi-token prediction; None if it has none.
+
+        Its weights are read at the first use.
+        """
+        return self._own_head
+
+    @cached_property
+    def _own_head(self) -> DraftHead | None:
+        make = cast("object", getattr(self.causal_lm(), "draft_head", None))
+        if self._params is None or not callable(make):
+            return None
+        head = cast("Callable[[Params], DraftHead | None]", make)(self._params)
+        return None if head is None else cast("DraftHead", self._running(head))
+
+    def head_for(self, model: LoadedModel) -> DraftHead:
+        """Return this draft head beside `model`; ModelError if it is not made for it."""
+        known = self._heads.get(model)
+        if known is None:
+            source = cast("DraftHeadSource", self.offering(HEAD, "is no draft head"))
+            made = source.head_for(model.causal_lm())
+            known = self._heads[model] = cast("DraftHead", self._running(made))
+        return known
 
     def parameters(self) -> dict[str, StoredTensor]:
         """Return the tensors of the checkpoint by name; nothing is read until `numpy()` is."""

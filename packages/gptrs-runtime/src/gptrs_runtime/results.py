@@ -347,7 +347,7 @@ class GeneratedText(Struct, frozen=True, kw_only=True):
     logprobs: list[TokenLogprob] | UnsetType = UNSET
     """One per token, with `--logprobs`."""
     guesses: Guesses | UnsetType = UNSET
-    """With `--prompt-lookup` or `--draft`."""
+    """With `--prompt-lookup`, `--draft` or `--mtp`."""
 
 
 class GenerationTimings(Struct, frozen=True):
@@ -404,7 +404,7 @@ class GenerateLine(Result, frozen=True, kw_only=True, tag="gptrs.generate.line/1
     logprobs: list[TokenLogprob] | UnsetType = UNSET
     """One per token, with `--logprobs`."""
     guesses: Guesses | UnsetType = UNSET
-    """With `--prompt-lookup` or `--draft`."""
+    """With `--prompt-lookup`, `--draft` or `--mtp`."""
     prompt_token_ids: tuple[int, ...]
     model: str
 

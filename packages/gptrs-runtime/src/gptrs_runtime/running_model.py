@@ -26,7 +26,7 @@ _Method = Callable[..., object]
 _PASSED_ON = (GptrsError, KeyboardInterrupt, MemoryError)
 _ABOUT = frozenset({"cache_specs", "new_buffers", "image_prompt", "frame_count"})
 """Methods of capabilities that do not compute with weights."""
-_COMPUTING = {"adapted_step"} | {
+_COMPUTING = {"adapted_step", "stated_step", "guided_step"} | {
     name
     for protocol in (*PROTOCOLS.values(), RepeatingLM)
     for name in members_of(protocol)

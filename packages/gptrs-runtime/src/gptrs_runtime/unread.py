@@ -100,9 +100,9 @@ class Unread(Struct, frozen=True):
         """Log one line for each kind, about the model `name`."""
         if self.ahead:
             _logger.info(
-                "the layers of %s that guess further tokens are not used: %d tensors",
-                quoted(name),
+                "%d tensors of %s are for guessing further tokens: only --mtp may read them",
                 len(self.ahead),
+                quoted(name),
             )
         if self.weights:
             _logger.warning(

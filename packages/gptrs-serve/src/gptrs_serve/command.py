@@ -147,6 +147,10 @@ _PromptLookup = Annotated[
         "--prompt-lookup", help="Guess tokens that texts repeat: the same answers, sooner."
     ),
 ]
+_Heads = Annotated[
+    bool,
+    typer.Option("--mtp", help="Guess tokens by the models' own heads for multi-token prediction."),
+]
 _Drafts = Annotated[
     list[str] | None,
     typer.Option(
@@ -287,6 +291,7 @@ def serve(
     cache_budget: _CacheBudget = None,
     cache_dtype: _CacheDtype = None,
     prompt_lookup: _PromptLookup = False,
+    mtp: _Heads = False,
     draft: _Drafts = None,
     adapter: _Adapters = None,
     drain_seconds: _DrainSeconds = 30,
@@ -336,7 +341,7 @@ def serve(
             runs_on = options.made_backend(led=True) if group is None else _leading(options)
             loads = partial(load, options=options.on(runs_on))
             loaded = with_adapters(load_models(models or ["demo"], loads), adapter or [])
-            made_engine = partial(Engine, prompt_lookup=prompt_lookup, **limits, **cache)
+            made_engine = partial(Engine, prompt_lookup=prompt_lookup, mtp=mtp, **limits, **cache)
             engine = _engine(made_engine, loaded, draft or [], runs_on)
             served = Served(loaded, engine, most_output, most_requests)
             served.residence = Residence(served, loads, drain_seconds) if admin else None

@@ -12,7 +12,7 @@ from gptrs_cli.options.settings import Settings
 from gptrs_cli.options.text_input import read_text
 from gptrs_runtime.generation.grammar import Form, Grammar
 from gptrs_runtime.generation.model_settings import configured_sampling
-from gptrs_runtime.generation.options import GenerationOptions
+from gptrs_runtime.generation.options import GUESSING, GenerationOptions
 from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel
@@ -27,7 +27,7 @@ def generation_options(
     drawn = {name: given.pop(name) for name in option_fields(Sampling) if name in given}
     sampling = _sampling(drawn, request, model.generation_config)
     if settings.load.processes is not None:
-        require_alike(sampling, guesses="draft" in given or "prompt_lookup" in given)
+        require_alike(sampling, guesses=not GUESSING.isdisjoint(given))
     if request.greedy:
         given["beams"] = 1
     form = _form(request.form)
@@ -43,7 +43,7 @@ def require_alike(sampling: Sampling, *, guesses: bool) -> None:
     if guesses:
         raise UsageError(
             "guesses follow from measured times, which several processes do not share",
-            hint="leave out --draft and --prompt-lookup",
+            hint="leave out --draft, --mtp and --prompt-lookup",
         )
     if sampling.temperature > 0 and sampling.seed is None:
         raise UsageError(

@@ -17,7 +17,7 @@ from gptrs_cli.generate.options import (
     PromptOptions,
     template_variables,
 )
-from gptrs_runtime.generation.options import all_options
+from gptrs_runtime.generation.options import GUESSING, all_options
 
 
 class GenerateRequest(Struct, frozen=True):
@@ -48,7 +48,7 @@ class GenerateRequest(Struct, frozen=True):
         if len(self.form.given) > 1:
             one, other, *_ = self.form.given
             _refuse(f"`{one}` and `{other}` exclude each other", "a text has one form")
-        if "use_cache" in given and ("prompt_lookup" in given or "draft" in given):
+        if "use_cache" in given and not GUESSING.isdisjoint(given):
             _refuse("guessing ahead needs a cache", "leave out --no-cache")
         count = self.output.num_return
         if count < 1:

@@ -13,6 +13,7 @@ from gptrs.nn.cache_spec import CacheGroup, CacheSpec, cache_groups, convolution
 from gptrs.nn.captured_once import captured_once
 from gptrs.nn.causal_lm import CausalLMModule, MixedCausalLMModule
 from gptrs.nn.decoder_cache import DecoderCache, DecoderState, KeysValues
+from gptrs.nn.draft_head import DraftHead
 from gptrs.nn.expert_matrices import ExpertMatrices
 from gptrs.nn.image_classifier import ConvNorm, ImageClassifierModule, class_head, output_channels
 from gptrs.nn.layers import (
@@ -50,6 +51,7 @@ __all__ = [
     "DecoderCache",
     "DecoderModule",
     "DecoderState",
+    "DraftHead",
     "Embedding",
     "ExpertMatrices",
     "ImageClassifierModule",

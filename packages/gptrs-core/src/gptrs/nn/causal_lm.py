@@ -28,6 +28,12 @@ from gptrs.nn.ragged_step import RaggedStep, as_tensors, own_pages, ragged_step
 
 Result = TypeVar("Result")
 _Compiled = Jitted[[RaggedStep[Tensor], list[LayerPools]], tuple[Result, list[LayerPools]]]
+Layers = tuple[int, ...]
+"""Numbers of states in the order of `states`: 0 for the embeddings, n after block n."""
+_Stated = Jitted[
+    [RaggedStep[Tensor], list[LayerPools], tuple[Layers, ...]],
+    tuple[Tensor, list[Tensor], list[LayerPools]],
+]
 _Adapted = Jitted[[RaggedStep[Tensor], list[LayerPools], Tensor], tuple[Tensor, list[LayerPools]]]
 _Repeated = Jitted[[GreedySteps[Tensor], list[LayerPools]], tuple[Tensor, Tensor, list[LayerPools]]]
 _AXES = RaggedStep[Any]._make([("N",), ("N",), ("B+1",), ("B",), ("B", "W"), ("N",)])
@@ -123,6 +129,19 @@ class CausalLMModule(Module):
             logits, buffers.pools = self._step(as_tensors(step), buffers.pools)
         return logits.numpy()
 
+    def stated_step(
+        self, step: RaggedStep, buffers: PageBuffers, wanted: tuple[Layers, ...]
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Run `step`; return also the states of its tokens, f32 [N, S] for each entry of `wanted`.
+
+        An entry numbers states of `states`, which are joined in the last axis; an empty one means
+        the state after the final norm. Errors as for `step`.
+        """
+        self._require_context(max(step.lengths.tolist()))
+        with self._on_backend():
+            logits, found, buffers.pools = self._stated(as_tensors(step), buffers.pools, wanted)
+        return logits.numpy(), [states.numpy() for states in found]
+
     def captured_step(self, texts: int, length: int, dtype: DType = dtypes.f32) -> Lowered:
         """Return the program of `step` on pools of `dtype`, with the weights.
 
@@ -203,6 +222,11 @@ class CausalLMModule(Module):
         return self._compiled(self._next_logits)
 
     @cached_property
+    def _stated(self) -> _Stated:
+        axes = self._axes()
+        return Jitted(self._stated_logits, donate=["pools"], static=["wanted"], dynamic=axes)
+
+    @cached_property
     def _greedy_steps(self) -> _Repeated:
         dynamic = {"steps": STEPS_AXES, "pools": self._axes()["pools"]}
         describe = partial(closure_of, self._repeated) if self.captures_on_disk else None
@@ -274,6 +298,25 @@ class CausalLMModule(Module):
     ) -> tuple[Tensor, list[LayerPools]]:
         return self._adapted_logits(step, pools, _first_adapter(step))
 
+    def _stated_logits(
+        self, step: RaggedStep[Tensor], pools: list[LayerPools], wanted: tuple[Layers, ...]
+    ) -> tuple[Tensor, list[Tensor], list[LayerPools]]:
+        caches = self._caches(step, pools)
+        adapters = _first_adapter(step)
+        with self._adapted(adapters):
+            states = list(self.states(step, caches))  # (N, C) each
+            # The final norm once more for all rows: `_row_logits` has the operations of `step`,
+            # and so its bits.
+            found = [
+                F.concat([states[layer] for layer in layers], 1)
+                if layers
+                else self.final_norm(states[-1])
+                for layers in wanted
+            ]
+        logits = self._row_logits(step, states[-1], adapters)
+        found = [F.cast(each, dtypes.f32) for each in found]
+        return logits, found, [cache.pools for cache in caches]
+
     def _repeated(
         self, steps: GreedySteps[Tensor], pools: list[LayerPools]
     ) -> tuple[Tensor, Tensor, list[LayerPools]]:
@@ -285,11 +328,13 @@ class CausalLMModule(Module):
         caches = self._caches(step, pools)
         with self._adapted(adapters):
             *_, x = self.states(step, caches)  # (N, C)
-        texts = step.lengths.shape[0]
-        last = F.take(step.row_starts, F.arange(1, texts + 1)) - 1  # (B,)
+        return self._row_logits(step, x, adapters), [cache.pools for cache in caches]
+
+    def _row_logits(self, step: RaggedStep[Tensor], x: Tensor, adapters: Tensor) -> Tensor:
+        """Return the logits [B, V] after the last token of each text, of states [N, C]."""
+        last = last_rows(step)
         with self._adapted(F.take(adapters, last)):
-            logits = self.logits(self.final_norm(F.take(x, last)))  # (B, V)
-        return logits, [cache.pools for cache in caches]
+            return self.logits(self.final_norm(F.take(x, last)))
 
     def _adapted(self, rows: Tensor) -> AbstractContextManager[object]:
         """Scope in which layers know the adapter of each row."""
@@ -306,6 +351,11 @@ class CausalLMModule(Module):
             LayerCache(pair, step, of_layer[layer], spec.window)
             for layer, (spec, pair) in enumerate(zip(specs, pools, strict=True))
         ]
+
+
+def last_rows(step: RaggedStep[Tensor]) -> Tensor:
+    """Return the last row of each text, si32 [B]."""
+    return F.take(step.row_starts, F.arange(1, step.lengths.shape[0] + 1)) - 1
 
 
 def _first_adapter(step: RaggedStep[Tensor]) -> Tensor:

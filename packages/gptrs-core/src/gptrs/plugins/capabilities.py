@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gptrs.ir.dtypes import DType
     from gptrs.nn.cache_spec import CacheSpec
     from gptrs.nn.decoder_cache import DecoderState
+    from gptrs.nn.draft_head import DraftHead
     from gptrs.nn.greedy_steps import Chosen, GreedySteps
     from gptrs.nn.page_buffers import PageBuffers
     from gptrs.nn.ragged_step import RaggedStep
@@ -353,6 +354,19 @@ class HiddenStates(Protocol):
         ...
 
 
+class DraftHeadSource(Protocol):
+    """The capability `draft_head`: a checkpoint that guesses tokens of another model (EAGLE)."""
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of tokens that it reads."""
+        ...
+
+    def head_for(self, model: CausalLM) -> DraftHead:
+        """Return the head beside a model; ModelError if it is made for another one."""
+        ...
+
+
 PROTOCOLS: Final[dict[str, type]] = {
     "causal_lm": CausalLM,
     "image_lm": ImageLM,
@@ -368,6 +382,7 @@ PROTOCOLS: Final[dict[str, type]] = {
     "sound_transcriber": SoundTranscriber,
     "ctc": CTCModel,
     "hidden_states": HiddenStates,
+    "draft_head": DraftHeadSource,
 }
 """The protocol of each capability that gptrs knows."""
 

@@ -134,6 +134,7 @@ def _require_plain(options: GenerationOptions, sampling: Sampling) -> None:
         "form": options.form is not None,
         "prompt_lookup": options.prompt_lookup,
         "draft": options.draft is not None,
+        "mtp": options.mtp,
     }
     for name, is_asked in refused.items():
         if is_asked:

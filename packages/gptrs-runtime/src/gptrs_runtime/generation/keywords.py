@@ -53,6 +53,7 @@ class OptionFields(SamplingFields, total=False):
     form: ProcessorMaker | None
     prompt_lookup: bool
     draft: LoadedModel | None
+    mtp: bool
     beams: int | None
     length_penalty: float | None
     early_stopping: EarlyStopping | None

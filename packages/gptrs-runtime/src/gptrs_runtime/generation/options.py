@@ -68,6 +68,10 @@ _Guesses = partial(
 )
 
 
+GUESSING: Final = frozenset({"prompt_lookup", "draft", "mtp"})
+"""The options of speculative decoding."""
+
+
 class GenerationOptions(Options, frozen=True):
     """All settings of a generation except the model and the prompt.
 
@@ -93,7 +97,8 @@ class GenerationOptions(Options, frozen=True):
     which comes last.
 
     `prompt_lookup` guesses the next tokens where the text repeats itself, `draft` lets a smaller
-    model with the same tokenizer guess them. Accepted guesses save steps; tokens are the same as
+    model with the same tokenizer, or a draft head made for the model, guess them, and `mtp` the
+    model's own head for multi-token prediction. Accepted guesses save steps; tokens are the same as
     without guesses.
 
     With `beams` above 1 that many texts grow side by side, and the likeliest whole one is taken, as
@@ -322,7 +327,10 @@ class GenerationOptions(Options, frozen=True):
     draft: (
         Annotated[
             LoadedModel,
-            Meta(description="Let a smaller model with the same tokenizer guess ahead."),
+            Meta(
+                description="Let a smaller model with the same tokenizer, or a draft head (EAGLE),"
+                " guess ahead."
+            ),
             _Guesses(
                 kind=having("causal_lm", "a model"),
                 metavar="MODEL",
@@ -332,6 +340,11 @@ class GenerationOptions(Options, frozen=True):
         ]
         | None
     ) = None
+    mtp: Annotated[
+        bool,
+        Meta(description="Guess ahead with the model's own head for multi-token prediction."),
+        _Guesses(also=("use_mtp",)),
+    ] = False
     beams: (
         Annotated[
             int,
@@ -403,8 +416,10 @@ class GenerationOptions(Options, frozen=True):
             )
         if self.prompt_cache is not None and not self.use_cache:
             raise UsageError("a prompt cache needs a cache", hint="leave out --no-cache")
-        if (self.prompt_lookup or self.draft is not None) and not self.use_cache:
+        if (self.prompt_lookup or self.mtp or self.draft is not None) and not self.use_cache:
             raise UsageError("guessing ahead needs a cache", hint="leave out --no-cache")
+        if self.mtp and self.draft is not None:
+            raise UsageError("`mtp` and `draft` both guess every token", hint="leave out one")
 
 
 @cache

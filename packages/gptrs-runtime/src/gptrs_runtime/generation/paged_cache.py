@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Final, cast
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
@@ -25,9 +26,16 @@ from gptrs.nn.ragged_step import PAGE_SIZE, RaggedStep, ragged_step
 from gptrs.plugins.capabilities import CausalLM, ImageLM, RepeatingLM
 from gptrs_runtime.generation.pages.page_pool import PageCopy, PagePool, TextPages
 from gptrs_runtime.generation.step_times import StepShapes, group_layouts
-from gptrs_runtime.generation.text_cache import GreedyRow, Row, TextCache
+from gptrs_runtime.generation.text_cache import GreedyRow, Row, RowStates, TextCache
 from gptrs_runtime.images.image_prompts import has_pictures, seen
 from gptrs_runtime.loaded_model import LoadedModel
+
+if TYPE_CHECKING:
+    from gptrs.nn.causal_lm import CausalLMModule, Layers
+    from gptrs.nn.draft_head import DraftHead
+
+_Compute = Callable[[Sequence[Row], RaggedStep], np.ndarray]
+"""Runs a step on the pages of a cache; returns its logits."""
 
 LONG: Final = 1 << 32
 """Added to the family of a text longer than its model's short context."""
@@ -47,6 +55,7 @@ class PagedCache(TextCache):
 
     chunked = True
     grows = True
+    tells_states = True
 
     def __init__(
         self,
@@ -120,20 +129,37 @@ class PagedCache(TextCache):
     def run(self, rows: Sequence[Row]) -> np.ndarray:
         """Append tokens to texts; return logits f32 [R, V] after the last one and after each
         guessed token."""
+        return self._run(rows, self._logits if self._chooses else self._step_logits)
+
+    @override
+    def run_stated(
+        self, rows: Sequence[Row], wanted: tuple[Layers, ...]
+    ) -> tuple[np.ndarray, list[RowStates]]:
+        lm = cast("CausalLMModule", self._lm)
+        found: list[RowStates] = []
+
+        def compute(rows: Sequence[Row], step: RaggedStep) -> np.ndarray:
+            logits, states = lm.stated_step(step, self.buffers, wanted)
+            counts = [len(row.tokens) + len(row.guess) for row in rows]
+            for row, end, count in zip(rows, accumulate(counts), counts, strict=True):
+                parts = [each[end - count : end] for each in states]
+                found.append(RowStates(row.text.length, parts))
+            return logits
+
+        return self._run(rows, compute), found
+
+    def _run(self, rows: Sequence[Row], compute: _Compute) -> np.ndarray:
         with self._lock:
             with self._consistent():
                 if self.short_context is not None:
                     rows = [self._whole(row) for row in rows]
-                for text, tokens, guess, after in rows:
+                for text, tokens, guess, after, _ in rows:
                     self._copy(self.pool.extend(text, len(tokens) + after + len(guess)))
                 step = self._shapes.padded(_step(rows))
             with self._changing():
                 # Committed only after a complete run: pages of a failed step hold arbitrary keys
                 # and values, and the index must not offer them.
-                if self._chooses:
-                    logits = self._logits(rows, step)
-                else:
-                    logits = self._lm.step(step, self.buffers)
+                logits = compute(rows, step)
             with self._consistent():
                 for row in rows:
                     self.pool.commit(row.text, row.tokens)
@@ -195,6 +221,9 @@ class PagedCache(TextCache):
             self._copy(self.pool.rewind(text, 0))
         text.family ^= LONG
         return row._replace(tokens=[*known, *row.tokens])
+
+    def _step_logits(self, rows: Sequence[Row], step: RaggedStep) -> np.ndarray:
+        return self._lm.step(step, self.buffers)
 
     def _logits(self, rows: Sequence[Row], step: RaggedStep) -> np.ndarray:
         """Run the model on rows; only models that read images get pictures."""
@@ -358,6 +387,43 @@ def paged_cache(model: LoadedModel, dtype: DType, budget: int | None) -> PagedCa
     return known[1]
 
 
+class HeadCache(PagedCache):
+    """The key/value cache of a draft head, whose rows have guides."""
+
+    def __init__(self, head: DraftHead, backend: Backend, dtype: DType) -> None:
+        super().__init__(cast("CausalLM", head), backend, dtype, None)
+        self.head = head
+
+    def run_guided(self, rows: Sequence[Row]) -> tuple[np.ndarray, np.ndarray]:
+        """Append tokens to texts; return the logits f32 [R, V] and guides f32 [R, C] after each
+        row, as `run` orders them."""
+        found: list[np.ndarray] = []
+
+        def compute(rows: Sequence[Row], step: RaggedStep) -> np.ndarray:
+            given = [row.guides for row in rows if row.guides is not None]
+            guides = np.zeros((len(step.tokens), given[0].shape[1]), np.float32)
+            np.concatenate(given, out=guides[: sum(map(len, given))])
+            logits, own = self.head.guided_step(step, guides, self.buffers)
+            found.append(own)
+            return logits
+
+        logits = self._run(rows, compute)
+        return logits, found[0][: len(logits)]
+
+
+_heads: WeakKeyDictionary[LoadedModel, tuple[DraftHead, DType, HeadCache]] = WeakKeyDictionary()
+
+
+def head_cache(owner: LoadedModel, head: DraftHead, dtype: DType) -> HeadCache:
+    """Return the cache that all generations with the draft head `head`, of `owner`, share."""
+    with _caches_lock:
+        known = _heads.get(owner)
+        if known is None or known[0] is not head or known[1] is not dtype:
+            known = head, dtype, HeadCache(head, owner.backend, dtype)
+            _heads[owner] = known
+    return known[2]
+
+
 def _new_cache(model: LoadedModel, dtype: DType, budget: int | None) -> PagedCache:
     # A loop of several steps would need all weights at once.
     steps = 1 if model.streamer is not None else steps_at_once(model.backend)
@@ -378,7 +444,7 @@ def _step(rows: Sequence[Row]) -> RaggedStep:
     and its logits equal those of a step with only this token, independent of the guesses.
     """
     parts: list[tuple[TextPages, Sequence[int], int]] = []
-    for text, tokens, guess, after in rows:
+    for text, tokens, guess, after, _ in rows:
         if tokens:
             parts.append((text, tokens, text.length))
         first = text.length + len(tokens) + after

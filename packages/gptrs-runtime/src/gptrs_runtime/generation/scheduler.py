@@ -9,7 +9,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -31,7 +31,10 @@ from gptrs_runtime.generation.scheduled_text import (
     read_shares,
     to_yield,
 )
-from gptrs_runtime.generation.text_cache import GreedyRow, Row, TextCache
+from gptrs_runtime.generation.text_cache import GreedyRow, Row, RowStates, TextCache
+
+if TYPE_CHECKING:
+    from gptrs.nn.causal_lm import Layers
 
 WhenFailed = Callable[[GeneratedText, Exception], None]
 """Called with a text that was removed because of an error."""
@@ -232,7 +235,12 @@ class Scheduler:
         """Run the model on the next tokens of texts, and on guesses after them."""
         self._guess(reads)
         started = time.perf_counter()
-        logits = self._cache.run([Row(r.work.pages, r.tokens, r.guessed) for r in reads])
+        rows = [Row(r.work.pages, r.tokens, r.guessed) for r in reads]
+        wanted = self._wanted(reads)
+        if wanted:
+            logits, states = self._cache.run_stated(rows, wanted)
+        else:
+            logits, states = self._cache.run(rows), []
         # Only time steps of single tokens: a prompt chunk has rows without logits.
         if all([len(read.tokens) == 1 for read in reads]):
             self._guesser.record(len(logits), time.perf_counter() - started)
@@ -248,6 +256,24 @@ class Scheduler:
                 if guesses is not None and read.guess is not None:
                     rows = len(reads), len(logits)
                     self._guesser.record_guess(guesses, read.guess, accepted, rows)
+        for read, found in zip(reads, states, strict=False):
+            self._tell_head(read, found, wanted)
+
+    def _wanted(self, reads: Sequence[Read]) -> tuple[Layers, ...]:
+        """Return which states of the model the draft heads of these texts read."""
+        if not self._cache.tells_states:
+            return ()
+        heads = [read.work.text.guesses for read in reads]
+        found = {each.layers: None for each in heads if each is not None}
+        return tuple(layers for layers in found if layers is not None)
+
+    def _tell_head(self, read: Read, found: RowStates, wanted: tuple[Layers, ...]) -> None:
+        """Pass the states of the tokens that a text has kept to its draft head."""
+        guesses = read.work.text.guesses
+        layers = None if guesses is None else guesses.layers
+        if guesses is not None and layers is not None:
+            kept = read.work.pages.length - found.start
+            guesses.note(found.start, found.states[wanted.index(layers)][:kept])
 
     def _score(self, read: Read, logits: np.ndarray) -> None:
         """Score the targets of the tokens that a step has read."""

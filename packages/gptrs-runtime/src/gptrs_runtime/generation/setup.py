@@ -12,7 +12,12 @@ from gptrs.plugins.capabilities import CausalLM, Seq2SeqLM
 from gptrs_runtime.generation.beams import BEAM_SETTINGS, BeamSearch, BeamTask, asked_beams
 from gptrs_runtime.generation.context import Context, ContextLimit
 from gptrs_runtime.generation.generated_text import GeneratedText
-from gptrs_runtime.generation.guessing.draft import DraftText, draft_cache
+from gptrs_runtime.generation.guessing.draft import (
+    DraftText,
+    HeadText,
+    draft_cache,
+    own_head_cache,
+)
 from gptrs_runtime.generation.guessing.guesser import PromptLookup, TextGuesses
 from gptrs_runtime.generation.logits_processors import (
     FormJudge,
@@ -29,7 +34,7 @@ from gptrs_runtime.generation.model_settings import (
     note_unsupported,
 )
 from gptrs_runtime.generation.options import DEFAULT_MAX_TOKENS, GenerationOptions
-from gptrs_runtime.generation.paged_cache import PagedCache, paged_cache
+from gptrs_runtime.generation.paged_cache import HeadCache, PagedCache, paged_cache
 from gptrs_runtime.generation.sampling import Sampler
 from gptrs_runtime.generation.scheduler import Scheduler, WhenFailed
 from gptrs_runtime.generation.source_cache import FORCED, SourceCache, SourceSettings
@@ -171,6 +176,7 @@ class GenerationSetup:
             "use_cache": not options.use_cache,
             "prompt_cache": options.prompt_cache is not None,
             "draft": options.draft is not None,
+            "mtp": options.mtp,
         }
         for name, is_asked in refused.items():
             if is_asked:
@@ -187,19 +193,23 @@ class GenerationSetup:
         """Return the guess sources of a text; CacheBudgetError if it does not fit the draft's
         cache."""
         options = self.options
-        guesses = options.prompt_lookup or options.draft is not None
+        guesses = options.prompt_lookup or options.mtp or options.draft is not None
         if guesses and self.cache is not None and self.cache.keeps_states:
             raise UsageError(
                 "the model keeps a state of each text, which cannot take back tokens that were"
                 " guessed",
-                hint="leave out --prompt-lookup and --draft",
+                hint="leave out --prompt-lookup, --draft and --mtp",
             )
         if not guesses:
             return None
         draft = None
         if self._draft is not None:
             chunk = options.prefill_chunk
-            draft = DraftText(self._draft, context, sampler, most_positions, chunk)
+            what = context, sampler, most_positions, chunk
+            if isinstance(self._draft, HeadCache):
+                draft = HeadText(self._draft, *what)
+            else:
+                draft = DraftText(self._draft, *what)
             self._draft.require(draft.most_positions, chunk)
         lookup = PromptLookup(context.tokens) if options.prompt_lookup else None
         return TextGuesses(lookup, draft, self.lm.vocab_size)
@@ -207,9 +217,11 @@ class GenerationSetup:
     @cached_property
     def _draft(self) -> PagedCache | None:
         """Return the cache of the draft; UsageError if its tokens differ from the model's."""
+        dtype = cache_dtype(self.options.cache_dtype)
+        if self.options.mtp:
+            return own_head_cache(self._model, dtype)
         if self.options.draft is None:
             return None
-        dtype = cache_dtype(self.options.cache_dtype)
         return draft_cache(self._model, self.options.draft, dtype)
 
     def token_budget(self, prompt: int, max_tokens: int | None) -> int:

@@ -159,6 +159,7 @@ class SourceSettings:
             "use_cache=False": not options.use_cache,
             "prompt_lookup": options.prompt_lookup,
             "draft": options.draft is not None,
+            "mtp": options.mtp,
         }
         for name, asked in given.items():
             if asked:
@@ -273,6 +274,7 @@ class FamilyCache(PagedCache):
         self._members = [model.causal_lm() for model in models]
         self._together = together
         self._chooses = True
+        self.tells_states = False  # a draft head knows the model without adapters
 
     @property
     @override

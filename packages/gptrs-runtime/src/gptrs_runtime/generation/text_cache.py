@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from typing_extensions import override
@@ -20,18 +20,33 @@ from gptrs_runtime.generation.pages.page_pool import TextPages
 from gptrs_runtime.generation.step_times import StepTimes
 from gptrs_runtime.loaded_model import LoadedModel
 
+if TYPE_CHECKING:
+    from gptrs.nn.causal_lm import Layers
+
 
 class Row(NamedTuple):
     """A text in a step, its new tokens, and guesses that may follow them.
 
     The text keeps `tokens`. Keys and values of guesses remain until its next step, see `keep`; the
-    row starts after `after` earlier guessed tokens. Tokens or guesses are not empty.
+    row starts after `after` earlier guessed tokens. Tokens or guesses are not empty. `guides`, f32
+    [N, C], has the vector of each token and guess for a draft head.
     """
 
     text: TextPages
     tokens: Sequence[int]
     guess: Sequence[int] = ()
     after: int = 0
+    guides: np.ndarray | None = None
+
+
+class RowStates(NamedTuple):
+    """The states of the tokens of a row, and of its guesses, from a position of its text on.
+
+    `states` has f32 [N, S] for each entry of what was wanted.
+    """
+
+    start: int
+    states: Sequence[np.ndarray]
 
 
 class GreedyRow(NamedTuple):
@@ -55,6 +70,8 @@ class TextCache:
 
     chunked = False
     """Whether a prompt may be read in several steps."""
+    tells_states = False
+    """Whether `run_stated` is supported."""
     short_context: int | None = None
     """Length beyond which a text is read again in one step; see `CausalLMModule.short_context`."""
 
@@ -90,6 +107,16 @@ class TextCache:
         """Append tokens to texts; return logits f32 [R, V] after the last one of each.
 
         The logits after each guessed token of a text follow its own.
+        """
+        raise NotImplementedError
+
+    def run_stated(
+        self, rows: Sequence[Row], wanted: tuple[Layers, ...]
+    ) -> tuple[np.ndarray, list[RowStates]]:
+        """Run; return also the states of the tokens of each row that draft heads read.
+
+        `wanted` as of `CausalLMModule.stated_step`. A text that is read again has states from its
+        start on.
         """
         raise NotImplementedError
 

@@ -21,7 +21,7 @@ from gptrs_runtime.generation.masks_beside import MasksBeside
 from gptrs_runtime.generation.model_settings import note_unsupported
 from gptrs_runtime.generation.options import PREFILL_CHUNK, GenerationOptions
 from gptrs_runtime.generation.setup import GenerationSetup
-from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.loaded_model import HEAD, LoadedModel
 from gptrs_runtime.serving.answers import AnswerStream, Family, families, shared_budget
 from gptrs_runtime.serving.lane import EngineLoop, Lane
 from gptrs_runtime.text_batches import Prompt
@@ -53,8 +53,8 @@ class Engine:
     `most_running` answers run at once, fewer if the key/value cache has no room; other requests
     wait, ordered by priority, then by turns of their clients, then by arrival. No more than
     `most_requests` answers may wait and run. The models share `cache_budget`, `cache_dtype` is as
-    in `GenerationOptions`. `prompt_lookup` enables speculative decoding for all answers, `drafts`
-    for models by name.
+    in `GenerationOptions`. `prompt_lookup` enables speculative decoding for all answers, `mtp`
+    for models with a head for multi-token prediction, `drafts` for models by name.
 
     An answer starts when the cache has room for its prompt and some more tokens. If the cache runs
     full, the youngest answer is preempted until there is room, which does not change its tokens.
@@ -74,6 +74,7 @@ class Engine:
         cache_budget: int | str | None = None,
         cache_dtype: str | None = None,
         prompt_lookup: bool = False,
+        mtp: bool = False,
         drafts: Mapping[str, LoadedModel] | None = None,
         most_wait: float | None = None,
     ) -> None:
@@ -96,6 +97,8 @@ class Engine:
         self._models: dict[str, LoadedModel] = dict(named)
         self._most_requests = most_requests
         self._prompt_lookup = prompt_lookup
+        self._wants_heads = mtp
+        self._mtp = _with_heads(named) if mtp else frozenset[str]()
         self._drafts = _checked_drafts(named, drafts or {})
         # Weak, so that requests that have ended need no removal.
         self._requests: weakref.WeakSet[AnswerStream] = weakref.WeakSet()
@@ -142,6 +145,8 @@ class Engine:
         # Others read these while they change: new ones replace them.
         self._lanes = {**self._lanes, name: lane}
         self._models = {**self._models, name: model}
+        if self._wants_heads and _has_head(model):
+            self._mtp |= {name}
 
     def remove(self, name: str, timeout: float | None = None) -> None:
         """Serve a model no more: new requests are refused, current ones have `timeout` seconds.
@@ -154,6 +159,7 @@ class Engine:
         self._lanes = {known: each for known, each in self._lanes.items() if known != name}
         self._models = {known: each for known, each in self._models.items() if known != name}
         self._drafts.pop(name, None)
+        self._mtp -= {name}
 
         def current() -> list[AnswerStream]:
             return [each for each in list(self._requests) if each.model == name and not each.done]
@@ -265,11 +271,13 @@ class Engine:
         draft = self._drafts.get(name)
         if "seq2seq" in self._models[name].capabilities:  # nothing of its text is in its source
             return options
-        if draft is None and not self._prompt_lookup:
+        mtp = name in self._mtp and draft is None and options.draft is None
+        if draft is None and not (self._prompt_lookup or mtp):
             return options
         return replace(
             options,
             prompt_lookup=options.prompt_lookup or self._prompt_lookup,
+            mtp=options.mtp or mtp,
             draft=draft if options.draft is None else options.draft,
         )
 
@@ -393,8 +401,30 @@ def _checked_drafts(
                 f"a draft is given for {quoted(name)}, which is no model of the engine",
                 hint=f"there are {listed(list(models), 8)}",
             )
-        require_same_tokens(models[name], draft)
+        if HEAD in draft.capabilities:
+            draft.head_for(models[name])
+        else:
+            require_same_tokens(models[name], draft)
     return dict(drafts)
+
+
+def _with_heads(models: Mapping[str, LoadedModel]) -> frozenset[str]:
+    """Return the models with a head for multi-token prediction; UsageError if there is none.
+
+    A head knows its model without adapters.
+    """
+    found = {name for name, model in models.items() if _has_head(model)}
+    if not found:
+        raise UsageError(
+            f"none of {listed(list(models), 8)} has a head for multi-token prediction",
+            hint="leave out --mtp; --prompt-lookup or --draft guess for any model",
+        )
+    return frozenset(found)
+
+
+def _has_head(model: LoadedModel) -> bool:
+    writes = "causal_lm" in model.capabilities
+    return writes and model.base is None and model.draft_head() is not None
 
 
 def _require_limits(

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from msgspec import Struct
+from typing_extensions import override
 
 from gptrs.errors import UsageError
 from gptrs.ir.dtypes import DType
 from gptrs.quoting import quoted, shown_value
 from gptrs_runtime.generation.context import Context
-from gptrs_runtime.generation.paged_cache import PagedCache, paged_cache
+from gptrs_runtime.generation.paged_cache import HeadCache, PagedCache, head_cache, paged_cache
 from gptrs_runtime.generation.pages.page_pool import TextPages
 from gptrs_runtime.generation.sampling import Sampler
 from gptrs_runtime.generation.text_cache import Row
-from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.loaded_model import HEAD, LoadedModel
 
 # How often guesses of one text are accepted, and the time they saved or cost.
 
@@ -161,6 +163,115 @@ class DraftText:
             self.cache.release(self.pages)
         self.pages, self.guess = None, []
 
+    def first_row(self) -> tuple[Row, bool] | None:
+        """Return what the draft reads next, and whether it then guesses; see `unread`."""
+        unread = self.unread()
+        if unread is None or self.pages is None:
+            return None
+        return Row(self.pages, unread[: self.chunk]), len(unread) <= self.chunk
+
+    def next_row(self, guess: list[int], guide: np.ndarray | None) -> Row | None:
+        """Return the row that reads the last token of a guess; None once its pages are lost."""
+        self.guess = guess
+        if self.pages is None:
+            return None
+        return Row(self.pages, (), guess[-1:], len(guess) - 1, _as_rows(guide))
+
+
+def _as_rows(guide: np.ndarray | None) -> np.ndarray | None:
+    return None if guide is None else guide[None]
+
+
+_MOST_UNREAD: Final = 2048
+"""Most states f32 [S] kept for a draft head, and most tokens of a prompt that it reads: a head
+guesses nearly as well from the last part, and states take far more memory than tokens."""
+
+
+class HeadText(DraftText):
+    """One text in a draft head, which reads each token with the state of the model before it.
+
+    Its sequence starts after token `_base` of the text. `head_cache.head.reads` are the states
+    that it needs; `note` takes them.
+    """
+
+    def __init__(
+        self, cache: HeadCache, context: Context, sampler: Sampler, most_positions: int, chunk: int
+    ) -> None:
+        super().__init__(cache, context, sampler, most_positions, chunk)
+        self.head_cache = cache
+        self._states: list[np.ndarray] = []
+        """The states of the tokens from `_first` on, before `_end`, that may still be needed."""
+        self._first = self._end = 0
+        self._base = 0
+
+    def note(self, start: int, states: np.ndarray) -> None:
+        """Take the states f32 [N, S] of the tokens from position `start` on."""
+        if not self._first <= start <= self._end:
+            self._first, self._states = start, []
+        elif start < self._end:
+            self._states = [self._between(self._first, start)]
+        self._states.append(states.copy())  # the buffer belongs to the backend
+        self._end = start + len(states)
+        read = 0 if self.pages is None else self._base + self.pages.length
+        needed = max(read, self._end - _MOST_UNREAD)
+        while self._first + len(self._states[0]) <= needed:
+            self._first += len(self._states.pop(0))
+            if not self._states:
+                break
+
+    def _between(self, start: int, end: int) -> np.ndarray:
+        """Return the states f32 [N, S] of the tokens from `start` on, before `end`."""
+        return np.concatenate(self._states)[start - self._first : end - self._first]
+
+    @override
+    def unread(self) -> list[int] | None:
+        tokens = self.context.tokens
+        if self._end != len(tokens) - 1:
+            return None  # the model has read these tokens in a step without states
+        if self.pages is not None and not self._continues():
+            self.release()
+        if self.pages is None:
+            self.pages = self._admitted(0) or self._admitted(self._first)
+            if self.pages is None:
+                return None
+        # Keys and values of guesses are not kept: they had the head's own guides.
+        return tokens[self._base + 1 + self.pages.length :]
+
+    def _continues(self) -> bool:
+        """Return whether the head has read the start of this text and misses no state."""
+        pages, tokens = self.pages, self.context.tokens
+        if pages is None or pages.lost or self._base + pages.length < self._first:
+            return False
+        first = self._base + 1
+        return list(pages.tokens) == tokens[first : first + pages.length]
+
+    def _admitted(self, base: int) -> TextPages | None:
+        """Return pages of the text after token `base`; None without room, or without the states of
+        what must be read."""
+        tokens = self.context.tokens
+        # Keys and values depend on the tokens before. A collision would only spoil guesses.
+        family = zlib.crc32(np.array(tokens[: base + 1], np.int64).tobytes()) & _FAMILIES
+        room = self.most_positions - base
+        pages = self.cache.admit(tokens[base + 1 :], room, self.chunk, family=family)
+        if pages is not None and base + pages.length < self._first:
+            self.cache.release(pages)
+            return None
+        self._base = base
+        return pages
+
+    @override
+    def first_row(self) -> tuple[Row, bool] | None:
+        found = super().first_row()
+        if found is None:
+            return None
+        row, guesses = found
+        start = self._base + row.text.length
+        states = self._between(start, start + len(row.tokens))
+        return row._replace(guides=self.head_cache.head.guides(states)), guesses
+
+
+_FAMILIES: Final = (1 << 31) - 1
+
 
 class Wish(Struct, frozen=True):
     """A text and the number of tokens to guess for it."""
@@ -180,29 +291,36 @@ def drafted(wishes: Sequence[Wish], vocab_size: int) -> list[list[int]]:
     samplers: dict[int, Sampler] = {}
     rows: list[tuple[int, Row]] = []
     for number, wish in enumerate(wishes):
-        unread = wish.text.unread()
-        if unread is not None and wish.text.pages is not None:
-            rows.append((number, Row(wish.text.pages, unread[: wish.text.chunk])))
-            if len(unread) <= wish.text.chunk:
+        found = wish.text.first_row()
+        if found is not None:
+            rows.append((number, found[0]))
+            if found[1]:
                 # A copy: the text itself must still draw the same random numbers.
                 samplers[number] = wish.text.sampler.ahead()
     while rows:
         cache = wishes[rows[0][0]].text.cache
         started = time.perf_counter()
-        logits = cache.run([row for _, row in rows])
+        logits, guides = _run([row for _, row in rows], cache)
         if all(len(row.tokens) + len(row.guess) == 1 for _, row in rows):
             cache.times.record(len(rows), time.perf_counter() - started)
         numbers = [number for number, _ in rows]
         rows = []
-        for number, scores in zip(numbers, logits, strict=True):
+        for number, scores, guide in zip(numbers, logits, guides, strict=True):
             if number in samplers:
                 guess, wish = guesses[number], wishes[number]
                 guess.append(_chosen(samplers[number], scores, vocab_size))
-                wish.text.guess = guess
-                if len(guess) < wish.count and wish.text.pages is not None:
-                    row = Row(wish.text.pages, (), guess[-1:], len(guess) - 1)
+                row = wish.text.next_row(guess, guide)
+                if len(guess) < wish.count and row is not None:
                     rows.append((number, row))
     return guesses
+
+
+def _run(rows: Sequence[Row], cache: PagedCache) -> tuple[np.ndarray, Sequence[np.ndarray | None]]:
+    """Return the logits after rows, and the guides for what follows if a draft head has them."""
+    if isinstance(cache, HeadCache):
+        logits, guides = cache.run_guided(rows)
+        return logits, list(guides)
+    return cache.run(rows), [None] * len(rows)
 
 
 def _chosen(sampler: Sampler, logits: np.ndarray, vocab_size: int) -> int:
@@ -212,8 +330,21 @@ def _chosen(sampler: Sampler, logits: np.ndarray, vocab_size: int) -> int:
 _suiting: WeakKeyDictionary[LoadedModel, WeakKeyDictionary[LoadedModel, bool]] = WeakKeyDictionary()
 
 
+def own_head_cache(model: LoadedModel, dtype: DType) -> HeadCache:
+    """Return the cache of the head of `model` for further tokens; UsageError if it has none."""
+    head = model.draft_head()
+    if head is None:
+        raise UsageError(
+            f"{quoted(model.name)} has no head for multi-token prediction",
+            hint="leave out --mtp; --prompt-lookup or --draft guess for any model",
+        )
+    return head_cache(model, head, dtype)
+
+
 def draft_cache(model: LoadedModel, draft: LoadedModel, dtype: DType) -> PagedCache:
     """Return the cache of a draft of `model`; UsageError if they do not have the same tokens."""
+    if HEAD in draft.capabilities:
+        return head_cache(draft, draft.head_for(model), dtype)
     require_same_tokens(model, draft)
     if any(spec.per_page for spec in draft.causal_lm().cache_specs()):
         raise UsageError(

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
 from msgspec import Struct
 
 from gptrs.spans import span
 from gptrs_runtime.generation.guessing.draft import (
     Balance,
     DraftText,
+    HeadText,
     Odds,
     Wish,
     best_length,
     drafted,
 )
 from gptrs_runtime.generation.step_times import StepTimes
+
+if TYPE_CHECKING:
+    from gptrs.nn.causal_lm import Layers
 
 # Counts of guessed tokens.
 
@@ -126,6 +131,17 @@ class TextGuesses:
         if self.lookup is not None:
             self.lookup.add(tokens[self._seen :])
         self._seen = len(tokens)
+
+    @property
+    def layers(self) -> Layers | None:
+        """The states of the model that a draft head reads; None without a head."""
+        draft = self.draft
+        return draft.head_cache.head.reads if isinstance(draft, HeadText) else None
+
+    def note(self, start: int, states: np.ndarray) -> None:
+        """Take the states f32 [N, S] of tokens that the model has read, for a draft head."""
+        if isinstance(self.draft, HeadText):
+            self.draft.note(start, states)
 
     def close(self) -> None:
         """Release the resources of the draft."""
