@@ -6,7 +6,8 @@
   `CacheSpec`, `LayerCache`, `PageBuffers` and `RaggedStep`.
 - The protocols of capabilities: `CausalLM`, `ImageClassifier`, `ImageEmbedder`, `ImageLM`,
   `ImageTextScorer`, `TextEmbedder`, `TextClassifier`, `TokenClassifier`, `MaskedLM`, `Seq2SeqLM`,
-  `Transcriber`, `SoundTranscriber`, `CTCModel`, `HiddenStates`.
+  `Transcriber`, `SoundTranscriber`, `CTCModel`, `HiddenStates`,
+  `DraftHeadSource`.
 - `GgufArchitecture` maps the tensors and settings of a kind to those of llama.cpp, `TimmFamily` to
 those of timm.
 - `Reference`, another implementation of a model, and `ReferencedModel`, which its factory gets.

@@ -21,6 +21,7 @@ from gptrs.nn.ragged_step import RaggedStep as RaggedStep
 from gptrs.nn.seq2seq import Seq2SeqModule as Seq2SeqModule
 from gptrs.plugins.capabilities import CausalLM as CausalLM
 from gptrs.plugins.capabilities import CTCModel as CTCModel
+from gptrs.plugins.capabilities import DraftHeadSource as DraftHeadSource
 from gptrs.plugins.capabilities import HiddenStates as HiddenStates
 from gptrs.plugins.capabilities import ImageClassifier as ImageClassifier
 from gptrs.plugins.capabilities import ImageEmbedder as ImageEmbedder
