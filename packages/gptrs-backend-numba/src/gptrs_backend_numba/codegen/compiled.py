@@ -155,6 +155,8 @@ def kernels_by_address() -> Mapping[int, WantedKernel]:
 def _found(wanted: WantedKernel) -> Kernel:
     with COMPILING:
         key = wanted.key
+        if _SURVEY.names_only:
+            return _named(key, wanted)
         found = _KERNELS.get(key)
         if found is None:
             found = _kept(key, wanted.function_name)
@@ -172,6 +174,7 @@ class _Survey(threading.local):
     """The kernels that this thread has missed, if it surveys what is missing."""
 
     missing: dict[str, WantedKernel] | None = None
+    names_only = False
 
 
 _SURVEY = _Survey()
@@ -190,6 +193,31 @@ def missing_kernels() -> Generator[dict[str, WantedKernel]]:
         yield missing
     finally:
         _SURVEY.missing = former
+
+
+_NAMES: dict[str, Kernel] = {}
+_FIRST_NAME = 1 << 62
+"""Above all addresses of a process."""
+
+
+@contextmanager
+def named_kernels() -> Generator[None]:
+    """Scope in which kernels are told apart by their addresses, but not compiled or called: those
+    of a program for other processors.
+    """
+    former, _SURVEY.names_only = _SURVEY.names_only, True
+    try:
+        yield
+    finally:
+        _SURVEY.names_only = former
+
+
+def _named(key: str, wanted: WantedKernel) -> Kernel:
+    """Return a stand-in for a kernel; the caller holds COMPILING."""
+    if key not in _NAMES:
+        _NAMES[key] = Kernel(_FIRST_NAME + 16 * len(_NAMES), 0)
+        _WANTED[_NAMES[key].address] = wanted
+    return _NAMES[key]
 
 
 def is_stored(wanted: WantedKernel) -> bool:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import operator
 from collections import defaultdict
+from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import chain
 from types import BuiltinFunctionType
 
-from numba.core import cpu, dispatcher, ir, ssa, types, typing
+from numba.core import config, cpu, dispatcher, ir, ssa, types, typing
 from numba.core.analysis import compute_cfg_from_blocks
 from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
@@ -47,6 +48,8 @@ from numba.core.untyped_passes import (
     RewriteSemanticConstants,
     TranslateByteCode,
 )
+
+from gptrs_backend_numba.codegen.processor import host_features, this_machine
 
 # The passes of numba that compile kernels, without work that changes nothing in them.
 #
@@ -173,9 +176,16 @@ class KernelLibrary(JITCodeLibrary):
     """The LLVM code of a function, to be linked into a kernel."""
 
     is_kernel = False
+    machine = None
+    """The machine of LLVM that a kernel is compiled by, None: numba's, for this processor."""
 
     def _optimize_final_module(self):
-        if self.is_kernel:
+        if not self.is_kernel:
+            return
+        if self.machine is not None:
+            self._final_module.triple = self.machine.triple
+            self._final_module.data_layout = str(self.machine.target_data)
+        with self._codegen.machine_of(self.machine):
             super()._optimize_final_module()
 
     def _finalize_specific(self):
@@ -187,11 +197,28 @@ class KernelLibrary(JITCodeLibrary):
 
     def object_file(self):
         """Return the machine code."""
-        return self._codegen._tm.emit_object(self._final_module)
+        return (self.machine or self._codegen._tm).emit_object(self._final_module)
 
 
 class _Codegen(JITCPUCodegen):
     _library_class = KernelLibrary
+
+    @contextmanager
+    def machine_of(self, machine):
+        """Scope in which passes ask `machine` for its costs, if it is not None."""
+        former = self._tm
+        self._tm = machine or former
+        try:
+            yield
+        finally:
+            self._tm = former
+
+    def _customize_tm_features(self):
+        """Name what kernels use of aarch64, too: LLVM finds nothing under emulation."""
+        found = super()._customize_tm_features()
+        if this_machine() != "aarch64" or config.CPU_FEATURES is not None:
+            return found
+        return ",".join(filter(None, (found, *(f"+{name}" for name in sorted(host_features())))))
 
     def _add_module(self, module):
         """Link nothing into this process."""

@@ -17,10 +17,13 @@ from gptrs_backend_numba.codegen.inlining import (
     types,
 )
 from gptrs_backend_numba.codegen.processor import (
+    ARM_BASELINE,
     host_description,
     host_features,
     llvm_name,
+    this_machine,
 )
+from gptrs_backend_numba.codegen.targets import chosen_target
 
 
 def call_llvm(builder, name, result, arguments):
@@ -276,6 +279,7 @@ _CPU_NAME, _CPU_FEATURES = "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"
 DECIDING = frozenset({
     *("ssse3", "fma", "f16c", "avx2", "avxvnni", "avx512f", "avx512bw", "avx512vnni"),
     *("avx512bf16", "amx-tile", "amx-bf16", "amx-int8", "neon"),
+    *("dotprod", "i8mm", "bf16", "fullfp16"),
 })  # fmt: skip
 """The features that kernels and those who choose among them ask for, and no others: machine code
 for a processor with the same of these fits all that was decided for this one."""
@@ -296,10 +300,14 @@ def features() -> frozenset[str]:
 def usable_features() -> frozenset[str]:
     """Return LLVM's names of all features that may be used; `NUMBA_CPU_*` are meant for tests."""
     name, given = os.environ.get(_CPU_NAME), os.environ.get(_CPU_FEATURES)
+    target = chosen_target()
+    if target is not None:
+        return frozenset(target.features)
     if given is None and name is not None and name.lower() == "generic":  # to numba it has none
         given = ""
     if given is not None:
-        return frozenset(word[1:] for word in given.split(",") if word.startswith("+"))
+        found = frozenset(word[1:] for word in given.split(",") if word.startswith("+"))
+        return found | {ARM_BASELINE} if this_machine() == "aarch64" else found
     host = host_features()
     if name is None or name == llvm_name():
         return host
@@ -310,4 +318,4 @@ def usable_features() -> frozenset[str]:
 def description() -> str:
     """Return everything except numba's version that decides which machine code it makes."""
     settings = {k: v for k, v in os.environ.items() if k.startswith("NUMBA_")}
-    return repr((host_description(), sorted(settings.items())))
+    return repr((host_description(), chosen_target(), sorted(settings.items())))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import cache
@@ -19,6 +20,9 @@ from gptrs.lazy_module import collector_paused
 from gptrs_backend_numba.codegen.inlining import register_waiting
 from gptrs_backend_numba.codegen.kernel_target import NAME, TARGET, KernelCompiler, KernelLibrary
 from gptrs_backend_numba.codegen.machine_code import MachineCode
+from gptrs_backend_numba.codegen.processor import this_machine
+from gptrs_backend_numba.codegen.system import system_functions
+from gptrs_backend_numba.codegen.targets import Target, chosen_target
 
 _ARRAYS = """
 declare ptr @malloc(i64)
@@ -55,24 +59,36 @@ functions live in an extension module that would have to be imported to run stor
 
 
 def machine_code(function: FunctionType, fastmath: tuple[str, ...]) -> MachineCode:
-    """Compile a function that takes and returns int64s."""
+    """Compile a function that takes and returns int64s, for this process."""
     count = function.__code__.co_argcount
-    with _whole_kernel(function, fastmath) as (library, name):
+    with _whole_kernel(function, fastmath, None) as (library, name):
+        return MachineCode.of_object(name, count, library.object_file())
+
+
+def target_code(function: FunctionType, fastmath: tuple[str, ...]) -> MachineCode:
+    """Do what `machine_code` does, for processes on the target of this one."""
+    target = chosen_target()
+    machine = None if target is None else _machine_of(target, shared=False)
+    count = function.__code__.co_argcount
+    with _whole_kernel(function, fastmath, machine) as (library, name):
         return MachineCode.of_object(name, count, library.object_file())
 
 
 def shared_object(function: FunctionType, fastmath: tuple[str, ...]) -> tuple[str, bytes]:
     """Return the name of a function and its object file, as shared libraries take it.
 
-    The code model and relocations differ from `machine_code`, the instructions that compute do not.
+    It is for the target of this process. The code model and relocations differ from `machine_code`,
+    the instructions that compute do not.
     """
-    with _whole_kernel(function, fastmath) as (library, name):
+    target = chosen_target()
+    machine = None if target is None else _machine_of(target, shared=True)
+    with _whole_kernel(function, fastmath, machine) as (library, name):
         module = library._final_module
         for each in (*module.functions, *module.global_variables):
             # Several kernels define the same helpers; a library has each kernel once.
             if not each.is_declaration and each.name != name:
                 each.linkage = "internal"
-        return name, _sharing().emit_object(module)
+        return name, (machine or _sharing()).emit_object(module)
 
 
 @cache
@@ -87,11 +103,29 @@ def _sharing() -> llvm.TargetMachine:
     )
 
 
+@cache
+def _machine_of(target: Target, *, shared: bool) -> llvm.TargetMachine:
+    """Return LLVM's machine for a target: for shared libraries, or to be linked by `Linker`."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    return llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.cpu,
+        features=target.listed,
+        opt=config.OPT,
+        reloc="pic" if shared else "static",
+        codemodel="default" if shared else "jitdefault",
+        jit=not shared,
+    )
+
+
 @contextmanager
 def _whole_kernel(
-    function: FunctionType, fastmath: tuple[str, ...]
+    function: FunctionType, fastmath: tuple[str, ...], machine: llvm.TargetMachine | None
 ) -> Generator[tuple[KernelLibrary, str]]:
-    """Scope with the library of a compiled function, whose module has all of its LLVM code."""
+    """Scope with the library of a compiled function, whose module has all of its LLVM code.
+
+    `machine` is what it is compiled for, None: this process.
+    """
     register_waiting()
     TARGET.refresh()
     flags = Flags()
@@ -102,7 +136,7 @@ def _whole_kernel(
     # The collector took a tenth of the time: numba keeps what it makes.
     with global_compiler_lock, target_override(NAME), collector_paused():
         library = TARGET.target_context.codegen().create_library(function.__name__)
-        library.is_kernel = True
+        library.is_kernel, library.machine = True, machine
         result = compile_extra(
             TARGET.typing_context,
             TARGET.target_context,
@@ -114,16 +148,22 @@ def _whole_kernel(
             library,
             KernelCompiler,
         )
-        library.add_linking_library(_arrays())  # the last one: it is asked for what still lacks
+        # The last one: it is asked for what still lacks.
+        library.add_linking_library(_runtime(this_machine() if machine is None else machine.triple))
         library.finalize()
         _require_known(library)
         yield library, result.fndesc.llvm_func_name
 
 
 @cache
-def _arrays() -> KernelLibrary:
-    library = TARGET.target_context.codegen().create_library("arrays")
-    library.add_llvm_module(llvm.parse_assembly(_ARRAYS))
+def _runtime(triple: str) -> KernelLibrary:
+    """Return memory for arrays, and what threads call of the system that a triple names."""
+    machine = triple.partition("-")[0]
+    system = platform.system() if machine == triple else "Linux"
+    library = TARGET.target_context.codegen().create_library(f"runtime {triple}")
+    # Passes over functions would ask the processor of this process for pieces of another one's.
+    text = _ARRAYS + system_functions(machine, system)
+    library._final_module.link_in(llvm.parse_assembly(text))
     return library
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,14 +38,59 @@ _OTHERS = {
 _LLVM_NAMES = {**{name: name for name in _SAME}, **_OTHERS}
 KNOWN_FEATURES = frozenset(_LLVM_NAMES.values())
 """All features that are found on x86-64, as LLVM calls them."""
+ARM_BASELINE = "neon"
+"""The feature that every processor of aarch64 has, whether the system reports any or not."""
+_AUXILIARY = (16, 26)
+"""The numbers of the words `AT_HWCAP` and `AT_HWCAP2` that Linux passes to processes."""
+_ARM_BITS: Mapping[str, tuple[int, int]] = {
+    "lse": (0, 8), "fullfp16": (0, 10), "dotprod": (0, 20), "fp16fml": (0, 23), "i8mm": (1, 13),
+    "bf16": (1, 14),
+}  # fmt: skip
+"""Word and bit of features, from Linux's `asm/hwcap.h` for arm64."""
+_APPLE_NAMES: Mapping[str, str] = {
+    "lse": "LSE", "fullfp16": "FP16", "dotprod": "DotProd", "fp16fml": "FHM", "i8mm": "I8MM",
+    "bf16": "BF16",
+}  # fmt: skip
+"""What follows `hw.optional.arm.FEAT_` in Apple's names of features."""
+
+
+@cache
+def this_machine() -> str:
+    """Return the instruction set of this process, `x86_64` or `aarch64` among others."""
+    found = platform.machine().lower()  # macOS says arm64, Windows ARM64 and AMD64
+    return {"arm64": "aarch64", "amd64": "x86_64"}.get(found, found)
+
+
+def _arm_features() -> frozenset[str]:
+    """Return what Linux or macOS says of a processor of aarch64, as LLVM calls it.
+
+    LLVM reads a file for people, which is that of another processor under emulation.
+    """
+    process = ctypes.CDLL(None)
+    if platform.system() == "Darwin":
+        found = (name for name, apple in _APPLE_NAMES.items() if _apple_has(process, apple))
+        return frozenset({ARM_BASELINE, *found})
+    process.getauxval.argtypes, process.getauxval.restype = (ctypes.c_ulong,), ctypes.c_ulong
+    words = [int(process.getauxval(number)) for number in _AUXILIARY]
+    found = (name for name, (word, bit) in _ARM_BITS.items() if words[word] >> bit & 1)
+    return frozenset({ARM_BASELINE, *found})
+
+
+def _apple_has(process: ctypes.CDLL, name: str) -> bool:
+    value, size = ctypes.c_int(0), ctypes.c_size_t(4)
+    asked = f"hw.optional.arm.FEAT_{name}".encode()
+    failed = process.sysctlbyname(asked, ctypes.byref(value), ctypes.byref(size), None, 0)
+    return not failed and value.value == 1
 
 
 @cache
 def host_features() -> frozenset[str]:
     """Return the features of this processor that matter to kernels, as LLVM calls them.
 
-    On Linux for x86-64 the kernel of the system is asked, else LLVM, which names all features.
+    Linux and macOS are asked, else LLVM, which names all features.
     """
+    if this_machine() == "aarch64" and platform.system() in ("Linux", "Darwin"):
+        return _arm_features()
     flags = _first_processor().get("flags", "").split()
     if flags:
         return frozenset(_LLVM_NAMES[flag] for flag in flags if flag in _LLVM_NAMES)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import platform
-
 from llvmlite import ir
 
 from gptrs_backend_numba.codegen.inlining import intrinsic, types
 from gptrs_backend_numba.codegen.machine import call_llvm
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
-_LINUX = platform.machine() if platform.system() == "Linux" else ""
-"""The kind of machine under Linux, whose calls have these numbers."""
-_FUTEX = {"x86_64": 202, "aarch64": 98}.get(_LINUX)
+_PAUSE, _FUTEX = "gptrs_pause", "gptrs_futex"
+"""Functions of `system_functions`, which is linked into kernels for one machine or another."""
+_FUTEX_NUMBERS = {"x86_64": 202, "aarch64": 98}
+"""Linux's numbers of the call."""
+_PAUSES = {
+    "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
+    "aarch64": ("declare void @llvm.aarch64.hint(i32)", "call void @llvm.aarch64.hint(i32 1)"),
+}
+"""What tells a processor that it runs a waiting loop: `pause`, and `yield`."""
 FUTEX_WAIT, FUTEX_WAKE = 128, 129
 _NAP_US = 200
 """How long an idle worker sleeps where it cannot be woken; 4 to 9 % of a processor are lost."""
@@ -71,8 +75,7 @@ def pause(typing_context):
     """Tell the processor that this is a waiting loop."""
 
     def generate(context, builder, signature, arguments):
-        if platform.machine() == "x86_64":
-            call_llvm(builder, "llvm.x86.sse2.pause", ir.VoidType(), [])
+        call_llvm(builder, _PAUSE, ir.VoidType(), [])
         return context.get_dummy_value()
 
     return types.void(), generate
@@ -97,14 +100,39 @@ def futex(typing_context, address, operation, value):
     """
 
     def generate(context, builder, signature, arguments):
-        if _FUTEX is None:
-            waits = builder.icmp_signed("==", arguments[1], ir.Constant(_I64, FUTEX_WAIT))
-            with builder.if_then(waits):
-                call_llvm(builder, "usleep", _I32, [ir.Constant(_I32, _NAP_US)])
-            return context.get_dummy_value()
-        zero = ir.Constant(_I64, 0)
-        numbers = [ir.Constant(_I64, _FUTEX), *arguments, zero, zero, zero]
-        call_llvm(builder, "syscall", _I64, numbers)
+        call_llvm(builder, _FUTEX, ir.VoidType(), arguments)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), generate
+
+
+def system_functions(machine: str, system: str) -> str:
+    """Return the LLVM code of what `pause` and `futex` do on a machine and a system."""
+    declaration, pause_ = _PAUSES.get(machine, ("", ""))
+    number = _FUTEX_NUMBERS.get(machine) if system == "Linux" else None
+    if number is None:
+        sleep = f"""
+  %waits = icmp eq i64 %operation, {FUTEX_WAIT}
+  br i1 %waits, label %nap, label %end
+nap:
+  %slept = call i32 @usleep(i32 {_NAP_US})
+  br label %end
+end:"""
+    else:
+        sleep = f"""
+  %done = call i64 (i64, ...) @syscall(
+    i64 {number}, i64 %address, i64 %operation, i64 %value, i64 0, i64 0, i64 0)"""
+    return f"""
+{declaration}
+declare i32 @usleep(i32)
+declare i64 @syscall(i64, ...)
+
+define void @{_PAUSE}() alwaysinline {{
+  {pause_}
+  ret void
+}}
+
+define void @{_FUTEX}(i64 %address, i64 %operation, i64 %value) alwaysinline {{{sleep}
+  ret void
+}}
+"""

@@ -9,6 +9,8 @@ from gptrs_backend_numba.codegen.machine import call_llvm, features
 
 FEATURES = features()
 """Names of the features of the processor, as LLVM calls them."""
+IS_ARM = "neon" in FEATURES
+"""True for aarch64, whose 32 registers hold 4 floats each."""
 FUSED = bool(FEATURES & {"fma", "neon"})
 """True if there is an instruction for fused multiply-adds; without one they are slow calls."""
 _PRODUCT = "fma" if FUSED else "fmuladd"
@@ -133,11 +135,11 @@ class VectorEmitter:
     def in_order(self, values):
         """Return the pointers and vectors; LLVM computes all of them before it uses one result.
 
-        So LLVM does not compute more ahead than registers hold. For x86 alone.
+        So LLVM does not compute more ahead than registers hold. For x86-64 and aarch64.
         """
         b = self.builder
         pointers = [isinstance(value.type, ir.PointerType) for value in values]
-        vector = "=v" if WIDTH == 16 else "=x"
+        vector = "=w" if IS_ARM else "=v" if WIDTH == 16 else "=x"
         results = ["=r" if each else vector for each in pointers]
         types = [value.type for value in values]
         function = ir.FunctionType(ir.LiteralStructType(types), types)

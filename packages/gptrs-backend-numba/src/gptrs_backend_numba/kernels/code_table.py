@@ -10,8 +10,10 @@ from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
 from gptrs_backend_numba.codegen.machine import call_llvm, pointer
 from gptrs_backend_numba.codegen.vector_ir import FEATURES, I8, I32, VectorEmitter, number
 
-_SHUFFLES = (("avx512bw", 64, "avx512.pshuf.b.512"), ("avx2", 32, "avx2.pshuf.b"),
-             ("ssse3", 16, "ssse3.pshuf.b.128"))  # fmt: skip
+_SHUFFLES = (
+    ("avx512bw", 64, "x86.avx512.pshuf.b.512"), ("avx2", 32, "x86.avx2.pshuf.b"),
+    ("ssse3", 16, "x86.ssse3.pshuf.b.128"), ("neon", 16, "aarch64.neon.tbl1.v16i8"),
+)  # fmt: skip
 """Features, the bytes of a vector, and LLVM's name of what picks bytes within 16 of them."""
 _PART = 16
 
@@ -49,7 +51,7 @@ def _emit(emit, arguments, width, name):
         within, upper = b.and_(value, low), b.lshr(value, four)
         result = None
         for i, each in enumerate(parts):
-            picked = call_llvm(b, f"llvm.x86.{name}", bytes_, [each, within])
+            picked = call_llvm(b, f"llvm.{name}", bytes_, [each, within])
             if result is None:
                 result = picked
             else:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from gptrs.ir import dtypes
 from gptrs_backend_numba.codegen.compiled import compiled_task
+from gptrs_backend_numba.codegen.targets import chosen_target
 from gptrs_backend_numba.codegen.vector_ir import FEATURES, WIDTH
 from gptrs_backend_numba.kernels.amx import gemm as kernels
 from gptrs_backend_numba.kernels.amx.gemm_ir import AMX_ROWS, STEP
@@ -58,6 +59,8 @@ def is_there() -> bool:
     Linux wants to be asked once per process: the state that it saves of a thread grows by 8 KiB.
     """
     known = WIDTH == 16 and {"amx-tile", "amx-bf16"} <= FEATURES
+    if chosen_target() is not None:  # it runs nothing of what it chooses
+        return known
     if not known or (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         return False
     return ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0

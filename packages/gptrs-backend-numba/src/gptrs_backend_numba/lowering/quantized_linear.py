@@ -24,6 +24,7 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.tensor_type import TensorType
+from gptrs_backend_numba.codegen.byte_vectors import HAS_LOOKUP, MOVED
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
 from gptrs_backend_numba.codegen.vector_ir import FEATURES
 from gptrs_backend_numba.cost_model import is_one
@@ -40,7 +41,6 @@ from gptrs_backend_numba.kernels.matmul.gemm import TILES, TILES_A_TASK, numbers
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.kernels.matmul.quantized_form import ANY_BYTE, Form
 from gptrs_backend_numba.kernels.matmul.quantized_ir import (
-    HAS_LOOKUP,
     QUANTIZED_ROWS,
     USES_PAIRS,
 )
@@ -304,7 +304,7 @@ class PanelWeight(Struct, frozen=True):
         panels, zero, table = _codes(op, codes, k)
         codes_of = table or panels.table
         # Pairs of products are added in 16 bits there: codes from 0 on leave most room.
-        base = min(codes_of) if USES_PAIRS else 0
+        base = min(codes_of) if USES_PAIRS else MOVED if max(codes_of) >= MOVED else 0
         most = max(codes_of) - base if USES_PAIRS else ANY_BYTE
         wide = USES_PAIRS and chunks_together(most) == 0
         given = {
@@ -318,10 +318,10 @@ class PanelWeight(Struct, frozen=True):
         form = Form(
             panels.packed_bits, block, types["scale"], types["super_scale"], types["offset"],
             types["super_offset"], has_zeros, middle - zero,
-            tuple(value - base for value in table), most, wide,
+            tuple((value - base) % 256 for value in table), most, wide,
         )  # fmt: skip
         if not table and base:
-            panels = replace(panels, table=tuple(code - base for code in panels.table))
+            panels = replace(panels, table=tuple((code - base) % 256 for code in panels.table))
         parts: list[tuple[View, Panels] | None] = [(codes, panels)]
         steps: list[int] = []
         for view in given.values():

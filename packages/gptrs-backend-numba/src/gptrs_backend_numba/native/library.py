@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib.resources import files
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -26,9 +27,11 @@ from gptrs.spans import span
 from gptrs_backend_numba.codegen.compiled import (
     WantedKernel,
     kernels_by_address,
+    named_kernels,
     shared_object,
 )
 from gptrs_backend_numba.codegen.machine import usable_features
+from gptrs_backend_numba.codegen.targets import chosen_target
 from gptrs_backend_numba.compiler import lower, lower_symbolic, needs_each_size
 from gptrs_backend_numba.memory import POOL
 from gptrs_backend_numba.native.c_data import (
@@ -89,6 +92,11 @@ def write_library(
     )
 
 
+def _lowering() -> AbstractContextManager[None]:
+    """Return a scope in which kernels for other processors are not made for this one."""
+    return nullcontext() if chosen_target() is None else named_kernels()
+
+
 def _lowered(outgoing: OutgoingProgram, given: int, backend: Backend) -> LoweredProgram:
     """Return a program lowered; UnsupportedError if each size needs a schedule of its own."""
     program, roles, guards = outgoing.program, outgoing.roles, outgoing.guards
@@ -97,9 +105,10 @@ def _lowered(outgoing: OutgoingProgram, given: int, backend: Backend) -> Lowered
     types = tuple(each.type for each in params[:given])
     if guards is None:
         require_supported(backend, program)
-        schedule = lower(program, roles, backend.threads)
+        with _lowering():
+            schedule = lower(program, roles, backend.threads)
         return LoweredProgram(outgoing, schedule, types, schedule_data(schedule, params, given))
-    with deciding(guards.deriving()) as sizes:
+    with deciding(guards.deriving()) as sizes, _lowering():
         require_supported(backend, program, symbolic=True)
         if needs_each_size(program):
             raise UnsupportedError(

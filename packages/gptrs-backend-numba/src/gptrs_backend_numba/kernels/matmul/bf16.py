@@ -37,6 +37,7 @@ from gptrs_backend_numba.kernels.matmul.bf16_ir import (
     PAIRS,
     STEP,
     STEP_BYTES,
+    TOGETHER,
     multiply_rows,
     round_step,
 )
@@ -57,6 +58,8 @@ from gptrs_backend_numba.kernels.matmul.gemm import (
 )
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS, prefetch_rows, transpose
 
+FOUR = 4
+"""Values of k of a column that matrix instructions of aarch64 take."""
 # 12 steps, or all of k read from the L2 cache, are as fast within 1 % (132 x 2048 x 8192, Zen 4).
 _BLOCK_STEPS = 8
 """Steps of a block: its part of a panel stays in the L1 cache while all tiles pass by."""
@@ -269,6 +272,12 @@ def pack_right_task(
                 for j in range(width):
                     H[j * STEP + i] = rounded(load(S[j * rn + i * rk]))
         block = target + (task * steps + step) * STEP_BYTES
+        if TOGETHER == FOUR:
+            F, B = pointer(memory, np.uint64), pointer(block, np.uint64)
+            for j in range(PANEL):
+                for i in range(STEP // FOUR):
+                    B[PANEL * i + j] = F[STEP // FOUR * j + i]
+            continue
         for j in range(0, PANEL, 4):
             for i in range(0, PAIRS, 4):
                 transpose(memory + 2 * STEP * j + 4 * i, 2 * STEP,

@@ -1,8 +1,8 @@
 """The inner loop of products of bf16 on vector registers, in LLVM vector code.
 
 AVX-512 with bf16 adds the products of pairs of bf16 to f32 (`vdpbf16ps`), and takes subnormal
-numbers for zeros. Other processors widen both to f32, where their product is exact, and add one
-after the other.
+numbers for zeros; so does aarch64 with products of two rows and two columns (`bfmmla`). Other
+processors widen both to f32, where their product is exact, and add one after the other.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from gptrs_backend_numba.codegen.vector_ir import (
     I8,
     I16,
     I32,
+    IS_ARM,
     VECTOR,
     WIDTH,
     VectorEmitter,
@@ -26,6 +27,13 @@ from gptrs_backend_numba.codegen.vector_ir import (
     words,
 )
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS, VECTORS, vector_addresses
+from gptrs_backend_numba.kernels.matmul.two_by_two_ir import (
+    COLUMN_PAIRS,
+    blocks_of,
+    load_rows,
+    pairs_of_rows,
+    rows_of,
+)
 
 STEP = 32
 """Values of k in a step: a row of a register of AMX."""
@@ -36,8 +44,13 @@ STEP_BYTES = PAIRS * PAIR_BYTES
 """Bytes of a step of a panel."""
 HAS_DOT = WIDTH == 16 and "avx512bf16" in FEATURES
 """Whether there is an instruction for products of bf16 on vector registers."""
-LEFT_SIZE = 2 if HAS_DOT else 4
+HAS_BLOCKS = IS_ARM and "bf16" in FEATURES
+"""Whether there is one for two rows by two columns of 4 values of k, see `two_by_two_ir`."""
+LEFT_SIZE = 2 if HAS_DOT or HAS_BLOCKS else 4
 """Bytes of a number of the left side: where it is widened, that is done when it is packed."""
+TOGETHER = 4 if HAS_BLOCKS else 2
+"""Values of k of a column that lie together in a panel."""
+_GROUPS = STEP // TOGETHER
 WORDS = ir.VectorType(I32, WIDTH)
 """Pairs of bf16 in a vector register."""
 
@@ -131,7 +144,9 @@ def _emit_rows(emit, rows, left, right, count, start, start_step, sums, prefetch
         for row in range(rows)
         for v in range(VECTORS)
     ]
-    ahead = b.mul(lines, number(64 // PAIRS))
+    if HAS_BLOCKS:
+        starts = blocks_of(b, starts, rows)
+    ahead = b.mul(lines, number(64 // _GROUPS))
 
     def step(_, state):
         left, *others = state
@@ -140,11 +155,15 @@ def _emit_rows(emit, rows, left, right, count, start, start_step, sums, prefetch
             right, prefetch, *sums = state
             emit.prefetch(prefetch, near=2)
             emit.prefetch(emit.moved(prefetch, (ahead, 1), -64), near=2)
-            address = emit.moved(left, (at, 2 * LEFT_SIZE))
+            address = emit.moved(left, (at, TOGETHER * LEFT_SIZE))
             sums = _with_products(emit, address, right, sums, rows)
-            return [emit.moved(right, PAIR_BYTES), emit.moved(prefetch, (ahead, 1)), *sums]
+            return [
+                emit.moved(right, 2 * TOGETHER * PANEL),
+                emit.moved(prefetch, (ahead, 1)),
+                *sums,
+            ]
 
-        right, _, *sums = emit.loop(number(PAIRS), 1, others, pair)
+        right, _, *sums = emit.loop(number(_GROUPS), 1, others, pair)
         return [
             emit.moved(left, STEP * LEFT_SIZE * rows),
             right,
@@ -154,6 +173,8 @@ def _emit_rows(emit, rows, left, right, count, start, start_step, sums, prefetch
 
     begin = [emit.pointer(left), emit.pointer(right), emit.pointer(prefetch), *starts]
     found = emit.loop(count, 1, begin, step)[3:]
+    if HAS_BLOCKS:
+        found = rows_of(b, found, rows)
     for value, address in zip(
         found, vector_addresses(emit, sums, number(PANEL), rows, VECTORS), strict=True
     ):
@@ -161,7 +182,9 @@ def _emit_rows(emit, rows, left, right, count, start, start_step, sums, prefetch
 
 
 def _with_products(emit, left, right, sums, rows):
-    """Return the sums plus the products of a pair of values of k."""
+    """Return the sums plus the products of `TOGETHER` values of k."""
+    if HAS_BLOCKS:
+        return _with_blocks(emit, left, right, sums, rows)
     vectors = [emit.load(emit.moved(right, 4 * WIDTH * v), WORDS, 4) for v in range(VECTORS)]
     if HAS_DOT:
         for row in range(rows):
@@ -180,6 +203,23 @@ def _with_products(emit, left, right, sums, rows):
             for v, value in enumerate(values):
                 at = VECTORS * row + v
                 sums[at] = emit.multiply_add(single, value, sums[at])
+    return sums
+
+
+def _with_blocks(emit, left, right, sums, rows):
+    """Return the sums of blocks plus the products of 4 values of k."""
+    kind = ir.VectorType(_BrainFloat(), 8)
+    b, sums = emit.builder, list(sums)
+    columns = [
+        b.bitcast(emit.load(emit.moved(right, 4 * WIDTH * p), WORDS, 4), kind)
+        for p in range(COLUMN_PAIRS)
+    ]
+    for pair, numbers in enumerate(pairs_of_rows(rows)):
+        both = load_rows(emit, *(emit.moved(left, STEP * LEFT_SIZE * row) for row in numbers))
+        both = b.bitcast(both, kind)
+        for p, column in enumerate(columns):
+            at = pair * COLUMN_PAIRS + p
+            sums[at] = call_llvm(b, "llvm.aarch64.neon.bfmmla", VECTOR, [sums[at], both, column])
     return sums
 
 
@@ -232,7 +272,7 @@ _ONES = ir.Constant(_HALVES, [1] * (2 * WIDTH))
 _NEEDED, _BYTE_PAIRS, _HALF_PAIRS = {
     16: ("avx512bw", "avx512.pmaddubs.w.512", "avx512.pmaddw.d.512"),
     8: ("avx2", "avx2.pmadd.ub.sw", "avx2.pmadd.wd"),
-    4: ("ssse3", "ssse3.pmadd.ub.sw.128", "sse2.pmadd.wd"),
+    4: ("ssse3", "ssse3.pmadd.ub.sw.128", "sse2.pmadd.wd"),  # no processor of aarch64 has it
 }[WIDTH]
 HAS_PAIRS = _NEEDED in FEATURES
 """True if there are instructions for sums of two products, of bytes and of 16 bits."""

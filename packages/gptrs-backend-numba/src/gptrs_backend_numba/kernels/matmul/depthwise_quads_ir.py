@@ -11,11 +11,11 @@ from functools import cache
 
 from llvmlite import ir
 
+from gptrs_backend_numba.codegen.byte_vectors import HAS_DOTS
 from gptrs_backend_numba.codegen.inlining import named_intrinsic, types
 from gptrs_backend_numba.codegen.machine import call_llvm
 from gptrs_backend_numba.codegen.vector_ir import I8, I16, I32, VECTOR, WIDTH, VectorEmitter, number
 from gptrs_backend_numba.kernels.matmul.integer_ir import NEIGHBOURS
-from gptrs_backend_numba.kernels.matmul.quantized_ir import HAS_DOTS
 
 HAS_QUADS = HAS_DOTS and WIDTH == 16
 """Whether there are instructions for it."""

@@ -23,6 +23,7 @@ import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
+from gptrs_backend_numba.codegen.byte_vectors import MOVED
 from gptrs_backend_numba.codegen.conversion import bits_of
 from gptrs_backend_numba.codegen.inlining import register_jitable
 from gptrs_backend_numba.codegen.kernel import (
@@ -139,7 +140,7 @@ def begin_sums(G, sums, begins, column, width):
     if G[HAS_ZERO]:
         zero = np.int32(zero + pointer(G[ZERO], np.int32)[0])
     for j in range(PANEL):
-        B[j] = np.int32(np.int32(-zero) * C[j])
+        B[j] = np.int32(np.int32(MOVED - zero) * C[j])
     if G[HAS_OTHER_ZERO]:
         Q = pointer(G[OTHER_ZERO], np.int32)
         for j in range(width):

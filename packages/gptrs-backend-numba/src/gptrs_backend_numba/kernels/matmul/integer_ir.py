@@ -1,17 +1,25 @@
 """The inner loop of products of 8-bit integers in LLVM vector code; sums are si32, and exact.
 
 The left side is unsigned bytes, row by row, the right side signed ones in panels: for each 4 values
-of k those of a column in 4 bytes, column by column. With VNNI an instruction adds four products.
-Without, bytes are widened in registers to pairs of 16 bits, whose products one instruction adds:
-that of bytes, `vpmaddubsw`, would saturate at 255 * 127 * 2.
+of k those of a column in 4 bytes, column by column. With VNNI or NEON an instruction adds four
+products; with i8mm 8 values of k lie together, see `two_by_two_ir`. Without, bytes are widened in
+registers to pairs of 16 bits, whose products one instruction adds: that of bytes, `vpmaddubsw`,
+would saturate at 255 * 127 * 2.
 """
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 
 from llvmlite import ir
 
+from gptrs_backend_numba.codegen.byte_vectors import (
+    HAS_DOTS,
+    HAS_MATRICES,
+    MOVED,
+    dots,
+    matrix_dots,
+)
 from gptrs_backend_numba.codegen.inlining import named_intrinsic, types
 from gptrs_backend_numba.codegen.machine import call_llvm
 from gptrs_backend_numba.codegen.vector_ir import (
@@ -19,6 +27,7 @@ from gptrs_backend_numba.codegen.vector_ir import (
     I8,
     I16,
     I32,
+    IS_ARM,
     VECTOR,
     WIDTH,
     VectorEmitter,
@@ -27,13 +36,19 @@ from gptrs_backend_numba.codegen.vector_ir import (
 )
 from gptrs_backend_numba.kernels.matmul.bf16_ir import HAS_PAIRS
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS, VECTORS, vector_addresses
-from gptrs_backend_numba.kernels.matmul.quantized_ir import HAS_DOTS
+from gptrs_backend_numba.kernels.matmul.two_by_two_ir import (
+    COLUMN_PAIRS,
+    blocks_of,
+    load_rows,
+    pairs_of_rows,
+    rows_of,
+)
 
-FOUR = 4
+FOUR = 8 if HAS_MATRICES else 4
 """Values of k that one instruction takes."""
 STEP_BYTES = FOUR * PANEL
 """Bytes of so many rows of a panel."""
-INTEGER_ROWS = ROWS if HAS_DOTS or "avx512f" in FEATURES else 4
+INTEGER_ROWS = ROWS if HAS_DOTS or IS_ARM or "avx512f" in FEATURES else 4
 """Rows of the largest tile. Of 16 registers, 8 hold sums where pairs need 4 for the right side."""
 _CHAINS = {1: 4, 2: 4, 3: 2}
 """Sums of each lane that grow side by side where a tile has few rows: each waits for its last."""
@@ -74,7 +89,10 @@ def _emit_tile(emit, arguments, rows):
     begin = emit.pointer(start)
     first = [emit.load(emit.moved(begin, 4 * WIDTH * v), _WORDS, 4) for v in range(VECTORS)]
     chains = _CHAINS.get(rows, 1)
-    sums = [*first * rows, *[words(0)] * (VECTORS * rows * (chains - 1))]
+    begins = blocks_of(b, first * rows, rows) if HAS_MATRICES else first * rows
+    size = len(begins)
+    sums = [*begins, *[words(0)] * (size * (chains - 1))]
+    add_products = partial(_with_blocks, rows=rows) if HAS_MATRICES else _with_products
     state = [emit.pointer(left), emit.pointer(panel)]
     if chains > 1:
         together = b.sdiv(count, number(chains))
@@ -82,13 +100,12 @@ def _emit_tile(emit, arguments, rows):
         def several(_, state):
             x, w, *sums = state
             for chain in range(chains):
-                own = slice(chain * rows * VECTORS, (chain + 1) * rows * VECTORS)
-                sums[own] = _with_products(emit, (x, step), w, sums[own])
+                own = slice(chain * size, (chain + 1) * size)
+                sums[own] = add_products(emit, (x, step), w, sums[own])
                 x, w = emit.moved(x, FOUR), emit.moved(w, STEP_BYTES)
             return [x, w, *sums]
 
         x, w, *sums = emit.loop(together, 1, [*state, *sums], several)
-        size = rows * VECTORS
         for at in range(size, size * chains):
             sums[at % size] = b.add(sums[at % size], sums[at])
         sums, state = sums[:size], [x, w]
@@ -96,10 +113,12 @@ def _emit_tile(emit, arguments, rows):
 
     def single(_, state):
         x, w, *sums = state
-        sums = _with_products(emit, (x, step), w, sums)
+        sums = add_products(emit, (x, step), w, sums)
         return [emit.moved(x, FOUR), emit.moved(w, STEP_BYTES), *sums]
 
     found = emit.loop(count, 1, [*state, *sums], single)[2:]
+    if HAS_MATRICES:
+        found = rows_of(b, found, rows)
     for value, address in zip(
         found, vector_addresses(emit, out, number(PANEL), rows, VECTORS), strict=True
     ):
@@ -115,6 +134,8 @@ def _with_products(emit, left, w, sums):
     made = []
     for row in range(len(sums) // VECTORS):
         four = _splat(b, emit.load(emit.moved(x, (step, row)), I32, 1))
+        if MOVED:
+            four = b.xor(four, words(MOVED * 0x01010101))
         pairs = _unsigned_pairs(b, four)
         for v in range(VECTORS):
             made.append(_dot(b, sums[row * VECTORS + v], four, pairs, columns[v]))
@@ -122,6 +143,20 @@ def _with_products(emit, left, w, sums):
             # Otherwise LLVM loads or widens all rows of two steps before it multiplies any, and
             # sums leave the registers: 56 x 56 x 64 by 3 x 3 takes 1.3 times as long.
             x, *made[-VECTORS:] = emit.in_order([x, *made[-VECTORS:]])
+    return made
+
+
+def _with_blocks(emit, left, w, sums, rows):
+    """Return the sums of blocks plus the products of `FOUR` values of k."""
+    b = emit.builder
+    x, step = left
+    columns = [emit.load(emit.moved(w, 4 * WIDTH * p), _WORDS, 4) for p in range(COLUMN_PAIRS)]
+    made = []
+    for pair, numbers in enumerate(pairs_of_rows(rows)):
+        both = load_rows(emit, *(emit.moved(x, (step, row)) for row in numbers))
+        for p, column in enumerate(columns):
+            made.append(matrix_dots(b, sums[pair * COLUMN_PAIRS + p], both, column))
+        x, *made[-COLUMN_PAIRS:] = emit.in_order([x, *made[-COLUMN_PAIRS:]])
     return made
 
 
@@ -144,7 +179,7 @@ def _unsigned_pairs(b, four):
 def _dot(b, total, four, pairs, codes):
     """Add the products of 4 unsigned bytes and 4 signed ones in each lane."""
     if HAS_DOTS:
-        return call_llvm(b, f"llvm.x86.avx512.vpdpbusd.{32 * WIDTH}", _WORDS, [total, four, codes])
+        return dots(b, total, four, codes)
     if _USES_PAIRS:
         for unsigned, signed in zip(pairs, codes, strict=True):
             total = b.add(total, call_llvm(b, f"llvm.x86.{_PAIRS}", _WORDS, [unsigned, signed]))
@@ -239,7 +274,7 @@ def _with_tap(b, total, value, factor):
     The upper halves of the bytes are 0, so that sums of two products of 16 bits are one product:
     those take half the time of products of words.
     """
-    if HAS_DOTS:
+    if HAS_DOTS and not IS_ARM:
         return call_llvm(
             b, f"llvm.x86.avx512.vpdpwssd.{32 * WIDTH}", _WORDS, [total, value, factor]
         )

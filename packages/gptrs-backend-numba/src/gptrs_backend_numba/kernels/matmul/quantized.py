@@ -31,6 +31,7 @@ from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, tile_memory
 from gptrs_backend_numba.kernels.matmul.quantized_form import Form
 from gptrs_backend_numba.kernels.matmul.quantized_ir import (
     QUANTIZED_ROWS,
+    TOGETHER,
     quantize_block,
     quantized_tile,
 )
@@ -135,10 +136,11 @@ def pack_codes_task(source, table, target, geometry, task, *, BITS, FOUR):
                     code = code | (np.int64(S[at + 1]) << (8 - shift))
                 code = np.int64(L[code & ((1 << BITS) - 1)])
             if FOUR:
-                index = start + i // 8 * PANEL * 4 + lane * 4 + i % 4
-                T[index] = code if i & 4 == 0 else np.int64(T[index]) | (code << 4)
+                index = start + i // (2 * TOGETHER) * PANEL * TOGETHER
+                index += lane * TOGETHER + i % TOGETHER
+                T[index] = code if i & TOGETHER == 0 else np.int64(T[index]) | (code << 4)
             else:
-                T[start + i // 4 * PANEL * 4 + lane * 4 + i % 4] = code
+                T[start + i // TOGETHER * PANEL * TOGETHER + lane * TOGETHER + i % TOGETHER] = code
     return 0
 
 

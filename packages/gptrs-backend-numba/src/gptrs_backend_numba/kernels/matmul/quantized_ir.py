@@ -12,13 +12,21 @@ from functools import cache, partial
 
 from llvmlite import ir
 
+from gptrs_backend_numba.codegen.byte_vectors import (
+    HAS_DOTS,
+    HAS_MATRICES,
+    WORDS,
+    dots,
+    look_up,
+    matrix_dots,
+)
 from gptrs_backend_numba.codegen.inlining import named_intrinsic, types
 from gptrs_backend_numba.codegen.machine import call_llvm
 from gptrs_backend_numba.codegen.vector_ir import (
     F32,
-    FEATURES,
     I8,
     I32,
+    IS_ARM,
     VECTOR,
     WIDTH,
     ZERO,
@@ -28,12 +36,18 @@ from gptrs_backend_numba.codegen.vector_ir import (
 from gptrs_backend_numba.kernels.matmul.bf16_ir import HAS_PAIRS, pair_dots, store_wide
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, VECTORS, vector_addresses
 from gptrs_backend_numba.kernels.matmul.quantized_form import Form
+from gptrs_backend_numba.kernels.matmul.two_by_two_ir import (
+    COLUMN_PAIRS,
+    load_rows,
+    pairs_of_rows,
+    rows_of_turned,
+)
 
-HAS_DOTS = {16: "avx512vnni", 8: "avxvnni"}.get(WIDTH) in FEATURES
-"""True if there is an instruction for sums of four products of bytes."""
 USES_PAIRS = HAS_PAIRS and not HAS_DOTS
 """True if codes are multiplied in pairs, for want of that: see `byte_pairs_ir`."""
-QUANTIZED_ROWS = 6 if WIDTH == 16 or USES_PAIRS else 2
+TOGETHER = 8 if HAS_MATRICES else 4
+"""Values of k of a column that lie together in a panel."""
+QUANTIZED_ROWS = 6 if WIDTH == 16 or IS_ARM or USES_PAIRS else 2
 """Rows of the largest tile: sums of integers and of floats fill 32 registers, or those of integers
 most of 16. On a Zen 3 tiles of 2, 3, 4 and 6 rows of 4 bits make 75, 83, 92 and 97 GMAC/s."""
 _AHEAD = 4096
@@ -44,11 +58,6 @@ _AHEAD_OF_ONE = 1024
 a text of a Llama of 1.2 billion weights gets 33.8 tokens/s, 27 with `_AHEAD`. 8 bits are faster
 with that (22.2 and 21.1)."""
 _LINE = 64
-_WORDS = ir.VectorType(I32, WIDTH)
-_LOOKUP = {16: ("avx512bw", "avx512.pshuf.b.512"), 8: ("avx2", "avx2.pshuf.b"),
-           4: ("ssse3", "ssse3.pshuf.b.128")}[WIDTH]  # fmt: skip
-HAS_LOOKUP = _LOOKUP[0] in FEATURES
-"""True if there is an instruction that looks up each byte of a vector in a table of 16."""
 _NOT_FINITE, _TINY = 0x7F800000, 0x0DA24260
 """The bits of infinity, and of 1e-30: smaller values count as 0."""
 _MAGIC = float(3 << 22)
@@ -94,14 +103,14 @@ def _emit_tile(emit, arguments, rows, form):
         x, w, *sums = state
         prefetch_codes(emit, form, w, _AHEAD_OF_ONE if rows == 1 and form.bits == 4 else _AHEAD)
         groups = b.lshr(block, shift), b.lshr(block, super_shift)
-        dots = _block_dots(emit, form, x, w, rows)
+        products = _block_dots(emit, form, x, w, rows)
         for v in range(VECTORS):
             scale, offset = scale_and_offset(emit, form, addresses, groups, v)
             for r in range(rows):
                 at = r * VECTORS + v
                 scale_at = r * form.record + form.rounded
                 own = emit.splat(emit.load(emit.moved(x, scale_at), F32, 4))
-                dot = b.sitofp(dots[at], VECTOR)
+                dot = b.sitofp(products[at], VECTOR)
                 total = emit.load(kept[at], VECTOR, 4) if in_memory else sums[at]
                 total = emit.multiply_add(dot, b.fmul(scale, own), total)
                 if offset is not None:
@@ -141,8 +150,11 @@ def _block_dots(emit, form, x, w, rows):
     starts = [word(x, r, form.rounded + 4) for r in range(rows) for _ in range(VECTORS)]
     codes_of = partial(codes_of_four, emit, form)
     if USES_PAIRS:
-        dots = pair_dots(emit, form, (x, w), rows, codes_of, word)
-        return [emit.builder.add(dot, start) for dot, start in zip(dots, starts, strict=True)]
+        found = pair_dots(emit, form, (x, w), rows, codes_of, word)
+        return [emit.builder.add(dot, start) for dot, start in zip(found, starts, strict=True)]
+    if HAS_MATRICES:
+        found = _block_matrices(emit, form, x, w, rows)
+        return [emit.builder.add(dot, start) for dot, start in zip(found, starts, strict=True)]
     sums = starts
     for chunk in range(form.block // 4):
         codes = [codes_of(w, chunk, v) for v in range(VECTORS)]
@@ -154,29 +166,41 @@ def _block_dots(emit, form, x, w, rows):
     return sums
 
 
-def codes_of_four(emit, form, w, chunk, v):
-    """Return the codes of 4 values of k for a vector of columns, in 4 bytes each."""
+def _block_matrices(emit, form, x, w, rows):
+    """Return the integer sums of a block from zero, row by row, of blocks of two by two."""
+    b = emit.builder
+    sums = [words(0)] * (-(-rows // 2) * COLUMN_PAIRS)
+    for chunk in range(form.block // TOGETHER):
+        codes = [codes_of_four(emit, form, w, chunk, p, COLUMN_PAIRS) for p in range(COLUMN_PAIRS)]
+        for pair, numbers in enumerate(pairs_of_rows(rows)):
+            both = load_rows(
+                emit, *(emit.moved(x, r * form.record + TOGETHER * chunk) for r in numbers)
+            )
+            for p, code in enumerate(codes):
+                at = pair * COLUMN_PAIRS + p
+                sums[at] = matrix_dots(b, sums[at], code, both)
+    return rows_of_turned(b, sums, rows)
+
+
+def codes_of_four(emit, form, w, chunk, v, vectors=VECTORS):
+    """Return the codes of `TOGETHER` values of k for some columns, of `vectors` vectors of them."""
     b = emit.builder
     step = 4 * WIDTH
     if form.bits == 8:
-        return emit.load(emit.moved(w, (chunk * VECTORS + v) * step), _WORDS, 4)
-    both = emit.load(emit.moved(w, (chunk // 2 * VECTORS + v) * step), _WORDS, 4)
+        return emit.load(emit.moved(w, (chunk * vectors + v) * step), WORDS, 4)
+    both = emit.load(emit.moved(w, (chunk // 2 * vectors + v) * step), WORDS, 4)
     half = b.lshr(both, words(4)) if chunk % 2 else both
     codes = b.and_(half, words(0x0F0F0F0F))
     if not form.table:
         return codes
-    octets = ir.VectorType(I8, 4 * WIDTH)
-    table = ir.Constant(octets, [*form.table] * (WIDTH // 4))
-    found = call_llvm(b, f"llvm.x86.{_LOOKUP[1]}", octets, [table, b.bitcast(codes, octets)])
-    return b.bitcast(found, _WORDS)
+    return look_up(b, form.table, codes)
 
 
 def _dot(emit, total, codes, four):
     """Add the products of 4 unsigned bytes of codes and 4 signed ones in each lane."""
     b = emit.builder
     if HAS_DOTS:
-        name = f"llvm.x86.avx512.vpdpbusd.{32 * WIDTH}"
-        return call_llvm(b, name, _WORDS, [total, codes, four])
+        return dots(b, total, codes, four)
     for byte in range(4):
         code = b.and_(b.lshr(codes, words(8 * byte)), words(0xFF))
         value = b.ashr(b.shl(four, words(24 - 8 * byte)), words(24))
@@ -213,15 +237,15 @@ def _values(emit, dtype, address, group, v):
     if dtype in ("f32", "f16", "bf16"):
         return emit.floats(pointer, dtype)
     if dtype == "si32":
-        return b.sitofp(emit.load(pointer, _WORDS, 4), VECTOR)
+        return b.sitofp(emit.load(pointer, WORDS, 4), VECTOR)
     narrow = emit.load(pointer, ir.VectorType(I8, WIDTH), 1)
-    return b.sitofp((b.sext if dtype == "si8" else b.zext)(narrow, _WORDS), VECTOR)
+    return b.sitofp((b.sext if dtype == "si8" else b.zext)(narrow, WORDS), VECTOR)
 
 
 def _splat(emit, value):
     """Return a vector with one i32 in every lane."""
     b = emit.builder
-    undefined = ir.Constant(_WORDS, ir.Undefined)
+    undefined = ir.Constant(WORDS, ir.Undefined)
     single = b.insert_element(undefined, value, ir.Constant(I32, 0))
     return b.shuffle_vector(single, undefined, words(0))
 
@@ -272,7 +296,7 @@ def rounded_block(emit, source, block):
     values = [emit.load(emit.moved(source, 4 * at), VECTOR, 4) for at in range(0, block, WIDTH)]
     top = words(0)
     for value in values:  # as bits: a NaN is larger than all numbers
-        bits = b.and_(b.bitcast(value, _WORDS), words(0x7FFFFFFF))
+        bits = b.and_(b.bitcast(value, WORDS), words(0x7FFFFFFF))
         top = b.select(b.icmp_unsigned(">", bits, top), bits, top)
     top = call_llvm(b, f"llvm.vector.reduce.umax.v{WIDTH}i32", I32, [top])
     finite = b.icmp_unsigned("<", top, I32(_NOT_FINITE))
@@ -286,6 +310,6 @@ def rounded_block(emit, source, block):
     for value in values:
         # Codes are read off the bits: 128 x 768 takes 0.05 ms, with LLVM's `fptosi.sat` 0.22.
         rounded = b.fadd(b.fmul(value, inverse), magic)
-        codes.append(b.sub(b.bitcast(rounded, _WORDS), b.bitcast(magic, _WORDS)))
+        codes.append(b.sub(b.bitcast(rounded, WORDS), b.bitcast(magic, WORDS)))
         total = b.add(total, codes[-1])
     return codes, scale, call_llvm(b, f"llvm.vector.reduce.add.v{WIDTH}i32", I32, [total])
