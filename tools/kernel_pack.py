@@ -1,7 +1,8 @@
 """Compile the kernels that models of all kinds need, into packs: see `codegen/kernel_pack.py`.
 
     python tools/kernel_pack.py                       # for this machine, into the package here
-    python tools/kernel_pack.py --all --out FOLDER    # for each kind of x86-64 processors
+    python tools/kernel_pack.py --all --out FOLDER    # for each target of this instruction set
+    python tools/kernel_pack.py --target neon_i8mm    # for one of another
 
 Which kernels these are follows from the kinds: `kernel_needs` makes small models of each, whose
 sizes lead to the kernels of real ones, and runs them in all precisions and quantizations. Kernels
@@ -24,53 +25,21 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
+
+from gptrs_backend_numba.codegen.processor import this_machine
+from gptrs_backend_numba.codegen.targets import TARGETS, VARIABLE, chosen_target
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PACKAGE: Final = ROOT / "packages" / "gptrs-backend-numba" / "src" / "gptrs_backend_numba"
 WORK: Final = ROOT / "build" / "kernel-packs"
 MOST_BYTES: Final = 25 << 20
 """Bytes that all packs of a wheel may take."""
-_HOST: Final = "here"
 _OURS: Final = ("GPTRS_", "NUMBA_")
 """How variables begin that would change what kernels there are."""
-_V2: Final = ("sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cx16", "sahf")
-_V3: Final = (*_V2, "avx", "avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe", "xsave")
-_V4: Final = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512vnni")
-_BF16: Final = (*_V4, "avx512bf16")
-_AMX: Final = (*_BF16, "avx512fp16", "amx-tile", "amx-int8", "amx-bf16")
-
-
-@dataclass(frozen=True)
-class Target:
-    """A kind of processors: a name for files and people, and what LLVM is told."""
-
-    name: str
-    cpu: str
-    features: tuple[str, ...]
-    words: str
-
-    def environment(self) -> dict[str, str]:
-        """Return the variables that make numba compile for it."""
-        if self.name == _HOST:
-            return {}
-        # A processor of another make may lack what the name stands for beside these.
-        listed = ",".join((*(f"+{name}" for name in self.features), "-sse4a"))
-        return {"NUMBA_CPU_NAME": self.cpu, "NUMBA_CPU_FEATURES": listed}
-
-
-HERE: Final = Target(_HOST, "", (), "this machine")
-TARGETS: Final = (
-    Target("portable", "nehalem", _V2, "any x86-64 with SSE 4.2"),
-    Target("avx2", "haswell", _V3, "AVX2"),
-    Target("avx2_vnni", "alderlake", (*_V3, "avxvnni"), "AVX2 with VNNI"),
-    Target("avx512", "icelake-server", _V4, "AVX-512 with VNNI"),
-    Target("avx512_bf16", "znver4", _BF16, "AVX-512 with VNNI and bf16"),
-    Target("amx", "sapphirerapids", _AMX, "AMX"),
-)
+HERE: Final = "here"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,7 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=PACKAGE / "pack", help="folder of the packs")
-    parser.add_argument("--all", action="store_true", help="for each kind of x86-64 processors")
+    parser.add_argument(
+        "--all", action="store_true", help="for each target of this instruction set"
+    )
     parser.add_argument("--target", action="append", choices=[each.name for each in TARGETS])
     parser.add_argument("--work", type=Path, default=WORK, help="folder of what is compiled")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
@@ -88,12 +59,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.collect:
         name, work = options.collect
-        collect(target_named(name), Path(work), options.only)
+        collect(name, Path(work), options.only)
         return 0
-    names = options.target or ([each.name for each in TARGETS] if options.all else [_HOST])
+    machine = this_machine()
+    everything = [each.name for each in TARGETS if each.machine == machine]
+    names = options.target or (everything if options.all else [HERE])
     options.out.mkdir(parents=True, exist_ok=True)
     for name in names:
-        made = build(target_named(name), options.out, options.jobs, options.only, options.work)
+        made = build(name, options.out, options.jobs, options.only, options.work)
         print(made, flush=True)
     total = sum(path.stat().st_size for path in options.out.glob("*.kernels"))
     if total > MOST_BYTES:
@@ -102,13 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def target_named(name: str) -> Target:
-    """Return the target called `name`."""
-    return next(each for each in (HERE, *TARGETS) if each.name == name)
-
-
 def build(
-    target: Target,
+    target: str,
     out: Path,
     jobs: int,
     only: Sequence[str] | None = None,
@@ -122,7 +90,7 @@ def build(
     started = time.monotonic()
     with _work_folder(target, works) as work:
         count = _compiled(target, work, jobs, only)
-        path = out / f"{target.name}.kernels"
+        path = out / f"{target}.kernels"
         packs = import_module("gptrs_backend_numba.codegen.kernel_pack")
         head = packs.head_of((work / "head.json").read_bytes())
         files = [file for file in (work / "kernels").iterdir() if not file.suffix]
@@ -133,12 +101,12 @@ def build(
 
 
 @contextmanager
-def _work_folder(target: Target, works: Path | None) -> Iterator[Path]:
+def _work_folder(target: str, works: Path | None) -> Iterator[Path]:
     """Scope of the folder for what is compiled, for a target and the sources of kernels."""
     with tempfile.TemporaryDirectory(prefix="gptrs-pack-") as temporary:
         store = import_module("gptrs_backend_numba.codegen.kernel_store")
         made_by = hashlib.blake2b(_compiler().encode(), digest_size=4).hexdigest()
-        name = f"{target.name}-{store.SOURCES_DIGEST.hex()[:16]}-{made_by}"
+        name = f"{target}-{store.SOURCES_DIGEST.hex()[:16]}-{made_by}"
         work = (works or Path(temporary)) / name
         for each in ("kernels", "needs", "claims"):
             (work / each).mkdir(parents=True, exist_ok=True)
@@ -147,18 +115,20 @@ def _work_folder(target: Target, works: Path | None) -> Iterator[Path]:
         yield work
 
 
-def _compiled(target: Target, work: Path, jobs: int, only: Sequence[str] | None) -> int:
+def _compiled(target: str, work: Path, jobs: int, only: Sequence[str] | None) -> int:
     """Compile what `work` lacks, by that many processes; return the number of kernels."""
     before = len(list((work / "kernels").iterdir()))
     kept = {name: each for name, each in os.environ.items() if name[:6] not in _OURS}
-    environment = {**kept, **quiet_environment(work), **target.environment()}
+    environment = {**kept, **quiet_environment(work)}
+    if target != HERE:
+        environment[VARIABLE] = target
     command = [sys.executable, __file__, *(f"--only={word}" for word in only or ())]
     running = [
-        subprocess.Popen([*command, "--collect", target.name, work], env=environment)
+        subprocess.Popen([*command, "--collect", target, work], env=environment)
         for _ in range(jobs)
     ]
     if any([each.wait() for each in running]):
-        raise SystemExit(f"kernels for {target.words} cannot be compiled")
+        raise SystemExit(f"kernels for `{target}` cannot be compiled")
     return len(list((work / "kernels").iterdir())) - before
 
 
@@ -184,12 +154,12 @@ def quiet_environment(work: Path) -> dict[str, str]:
 # lack.
 
 
-def collect(target: Target, work: Path, only: Sequence[str] | None) -> None:
-    """Compile the kernels of needs for the processor that variables name."""
+def collect(target: str, work: Path, only: Sequence[str] | None) -> None:
+    """Compile the kernels of needs for the target that a variable names."""
     packs = import_module("gptrs_backend_numba.codegen.kernel_pack")
     needs = import_module("kernel_needs")
     logging.getLogger("gptrs").setLevel(logging.ERROR)  # settings that some kinds do not have
-    _write(work / "head.json", packs.head_for_here(target.words, _compiler()).encoded())
+    _write(work / "head.json", packs.head_for_target(_compiler()).encoded())
     chosen = [each for each in needs.NEEDS if any(word in each.name for word in only or [""])]
     with kernels_noted() as noted, tempfile.TemporaryDirectory(prefix="gptrs-pack-") as models:
         faults = import_module("gptrs_backend_numba.codegen.read_faults")
@@ -204,7 +174,7 @@ def collect(target: Target, work: Path, only: Sequence[str] | None) -> None:
             made = _compile(noted, work)
             _write(work / "needs" / name, "\n".join(asked).encode())
             seconds = time.monotonic() - began
-            what = f"{target.name}: {number} of {len(chosen)}, {need.name}"
+            what = f"{target}: {number} of {len(chosen)}, {need.name}"
             print(f"{what}: {made} of {len(noted)} kernels new, {seconds:.0f} s", flush=True)
             noted.clear()
 
@@ -252,8 +222,6 @@ def kernels_noted() -> Iterator[dict[str, Any]]:
 def _changes(noted: dict[str, Any]) -> Mapping[tuple[Any, str], Any]:
     """Return what stands for names of the backend meanwhile."""
     compiled = import_module("gptrs_backend_numba.codegen.compiled")
-    amx_matmul = import_module("gptrs_backend_numba.lowering.amx_matmul")
-    machine = import_module("gptrs_backend_numba.codegen.machine")
     backend = import_module("gptrs_backend_numba.backend").NumbaBackend
     compiler = import_module("gptrs_backend_numba.compiler")
     faults = import_module("gptrs_backend_numba.codegen.read_faults")
@@ -282,8 +250,6 @@ def _changes(noted: dict[str, Any]) -> Mapping[tuple[Any, str], Any]:
         (compiled, "_found"): found,
         (faults, "link_stored"): stored,
         (faults, "_install"): lambda address: None,
-        # Who asks Linux for the tiles of AMX may not have them.
-        (amx_matmul, "is_there"): lambda: {"amx-tile", "amx-bf16"} <= machine.features(),
         # The values of constants decide what a program becomes.
         (backend, "compile"): compile_or_compute,
         (patterns, "evaluate"): evaluate,
@@ -309,6 +275,8 @@ def reference() -> Any:
 
 def _compile(noted: Mapping[str, Any], work: Path) -> int:
     """Compile kernels that no process has begun; return how many."""
+    machine = this_machine()
+    is_foreign = machine != getattr(chosen_target(), "machine", machine)
     packs = import_module("gptrs_backend_numba.codegen.kernel_pack")
     compiler = import_module("gptrs_backend_numba.codegen.numba_compiler")
     count = 0
@@ -317,9 +285,11 @@ def _compile(noted: Mapping[str, Any], work: Path) -> int:
         if path.exists() or not _claim(work, path.name):
             continue
         if callable(wanted):
+            if is_foreign:  # LLVM's own code for the system, by LLVM for this one
+                continue
             code = wanted()
         else:
-            code = compiler.machine_code(wanted.function(), wanted.fastmath)
+            code = compiler.target_code(wanted.function(), wanted.fastmath)
         _write(path, code.encoded())
         count += 1
     return count

@@ -14,14 +14,14 @@ from gptrs_backend_numba.codegen.kernel_pack import (
     DamagedPackError,
     KernelPack,
     digest_of,
-    head_for_here,
+    head_for_target,
     head_of,
     pack_parts,
     write_pack,
 )
 from gptrs_backend_numba.codegen.numba_compiler import machine_code
 
-HERE = head_for_here("this machine", "numba of a test")
+HERE = head_for_target("numba of a test")
 
 
 @kernel

@@ -15,7 +15,8 @@ from gptrs_backend_numba import parts
 from gptrs_backend_numba.codegen import compiled, machine
 from gptrs_backend_numba.codegen import kernel_pack as kernel_pack_of_package
 from gptrs_backend_numba.codegen.kernel import GeneratedKernel
-from gptrs_backend_numba.codegen.processor import KNOWN_FEATURES
+from gptrs_backend_numba.codegen.processor import KNOWN_FEATURES, this_machine
+from gptrs_backend_numba.codegen.targets import TARGETS, Target
 from gptrs_backend_numba.passes.elementwise_groups import ELEMENTWISE
 from gptrs_conformance.op_case import ROWS
 from gptrs_models.kinds import KINDS
@@ -57,13 +58,21 @@ def test_the_parts_of_a_pack_are_those_of_all_elementwise_ops(
     assert len(generated) > 150
 
 
-@pytest.mark.parametrize("target", kernel_pack.TARGETS, ids=lambda target: target.name)
-def test_all_features_of_a_target_can_be_found_on_a_processor(target: kernel_pack.Target) -> None:
-    assert set(target.features) <= KNOWN_FEATURES
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_all_features_of_a_target_can_be_found_on_a_processor(target: Target) -> None:
+    assert set(target.features) <= KNOWN_FEATURES[target.machine]
+
+
+def test_a_pack_for_another_instruction_set_is_refused_here(tmp_path: Path) -> None:
+    foreign = "neon_dot" if this_machine() == "x86_64" else "avx2"
+    kernel_pack.build(foreign, tmp_path, 1, ["integers 3"])
+    pack = kernel_pack_of_package.KernelPack(tmp_path / f"{foreign}.kernels")
+    assert len(pack) > 1
+    assert "it is for " in (pack.head.refusal() or "")
 
 
 def test_no_two_targets_are_for_the_same_processors() -> None:
-    deciding = [frozenset(each.features) & machine.DECIDING for each in kernel_pack.TARGETS]
+    deciding = [frozenset(each.features) & machine.DECIDING for each in TARGETS]
     assert len(set(deciding)) == len(deciding)
 
 

@@ -24,7 +24,8 @@ from msgspec import Struct
 from gptrs.disk_cache import CachePart, Entries
 from gptrs_backend_numba.codegen.kernel_store import SOURCES_DIGEST
 from gptrs_backend_numba.codegen.machine import features, usable_features
-from gptrs_backend_numba.codegen.processor import host_features
+from gptrs_backend_numba.codegen.processor import host_features, this_machine
+from gptrs_backend_numba.codegen.targets import chosen_target
 
 VARIABLE = "GPTRS_NUMBA_PACK"
 """The folder with packs, instead of the one that is installed; 0: none is used."""
@@ -80,13 +81,17 @@ class PackHead(Struct, frozen=True, forbid_unknown_fields=True):
 
 def this_system() -> str:
     """Return the instruction set and the operating system of this process."""
-    return f"{platform.machine()} {platform.system()}"
+    return f"{this_machine()} {platform.system()}"
 
 
-def head_for_here(target: str, made_by: str) -> PackHead:
-    """Return the head of a pack with what this process compiles."""
+def head_for_target(made_by: str) -> PackHead:
+    """Return the head of a pack with what this process compiles, for its target or this machine."""
     deciding, needs = (tuple(sorted(each)) for each in (features(), usable_features()))
-    return PackHead(target, this_system(), SOURCES_DIGEST.hex(), deciding, needs, made_by)
+    target = chosen_target()
+    words, system = "this machine", this_system()
+    if target is not None:
+        words, system = target.words, f"{target.machine} {platform.system()}"
+    return PackHead(words, system, SOURCES_DIGEST.hex(), deciding, needs, made_by)
 
 
 class KernelPack:

@@ -36,8 +36,6 @@ _OTHERS = {
 }  # fmt: skip
 """LLVM's names of those that Linux calls otherwise."""
 _LLVM_NAMES = {**{name: name for name in _SAME}, **_OTHERS}
-KNOWN_FEATURES = frozenset(_LLVM_NAMES.values())
-"""All features that are found on x86-64, as LLVM calls them."""
 ARM_BASELINE = "neon"
 """The feature that every processor of aarch64 has, whether the system reports any or not."""
 _AUXILIARY = (16, 26)
@@ -47,6 +45,11 @@ _ARM_BITS: Mapping[str, tuple[int, int]] = {
     "bf16": (1, 14),
 }  # fmt: skip
 """Word and bit of features, from Linux's `asm/hwcap.h` for arm64."""
+KNOWN_FEATURES: Mapping[str, frozenset[str]] = {
+    "x86_64": frozenset(_LLVM_NAMES.values()),
+    "aarch64": frozenset({ARM_BASELINE, *_ARM_BITS}),
+}
+"""All features that are found on an instruction set, as LLVM calls them."""
 _APPLE_NAMES: Mapping[str, str] = {
     "lse": "LSE", "fullfp16": "FP16", "dotprod": "DotProd", "fp16fml": "FHM", "i8mm": "I8MM",
     "bf16": "BF16",
