@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
@@ -30,6 +30,8 @@ from gptrs_backend_numba import cost_model, memory
 from gptrs_backend_numba.codegen import machine
 from gptrs_backend_numba.codegen.compiled import LISTENERS, compiled_task, kernel_store
 from gptrs_backend_numba.codegen.kernel_pack import pack_parts
+from gptrs_backend_numba.codegen.targets import TARGETS, Target
+from gptrs_backend_numba.codegen.targets import VARIABLE as TARGET_VARIABLE
 from gptrs_backend_numba.compiler import lower, lower_symbolic, needs_each_size
 from gptrs_backend_numba.fusion import VARIABLE as FUSE
 from gptrs_backend_numba.fusion import is_on
@@ -281,6 +283,31 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads, Backend):
         # Late: only this needs a C compiler and its templates.
         library = import_module("gptrs_backend_numba.native.library")
         return cast("WrittenLibrary", library.write_library(outgoing, folder, self, progress))
+
+    library_targets = tuple(each.name for each in TARGETS)
+
+    def target_environments(self, targets: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+        """Return the variable that names a target, for each: the best first."""
+        linking = import_module("gptrs_backend_numba.native.linking")
+        found = cast("tuple[Target, ...]", linking.targets_together(targets))
+        # Weights that are kept are packed for this machine.
+        kept = {"GPTRS_WEIGHT_CACHE_BYTES": "0"}
+        return {each.name: {TARGET_VARIABLE: each.name, **kept} for each in found}
+
+    def write_part(
+        self, outgoing: OutgoingLibrary, folder: Path, progress: StepProgress | None = None
+    ) -> WrittenLibrary:
+        """Write sources, and objects for the target of this process."""
+        RUN_LOCK.claim()
+        library = import_module("gptrs_backend_numba.native.library")
+        return cast("WrittenLibrary", library.write_part(outgoing, folder, self, progress))
+
+    def join_library(
+        self, name: str, folder: Path, parts: Path, written: Sequence[WrittenLibrary]
+    ) -> WrittenLibrary:
+        """Link the parts by a C compiler for their machine."""
+        linking = import_module("gptrs_backend_numba.native.linking")
+        return cast("WrittenLibrary", linking.join_library(name, folder, parts, written))
 
     def to_device(self, array: np.ndarray) -> np.ndarray:
         """A read-only view of `array` if kernels can work on its memory, else a copy of it."""

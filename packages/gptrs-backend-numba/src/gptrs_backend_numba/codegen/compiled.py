@@ -196,8 +196,8 @@ def missing_kernels() -> Generator[dict[str, WantedKernel]]:
 
 
 _NAMES: dict[str, Kernel] = {}
-_FIRST_NAME = 1 << 62
-"""Above all addresses of a process."""
+_FIRST_NAME = 1 << 46
+"""An address between those of programs and those of libraries and the stack, where nothing lies."""
 
 
 @contextmanager

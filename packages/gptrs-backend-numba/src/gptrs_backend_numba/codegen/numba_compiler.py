@@ -88,6 +88,9 @@ def shared_object(function: FunctionType, fastmath: tuple[str, ...]) -> tuple[st
             # Several kernels define the same helpers; a library has each kernel once.
             if not each.is_declaration and each.name != name:
                 each.linkage = "internal"
+        if target is not None:  # a library may have the kernel for several targets
+            module.get_function(name).name = f"{name}_{target.name}"
+            name = f"{name}_{target.name}"
         return name, (machine or _sharing()).emit_object(module)
 
 

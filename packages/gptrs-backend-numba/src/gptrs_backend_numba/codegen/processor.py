@@ -38,16 +38,16 @@ _OTHERS = {
 _LLVM_NAMES = {**{name: name for name in _SAME}, **_OTHERS}
 ARM_BASELINE = "neon"
 """The feature that every processor of aarch64 has, whether the system reports any or not."""
-_AUXILIARY = (16, 26)
+AUXILIARY = (16, 26)
 """The numbers of the words `AT_HWCAP` and `AT_HWCAP2` that Linux passes to processes."""
-_ARM_BITS: Mapping[str, tuple[int, int]] = {
+ARM_BITS: Mapping[str, tuple[int, int]] = {
     "lse": (0, 8), "fullfp16": (0, 10), "dotprod": (0, 20), "fp16fml": (0, 23), "i8mm": (1, 13),
     "bf16": (1, 14),
 }  # fmt: skip
 """Word and bit of features, from Linux's `asm/hwcap.h` for arm64."""
 KNOWN_FEATURES: Mapping[str, frozenset[str]] = {
     "x86_64": frozenset(_LLVM_NAMES.values()),
-    "aarch64": frozenset({ARM_BASELINE, *_ARM_BITS}),
+    "aarch64": frozenset({ARM_BASELINE, *ARM_BITS}),
 }
 """All features that are found on an instruction set, as LLVM calls them."""
 _APPLE_NAMES: Mapping[str, str] = {
@@ -74,8 +74,8 @@ def _arm_features() -> frozenset[str]:
         found = (name for name, apple in _APPLE_NAMES.items() if _apple_has(process, apple))
         return frozenset({ARM_BASELINE, *found})
     process.getauxval.argtypes, process.getauxval.restype = (ctypes.c_ulong,), ctypes.c_ulong
-    words = [int(process.getauxval(number)) for number in _AUXILIARY]
-    found = (name for name, (word, bit) in _ARM_BITS.items() if words[word] >> bit & 1)
+    words = [int(process.getauxval(number)) for number in AUXILIARY]
+    found = (name for name, (word, bit) in ARM_BITS.items() if words[word] >> bit & 1)
     return frozenset({ARM_BASELINE, *found})
 
 

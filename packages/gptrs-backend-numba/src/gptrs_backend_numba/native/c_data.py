@@ -13,6 +13,8 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.codegen import interpreter
 from gptrs_backend_numba.codegen.compiled import WantedKernel
 from gptrs_backend_numba.codegen.machine import usable_features
+from gptrs_backend_numba.codegen.processor import ARM_BITS, AUXILIARY, this_machine
+from gptrs_backend_numba.codegen.targets import chosen_target
 from gptrs_backend_numba.codegen.tasks import STATE_WORDS, stop_kernel, worker_kernel
 from gptrs_backend_numba.native.schedule_data import ScheduleData
 from gptrs_backend_numba.schedule import Schedule
@@ -55,16 +57,6 @@ state that the system must save for it. From the manuals of Intel and AMD."""
 
 
 TensorKey = tuple[MemorySpace, int]
-
-
-class StoredTensors(Struct, frozen=True):
-    """The tensors in the file of weights."""
-
-    digest: bytes
-    """The first bytes of the file, which the library compares."""
-    nbytes: int
-    offsets: tuple[Mapping[TensorKey, int], ...]
-    """For each program, where the tensors begin that calls read."""
 
 
 class LoweredProgram(Struct, frozen=True):
@@ -197,16 +189,18 @@ def data_text(
     programs: Sequence[LoweredProgram],
     symbols: Sequence[str],
     numbers: Numbers,
-    weights: StoredTensors,
+    offsets: Sequence[Mapping[TensorKey, int]],
     threads: int,
 ) -> str:
-    """Return the data of a library as a file of C."""
+    """Return the data of a library as a file of C.
+
+    `offsets` are, for each program, where the tensors begin in the file of weights that calls read.
+    """
     made = [
-        _program(each, number, numbers, offsets)
-        for number, (each, offsets) in enumerate(zip(programs, weights.offsets, strict=True))
+        _program(each, number, numbers, own)
+        for number, (each, own) in enumerate(zip(programs, offsets, strict=True))
     ]
     run, worker, stop = (symbols[numbers(each)] for each in RUNTIME)
-    digest = "".join(f"\\x{byte:02x}" for byte in weights.digest)
     constants = {
         "PROGRAMS": len(made), "THREADS": threads, "STATE_WORDS": STATE_WORDS,
         "INPUTS": len(outgoing.inputs), "OUTPUTS": len(outgoing.outputs),
@@ -215,8 +209,6 @@ def data_text(
     }  # fmt: skip
     lines = [
         f"enum {{ {', '.join(f'{name} = {number}' for name, number in constants.items())} }};",
-        f'#define DIGEST "{digest}"',
-        f"#define WEIGHT_BYTES {weights.nbytes}LL",
         f"#define LARGEST_SIZE ({_LARGEST_SIZE}LL)",
         *(f"extern int32_t {symbol}(int64_t *, void **, ...);" for symbol in symbols),
         f"#define RUN {run}",
@@ -249,11 +241,17 @@ def _text_numbers(texts: TextCache | None) -> dict[str, int]:
 
 
 def _processor() -> list[str]:
-    needs = [name for name in sorted(usable_features()) if name in CPUID]
+    needs = sorted(usable_features())
+    found = {name: CPUID[name] for name in needs if name in CPUID}
+    target = chosen_target()
+    if (this_machine() if target is None else target.machine) == "aarch64":
+        found = {
+            name: (AUXILIARY[word], 0, 0, bit, 0)
+            for name, (word, bit) in ARM_BITS.items() if name in needs
+        }  # fmt: skip
     rows = [
         f'{{"{name}",{leaf}u,{subleaf}u,{register},{bit},{state}u}}'
-        for name in needs
-        for leaf, subleaf, register, bit, state in [CPUID[name]]
+        for name, (leaf, subleaf, register, bit, state) in found.items()
     ]
     tiles = int("amx-tile" in needs)
     return [

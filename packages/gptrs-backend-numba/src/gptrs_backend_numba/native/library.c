@@ -17,6 +17,8 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <sys/syscall.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
 #endif
 
 #include "@NAME@.h"
@@ -46,6 +48,7 @@ struct program {
       call_count, state_count, guards, scratch_slot, begin;
 };
 
+#include "weights.h"
 #include "@NAME@_data.h"
 
 /* The words and sizes of a program in a process. */
@@ -100,9 +103,18 @@ static int require_processor(void) {
     return failed(@PREFIX@_MACHINE, "the system does not let this process use AMX");
   return 0;
 }
-#else
-static int require_processor(void) { return 0; }
+#elif defined(__aarch64__)
+static int require_processor(void) {
+  for (int i = 0; i < FEATURES; i++)
+    if (!(getauxval(features[i].leaf) >> features[i].bit & 1))
+      return failed(@PREFIX@_MACHINE, "the library needs a processor with %s", features[i].name);
+  return 0;
+}
 #endif
+
+/* Asked by a library that has code for several kinds of processors. */
+int @NAME@_fits(void);
+int @NAME@_fits(void) { return !require_processor(); }
 
 /* The weights: a file that is mapped, so that processes share it. */
 

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import platform
 import re
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -15,11 +11,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import BinaryIO, Final
 
+import msgspec
 import numpy as np
+from msgspec import Struct, field
 
 from gptrs.backend.contract import Backend, OutgoingLibrary, OutgoingProgram, WrittenLibrary
 from gptrs.backend.op_table import require_supported
-from gptrs.errors import ExecutionError, UnsupportedError
+from gptrs.errors import UnsupportedError
 from gptrs.ir.size_guards import deciding
 from gptrs.ir.tensor_type import TensorType
 from gptrs.progress import StepProgress
@@ -31,58 +29,63 @@ from gptrs_backend_numba.codegen.compiled import (
     shared_object,
 )
 from gptrs_backend_numba.codegen.machine import usable_features
+from gptrs_backend_numba.codegen.processor import this_machine
 from gptrs_backend_numba.codegen.targets import chosen_target
 from gptrs_backend_numba.compiler import lower, lower_symbolic, needs_each_size
 from gptrs_backend_numba.memory import POOL
+from gptrs_backend_numba.native import linking
 from gptrs_backend_numba.native.c_data import (
     RUNTIME,
     LoweredProgram,
-    StoredTensors,
     TensorKey,
     c_text,
     data_text,
 )
+from gptrs_backend_numba.native.linking import HEAD, WEIGHTS
 from gptrs_backend_numba.native.schedule_data import schedule_data
 from gptrs_backend_numba.run.executable import RUN_LOCK
 from gptrs_backend_numba.views import MemorySpace
 
 _ALIGNMENT: Final = 4096
 """Where weights begin in their file: on pages, which are read as they are needed."""
-_HEAD: Final = 64
-_SHOWN_LINES: Final = 10
 _MAGIC: Final = b"gptrs weights 1\n"
-_FLAGS: Final = ("-O2", "-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra")
 
 
 def write_library(
     outgoing: OutgoingLibrary, folder: Path, backend: Backend, progress: StepProgress | None
 ) -> WrittenLibrary:
     """Write the library, its header and its weights; see `Backend.write_library`."""
-    compiler, threads, name = _compiler(), backend.threads, outgoing.name
-    programs = [_lowered(each, len(outgoing.inputs), backend) for each in outgoing.programs]
-    with span("write weights"), (folder / f"{name}.weights").open("xb") as file:
-        weights = _write_weights(file, programs, threads)
+    linking.c_compiler(this_machine())  # before the work
     with tempfile.TemporaryDirectory(prefix="gptrs-library-") as scratch:
         work = Path(scratch)
-        with span("compile objects"):
-            kernels = _Objects(work)
-            kernels.add_all(programs, progress)
-            data = data_text(outgoing, programs, kernels.symbols, kernels.number, weights, threads)
-        header = _template("library.h", _header_words(outgoing, programs[0], threads))
-        (folder / f"{name}.h").write_text(header, encoding="utf-8")
-        (work / f"{name}.h").write_text(header, encoding="utf-8")
-        (work / f"{name}_data.h").write_text(data, encoding="utf-8")
-        parts = ["library.c", "texts.c" if outgoing.texts else "calls.c"]
-        source = "".join(_template(part, _names(name)) for part in parts)
-        (work / f"{name}.c").write_text(source, encoding="utf-8")
-        # One kind of processor a library: the objects have its instructions, C is for any.
-        hidden = [f"-Wl,--version-script={name}.map"]
-        (work / f"{name}.map").write_text(f"{{ global: {name}_*; local: *; }};\n")
-        target = folder / f"lib{name}.so"
-        command = [*compiler, *_FLAGS, *hidden, f"{name}.c", *kernels.files, "-o", str(target)]
-        _run([*command, "-lm", "-lpthread"], work)
+        written = write_part(outgoing, work / outgoing.name, backend, progress)
+        return linking.join_library(outgoing.name, folder, work, [written])
+
+
+def write_part(
+    outgoing: OutgoingLibrary, work: Path, backend: Backend, progress: StepProgress | None
+) -> WrittenLibrary:
+    """Write sources and objects for the target of this process into the new folder `work`.
+
+    Weights go to the file beside it, which holds those of parts before.
+    """
+    work.mkdir(parents=True)
+    threads, name = backend.threads, outgoing.name
+    programs = [_lowered(each, len(outgoing.inputs), backend) for each in outgoing.programs]
+    with span("write weights"):
+        offsets = _write_weights(work.parent, programs, threads)
+    with span("compile objects"):
+        kernels = _Objects(work)
+        kernels.add_all(programs, progress)
+        data = data_text(outgoing, programs, kernels.symbols, kernels.number, offsets, threads)
+    header = _template("library.h", _header_words(outgoing, programs[0], threads))
+    parts = ["library.c", "texts.c" if outgoing.texts else "calls.c"]
+    source = "".join(_template(part, _names(name)) for part in parts)
+    texts = {f"{name}.h": header, f"{name}_data.h": data, f"{name}.c": source}
+    for file, text in texts.items():
+        (work / file).write_text(text, encoding="utf-8")
     return WrittenLibrary(
-        library=target.name,
+        library=f"lib{name}.so",
         header=f"{name}.h",
         weights=f"{name}.weights",
         threads=threads,
@@ -121,32 +124,6 @@ def _lowered(outgoing: OutgoingProgram, given: int, backend: Backend) -> Lowered
     return LoweredProgram(outgoing, schedule, types, data)
 
 
-def _compiler() -> list[str]:
-    """Return the command of the C compiler, `CC` or `cc`; ExecutionError if there is none.
-
-    UnsupportedError on a system other than Linux: the runtime and the linker's options are for it.
-    """
-    if platform.system() != "Linux":
-        raise UnsupportedError(f"libraries are written on Linux only, this is {platform.system()}")
-    asked = os.environ.get("CC", "cc").split() or ["cc"]
-    found = shutil.which(asked[0])
-    if found is None:
-        raise ExecutionError(
-            f"a library is linked by a C compiler, and `{asked[0]}` is not installed",
-            hint="install gcc or clang, or name another one in `CC`",
-        )
-    return [found, *asked[1:]]
-
-
-def _run(command: Sequence[str], folder: Path) -> None:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        shown = [line for line in lines if "error" in line] or lines[-_SHOWN_LINES:]
-        said = "\n".join(shown[:_SHOWN_LINES]) or f"it ended with {done.returncode}"
-        raise ExecutionError(f"the C compiler `{command[0]}` failed: {said}")
-
-
 # The objects of kernels.
 
 
@@ -183,47 +160,53 @@ class _Objects:
 # The file of weights: what kernels read of them, and constants.
 
 
-class _WeightFile:
-    """Writes arrays to a file, equal ones once."""
+class _KnownWeights(Struct):
+    """What the file of weights holds, for the next part of a library."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    end: int = HEAD
+    begins: dict[str, int] = field(default_factory=dict[str, int])
+    """Where arrays begin, by their digests."""
+
+
+class _WeightFile:
+    """Writes arrays to a file, equal ones once; those that it has stay."""
+
+    def __init__(self, file: BinaryIO, known: _KnownWeights) -> None:
         self._file = file
-        self._end = _HEAD
-        self._digest = hashlib.blake2b(digest_size=16)
-        self._known: dict[bytes, int] = {}
-        file.write(bytes(_HEAD))
+        self.known = known
 
     def add(self, array: np.ndarray) -> int:
         """Return where the elements of an array begin."""
-        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        digest = hashlib.blake2b(content.data, digest_size=20).digest()
-        if digest not in self._known:
-            begin = -(-self._end // _ALIGNMENT) * _ALIGNMENT
+        known, content = self.known, np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        digest = hashlib.blake2b(content.data, digest_size=20).hexdigest()
+        if digest not in known.begins:
+            begin = -(-known.end // _ALIGNMENT) * _ALIGNMENT
             self._file.seek(begin)
             self._file.write(content.data)
-            self._end = begin + content.nbytes
-            self._digest.update(digest)
-            self._known[digest] = begin
-        return self._known[digest]
+            known.end = begin + content.nbytes
+            known.begins[digest] = begin
+        return known.begins[digest]
 
-    def finish(self) -> tuple[bytes, int]:
-        """Write the head; return it and the length of the file."""
-        end = -(-self._end // _ALIGNMENT) * _ALIGNMENT
-        self._file.truncate(end)
-        head = _MAGIC + self._digest.digest()
+    def finish(self) -> None:
+        """Write the head, and fill the last page."""
+        digest = hashlib.blake2b("".join(self.known.begins).encode(), digest_size=16).digest()
+        self._file.truncate(-(-self.known.end // _ALIGNMENT) * _ALIGNMENT)
         self._file.seek(0)
-        self._file.write(head)
-        return head, end
+        self._file.write((_MAGIC + digest).ljust(HEAD, b"\0"))
 
 
 def _write_weights(
-    file: BinaryIO, programs: Sequence[LoweredProgram], threads: int
-) -> StoredTensors:
-    """Write each weight in the forms that calls of the programs read."""
-    writer = _WeightFile(file)
-    offsets = tuple(_written(writer, each, threads) for each in programs)
-    head, nbytes = writer.finish()
-    return StoredTensors(head, nbytes, offsets)
+    folder: Path, programs: Sequence[LoweredProgram], threads: int
+) -> list[dict[TensorKey, int]]:
+    """Write each weight in the forms that calls of the programs read; return where they begin."""
+    path, state = folder / WEIGHTS, folder / f"{WEIGHTS}.json"
+    known = msgspec.json.decode(state.read_bytes(), type=_KnownWeights) if path.exists() else None
+    with path.open("xb" if known is None else "r+b") as file:
+        writer = _WeightFile(file, known or _KnownWeights())
+        offsets = [_written(writer, each, threads) for each in programs]
+        writer.finish()
+    state.write_bytes(msgspec.json.encode(writer.known))
+    return offsets
 
 
 def _written(writer: _WeightFile, lowered: LoweredProgram, threads: int) -> dict[TensorKey, int]:

@@ -46,6 +46,14 @@ class LibraryOptions(Struct, frozen=True):
             "--wheel", metavar="VERSION", help="Write a Python wheel, too; it needs NumPy alone."
         ),
     ] = None
+    targets: Annotated[
+        list[str],
+        option(
+            "--target",
+            "Compile for this kind of processor, not this one: avx2, neon_dot; can be repeated.",
+            metavar="TARGET",
+        ),
+    ] = field(default_factory=list[str])
     force: Annotated[bool, typer.Option("--force", help="Replace DIR if it holds a library.")] = (
         False
     )
@@ -84,6 +92,8 @@ def command(
             weights=settings.load.weights,
             symbols=tuple(library.symbols),
             wheel=library.wheel,
+            targets=tuple(library.targets),
+            overrides=tuple(settings.overrides),
             force=library.force,
             progress=progress,
         )
@@ -96,6 +106,9 @@ def command(
         f"{manifest.kind} of `{manifest.source}`: {manifest.kernels} kernels,"
         f" at most {manifest.threads} threads, in {made.seconds:.1f} s"
     )
+    if manifest.link is not None:
+        note(f"no compiler here links it: cd {folder} && CC=YOUR_CROSS_COMPILER {manifest.link}")
+        return
     note(f"build its example: cd {folder} && {build_line(manifest.name)}")
 
 

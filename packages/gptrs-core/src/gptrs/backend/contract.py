@@ -133,7 +133,9 @@ class WrittenLibrary(Struct, frozen=True):
     programs: int
     """Number of programs, each for other sizes."""
     needs: tuple[str, ...]
-    """Features of the processor that it needs."""
+    """Features of the processor that it needs: of the least one, if it is for several."""
+    link: str | None = None
+    """The command that links it, where there was no compiler for its machine."""
 
 
 class BoundInputs:
@@ -367,6 +369,31 @@ class Backend(ABC):
         """
         raise NotImplementedError
 
+    library_targets: tuple[str, ...] = ()
+    """The kinds of processors that it writes libraries for beside that of this machine."""
+
+    def target_environments(self, targets: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+        """Return, in the order of `join_library`, variables for processes that write a part each.
+
+        UsageError for targets that there are not, or that one library cannot be for.
+        """
+        raise NotImplementedError
+
+    def write_part(
+        self, outgoing: OutgoingLibrary, folder: Path, progress: StepProgress | None = None
+    ) -> WrittenLibrary:
+        """Write a part of a library into a new `folder`, beside those of other targets.
+
+        The process has the variables of a target.
+        """
+        raise NotImplementedError
+
+    def join_library(
+        self, name: str, folder: Path, parts: Path, written: Sequence[WrittenLibrary]
+    ) -> WrittenLibrary:
+        """Make one library of parts, each in the folder of its name below `parts`."""
+        raise NotImplementedError
+
     # -- Sizes --------------------------------------------------------------------------------
 
     symbolic: bool = False
@@ -590,6 +617,9 @@ class Backend(ABC):
     _OFFERS: ClassVar[Mapping[str, str]] = {
         "compile_symbolic": "symbolic",
         "write_library": "writes_libraries",
+        "target_environments": "library_targets",
+        "write_part": "library_targets",
+        "join_library": "library_targets",
         "weight_to_device": "keeps_weights",
         "cache_report": "keeps_code",
         "compiling": "tells_kernels",

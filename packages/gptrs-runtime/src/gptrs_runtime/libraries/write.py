@@ -5,29 +5,40 @@ from __future__ import annotations
 import keyword
 import os
 import re
+import tempfile
 import time
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from gptrs import __version__
 from gptrs.backend.contract import Backend, OutgoingLibrary, WrittenLibrary
 from gptrs.backend.settings import Precision
-from gptrs.errors import ExecutionError, UnsupportedError, UsageError
+from gptrs.errors import ExecutionError, GptrsError, UnsupportedError, UsageError
 from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.exporters import importer_of
 from gptrs.plugins.manager import get_backend, manager
 from gptrs.progress import StepProgress
 from gptrs.quoting import quoted
 from gptrs_runtime.converting.atomic_folder import atomic_folder
+from gptrs_runtime.forward import command_line_overrides
 from gptrs_runtime.imported.batch import named_sizes
 from gptrs_runtime.imported.scores import load_import
 from gptrs_runtime.libraries.outgoing import (
     library_of_computation,
     library_of_program,
     library_of_step,
+)
+from gptrs_runtime.libraries.target_process import (
+    PartRequest,
+    Teller,
+    WrittenPart,
+    read_request,
+    written_part,
 )
 from gptrs_runtime.libraries.wheel import write_wheel
 from gptrs_runtime.load import load
@@ -86,6 +97,8 @@ def compile_library(
     weights: str | None = None,
     symbols: tuple[str, ...] = (),
     wheel: str | None = None,
+    targets: Sequence[str] = (),
+    overrides: Sequence[str] = (),
     force: bool = False,
     progress: StepProgress | None = None,
 ) -> CompiledLibrary:
@@ -97,6 +110,11 @@ def compile_library(
     bits. `symbols` fixes free sizes, as in `("batch=1",)`. `wheel` is the version of a Python wheel
     that is written, too; it needs NumPy alone. `force` replaces a folder that was written before.
 
+    `targets` are kinds of processors, as in `Backend.library_targets`, that the library is for
+    instead of this machine; of several it takes the best that runs. Each is compiled by a process
+    of its own, with `overrides` as on the command line. Where no C compiler for the machine is at
+    hand, objects are written, and a script that links them.
+
     UsageError for a folder that exists or a name that C does not take; UnsupportedError for a
     backend that writes no libraries, or a model that one cannot serve; ExecutionError if the C
     compiler is missing or fails. Nothing is left at `folder` then.
@@ -105,27 +123,100 @@ def compile_library(
     target = Path(folder)
     _require_free(target, force)
     options = LoadOptions(backend=backend, threads=threads, precision=precision, weights=weights)
-    outgoing, kind, engine = _outgoing(source, name, options, named_sizes(symbols))
     if wheel is not None:
         require_version(wheel)
+    sizes = named_sizes(symbols)
+    made = None if targets else _outgoing(source, name, options, sizes)
     with atomic_folder(target, replace=force, error=ExecutionError) as staged:
-        written = engine.write_library(outgoing, staged.path, progress)
-        manifest = _manifest(outgoing, kind, os.fspath(source), engine, written)
+        if made is None:
+            request = PartRequest(
+                source=os.fspath(source), folder=str(staged.path), name=_own_name(source, name),
+                backend="", threads=0, precision=precision, weights=weights, symbols=symbols,
+                overrides=tuple(overrides),
+            )  # fmt: skip
+            engine = options.made_backend()
+            facts = _joined(request, targets, engine, progress)
+        else:
+            outgoing, kind, engine = made
+            written = engine.write_library(outgoing, staged.path, progress)
+            facts = _facts(outgoing, kind, written)
+        manifest = _manifest(facts, os.fspath(source), engine)
         (staged.path / MANIFEST).write_bytes(
             msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
         )
-        example = "texts.c" if outgoing.texts else "call.c"
+        example = "texts.c" if facts.is_step else "call.c"
         text = files("gptrs_runtime.libraries").joinpath(example).read_text(encoding="utf-8")
-        text = text.replace("@NAME@", outgoing.name).replace("@PREFIX@", outgoing.name.upper())
+        text = text.replace("@NAME@", facts.name).replace("@PREFIX@", facts.name.upper())
         (staged.path / EXAMPLE).write_text(text, encoding="utf-8")
         if wheel is not None:
+            if facts.written.link is not None:
+                raise UnsupportedError(
+                    f"a wheel needs the library, and no compiler here makes `{manifest.library}`",
+                    hint="leave out `--wheel`, or install the compiler that `CC` names",
+                )
             contents = (MANIFEST, manifest.library, manifest.header, manifest.weights)
-            module = "texts.py.txt" if outgoing.texts else "call.py.txt"
+            module = "texts.py.txt" if facts.is_step else "call.py.txt"
             write_wheel(staged.path, manifest.name, wheel, contents, module, __version__)
         names = sorted(os.listdir(staged.path))
     made = tuple(target / each for each in names)
     nbytes = sum(path.stat().st_size for path in made)
     return CompiledLibrary(manifest, made, nbytes, round(time.perf_counter() - started, 3))
+
+
+def _facts(outgoing: OutgoingLibrary, kind: str, written: WrittenLibrary) -> WrittenPart:
+    return WrittenPart(
+        name=outgoing.name,
+        kind=kind,
+        is_step=outgoing.texts is not None,
+        inputs=outgoing.inputs,
+        outputs=outgoing.outputs,
+        written=written,
+    )
+
+
+def _own_name(source: str | os.PathLike[str], name: str | None) -> str:
+    """Return the name for C, without loading a model."""
+    return _identifier(name, Path(os.path.normpath(source)).stem)
+
+
+def _joined(
+    request: PartRequest, targets: Sequence[str], engine: Backend, progress: StepProgress | None
+) -> WrittenPart:
+    """Return a library whose parts, for a target each, are written by processes of their own."""
+    _require_writer(engine)
+    if not engine.library_targets:
+        raise UnsupportedError(f"backend `{engine.name}` writes libraries for this machine alone")
+    folder, name = Path(request.folder), request.name
+    written: list[WrittenPart] = []
+    with tempfile.TemporaryDirectory(prefix="gptrs-library-", dir=folder.parent) as parts:
+        for each, variables in engine.target_environments(targets).items():
+            own = name if len(set(targets)) == 1 else f"{name}_{each}"
+            asked = replace(
+                request, name=own, folder=os.path.join(parts, own), backend=engine.name,
+                threads=engine.threads,
+            )  # fmt: skip
+            written.append(written_part(asked, dict(variables), each, progress))
+        libraries = [part.written for part in written]
+        joined = engine.join_library(name, folder, Path(parts), libraries)
+    return replace(written[0], name=name, written=joined)
+
+
+def serve_part() -> None:
+    """Write the part that another process asks for; see `target_process`."""
+    teller, request = Teller(), read_request()
+    options = LoadOptions(
+        backend=request.backend, threads=request.threads, precision=request.precision,
+        weights=request.weights,
+    )  # fmt: skip
+    try:
+        with command_line_overrides(request.overrides):
+            sizes = named_sizes(request.symbols)
+            outgoing, kind, engine = _outgoing(request.source, request.name, options, sizes)
+            written = engine.write_part(outgoing, Path(request.folder), teller.step)
+    except GptrsError as error:
+        teller.error(error)
+    else:
+        teller.part(_facts(outgoing, kind, written))
 
 
 def _require_free(folder: Path, force: bool) -> None:
@@ -222,17 +313,15 @@ def _identifier(name: str | None, stem: str) -> str:
     return name
 
 
-def _manifest(
-    outgoing: OutgoingLibrary, kind: str, source: str, backend: Backend, written: WrittenLibrary
-) -> Manifest:
-    is_step = outgoing.texts is not None
+def _manifest(facts: WrittenPart, source: str, backend: Backend) -> Manifest:
+    written = facts.written
     return Manifest(
         **msgspec.structs.asdict(written),
-        name=outgoing.name,
-        kind=kind,
+        name=facts.name,
+        kind=facts.kind,
         source=os.path.basename(os.path.normpath(source)),
         gptrs=__version__,
         backend=backend.name,
-        inputs=("tokens",) if is_step else outgoing.inputs,
-        outputs=("logits",) if is_step else outgoing.outputs,
+        inputs=("tokens",) if facts.is_step else facts.inputs,
+        outputs=("logits",) if facts.is_step else facts.outputs,
     )
