@@ -63,8 +63,8 @@ check: .venv/.installed-check ## what CI runs: lint, types, docs, the tests with
 exhaustive: .venv/.installed-check ## run every test there is
 	@$(BIN)/pytest $(PYTEST_FLAGS) --exhaustive all
 
-paths: .venv/.installed-test ## kernels of each kind of processor: AMX (emulated where there is none), AVX-512, AVX2, portable
-	@$(BIN)/python tools/run_paths.py --emulate $(PYTEST_FLAGS)
+paths: .venv/.installed-test ## kernels of each kind of processor: AMX (emulated where there is none), AVX-512, AVX2, portable, aarch64 (under qemu)
+	@$(BIN)/python tools/run_paths.py --emulate --arm $(PYTEST_FLAGS)
 
 lint: .venv/.installed-check ## style, formatting, import layers, repository rules
 	@$(BIN)/ruff check --quiet

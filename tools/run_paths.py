@@ -5,14 +5,17 @@ only the last ones. A machine takes the best that it has, so that the others wou
 
 `--others` leaves out that one, since who ran all tests has run it; `--emulate` runs AMX by
 `amx_emulator` where a processor with AVX-512 lacks it. That needs a C compiler, and tells whether
-results are right, not how fast they are. Other arguments are those of pytest; of several paths, two
-run at a time, each in one process.
+results are right, not how fast they are. `--arm` runs a few strong tests on aarch64, under qemu
+with Python of that machine: with NEON alone, with `sdot`, and with `usmmla` and `bfmmla`. The first
+time it fetches 200 MB into `build/aarch64`. Other arguments are those of pytest; of several paths,
+two run at a time, each in one process.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -26,9 +29,13 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
+from arm_emulator.environment import MACHINE, Emulated, UnavailableError, prepared
+
 _TOGETHER = 2
 _AMX = frozenset({"amx-tile", "amx-bf16"})
 _EMULATOR = Path(__file__).with_name("amx_emulator")
+_ARM_EMULATOR = Path(__file__).with_name("arm_emulator")
+_ROOT = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
@@ -65,11 +72,41 @@ PATHS = (
 )
 
 
+@dataclass(frozen=True)
+class ArmPath:
+    """A processor of qemu, and the target of kernels that it is."""
+
+    cpu: str
+    target: str
+
+
+ARM_PATHS = (
+    ArmPath("cortex-a72", "neon"),
+    ArmPath("neoverse-n1", "neon_dot"),
+    ArmPath("max", "neon_i8mm"),
+)
+ARM_TESTS = (
+    "test_integer_products.py::test_sums_are_exact",
+    "test_integer_products.py::test_codes_are_looked_up",
+    "test_bf16_linear.py::test_a_row_is_the_same_bits_in_any_company",
+    "test_quantized_linear.py::test_results_are_those_of_rounded_activations",
+    "test_quantized_linear.py::test_sums_of_the_largest_codes_do_not_saturate",
+    "test_convolution.py::test_activations_of_all_numbers",
+    "test_matrix_convolution.py",
+    "test_fused_attention.py::test_keys_behind_the_last_visible_one_are_not_read",
+    "test_paged_attention.py::test_whole_texts_are_right",
+    "test_conversions.py",
+    "test_small_models.py",
+)
+"""Those that tell most in little time: each computes ten times as long as on this machine."""
+
+
 def main(arguments: list[str]) -> int:
     """Run pytest with `arguments` on each path; return 1 if a run fails or finds no test."""
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
     parser.add_argument("--others", action="store_true")
     parser.add_argument("--emulate", action="store_true")
+    parser.add_argument("--arm", action="store_true")
     options, arguments = parser.parse_known_args(arguments)
     host = host_features()
     failed, taken = False, not options.others
@@ -90,6 +127,8 @@ def main(arguments: list[str]) -> int:
             runs.append((f"{path.name}, emulated", partial(run_emulated, host)))
         else:
             runs.append((path.name, partial(run, path.environment(host))))
+    if options.arm:
+        runs += arm_runs()
     if len(runs) > 1:
         # Side by side: workers of each would all import and collect, and wait at its end.
         arguments = [*arguments, "-n", "0"]
@@ -98,6 +137,38 @@ def main(arguments: list[str]) -> int:
             failed |= status != 0
             print(line, flush=True)
     return int(failed)
+
+
+def arm_runs() -> list[tuple[str, Callable[[list[str]], int]]]:
+    """Return the runs on aarch64 under qemu; none, with a line that says why, if it is not here."""
+    try:
+        emulated = prepared(_ROOT / "build" / MACHINE)
+    except UnavailableError as error:
+        print(f"aarch64: skipped, {error}", flush=True)
+        return []
+    return [(f"aarch64 {path.target}", partial(run_arm, emulated, path)) for path in ARM_PATHS]
+
+
+def run_arm(emulated: Emulated, path: ArmPath, arguments: list[str]) -> int:
+    """Run pytest under qemu, and a compiler of kernels beside it on this machine."""
+    sources = [str(each) for each in sorted(_ROOT.glob("packages/*/src"))]
+    compiler = _ARM_EMULATOR / "cross_compiler.py"
+    environment = {
+        **emulated.variables([*sources, str(_ROOT / "tests"), str(_ARM_EMULATOR)]),
+        "ARM_COMPILER": shlex.join([sys.executable, str(compiler)]),
+        "HOST_PYTHONPATH": os.pathsep.join(sources),
+        "HOST_GPTRS_NUMBA_TARGET": path.target,
+        "GPTRS_NUMBA_COMPILERS": "1",
+    }
+    return run(environment, ["-p", "arm_emulator", *_alone(arguments)], path.cpu, emulated)
+
+
+def _alone(arguments: list[str]) -> list[str]:
+    """Return arguments without those of pytest-xdist, which is not there."""
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    parser.add_argument("-n")
+    parser.add_argument("--dist")
+    return parser.parse_known_args(arguments)[1]
 
 
 def _told(name: str, run_path: Callable[[list[str]], int], arguments: list[str]) -> tuple[str, int]:
@@ -137,11 +208,21 @@ def run_emulated(host: frozenset[str], arguments: list[str]) -> int:
         return run(environment, ["-p", "amx_emulator", *arguments, "-n", "0"])
 
 
-def run(environment: Mapping[str, str], arguments: list[str]) -> int:
+def run(
+    environment: Mapping[str, str],
+    arguments: list[str],
+    cpu: str | None = None,
+    emulated: Emulated | None = None,
+) -> int:
     """Run pytest on the marked tests of the numba backend and return its exit code."""
-    command = [sys.executable, "-m", "pytest", "-q", "--backends", "numba"]
-    command += ["-m", "paths"]
-    command += ["-p", "no:cacheprovider", "tests/backend_numba", *arguments]
+    tests = ["tests/backend_numba"]
+    if emulated is not None:
+        tests = [f"tests/backend_numba/{each}" for each in ARM_TESTS]
+    ours = ["-m", "pytest", "-q", "--backends", "numba", "-m", "paths"]
+    ours += ["-p", "no:cacheprovider", *tests, *arguments]
+    command = [sys.executable, *ours]
+    if emulated is not None and cpu is not None:
+        command = emulated.command(cpu, ours)
     done = subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, check=False
     )

@@ -20,7 +20,8 @@ from runtime.tiny_chat import save_tiny_chat
 from runtime.tiny_resnet import save_tiny_resnet
 
 
-def _result(model: LoadedModel) -> np.ndarray:
+def result_of(model: LoadedModel) -> np.ndarray:
+    """Return what a tiny model of any kind computes first."""
     tokens = np.array([[1, 2, 3]])
     image = np.linspace(0, 1, 3 * 32 * 32, dtype=np.float32).reshape(1, 3, 32, 32)
     if "image_classifier" in model.capabilities:
@@ -51,10 +52,10 @@ def test_from_one_file(tmp_path, backend: Backend, kind):
         pytest.skip("how weights are read does not depend on the backend")
     folder = save_tiny_model(tmp_path / "m", kind, backend)
     convert(folder, tmp_path / "m.gptrschk")
-    expected = _result(load_model(folder, backend.name))
+    expected = result_of(load_model(folder, backend.name))
     model = load_model(tmp_path / "m.gptrschk", backend.name)
     assert (model.kind, model.name) == (kind, "m")
-    np.testing.assert_array_equal(_result(model), expected)
+    np.testing.assert_array_equal(result_of(model), expected)
 
 
 OF_TENSORS = {"mobilenet_v3"}
@@ -71,7 +72,7 @@ MOST_BYTES = 1_200_000
 def test_a_kind_has_a_tiny_model_from_its_row_alone(tmp_path, reference: Backend, kind):
     folder = save_tiny_model(tmp_path / "m", kind, reference)
     assert (folder / "model.safetensors").stat().st_size < MOST_BYTES
-    assert np.isfinite(_result(load_model(folder, reference.name))).all()
+    assert np.isfinite(result_of(load_model(folder, reference.name))).all()
 
 
 def test_every_structure_is_among_them():

@@ -36,6 +36,8 @@ _FUNCTION: Final = re.compile(
 )
 """A function in a header: its type, its name, and what it takes."""
 
+_LAST_WORD: Final = re.compile(r"\w+")
+
 
 def c_compiler(machine: str) -> list[str]:
     """Return the command of the C compiler for a machine: `CC`, `cc`, or a cross compiler.
@@ -145,7 +147,7 @@ def _choice(name: str, parts: Sequence[str], header: str) -> str:
     for match in _FUNCTION.finditer(header):
         type_, takes = match[1], " ".join(match[3].split())
         short = match[2].removeprefix(f"{name}_")
-        given = [re.search(r"(\w+)$", each)[1] for each in takes.split(",") if each != "void"]  # pyright: ignore[reportOptionalSubscript]
+        given = [_LAST_WORD.findall(each)[-1] for each in takes.split(",") if each != "void"]
         words["FIELDS"].append(f"  {type_}(*{short})({takes});")
         words["DECLARATIONS"].append(f"{type_}part##_{short}({takes});")
         words["ROW"].append(f"part##_{short}")
