@@ -22,6 +22,7 @@ from gptrs.nn import (
     Linear,
     Seq2SeqModule,
     TextClassifierModule,
+    WholeText,
 )
 from gptrs_models.bart_blocks import (
     EPSILON,
@@ -268,25 +269,6 @@ def stored(params: Params, names: Sequence[str]) -> Params:
 # BART with a head for classes of texts, such as bart-large-mnli (zero-shot classification).
 
 
-class WholeText(DecoderCache):
-    """Stand-in for the KV cache of a layer when all tokens of a text come at once."""
-
-    def __init__(self, source: KeysValues, mask: Tensor) -> None:
-        super().__init__(source, source, mask, tensor(0))
-
-    @override
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        scale: float | None = None,
-        bias: Tensor | None = None,
-    ) -> Tensor:
-        return F.attention(query, key, value, mask=bias, scale=scale, causal=True)
-
-
 class BartClassifier(TextClassifierModule):
     """The encoder-decoder reads a text twice; the state of the last end token is scored.
 
@@ -314,10 +296,10 @@ class BartClassifier(TextClassifierModule):
     ) -> Sequence[Tensor]:
         seen = F.equal(tokens, tokens) if mask is None else mask
         sources = source_views(self.decoder.layers, self.encoder(tokens, seen))
-        caches = [WholeText(source, seen) for source in sources]
         first = F.slice_axis(tokens, 1, 0, 1)
         later = F.slice_axis(tokens, 1, 0, tokens.shape[1] - 1)
         shifted = F.concat([first * 0 + self._start, later], axis=1)
+        caches = [WholeText(shifted, source, seen) for source in sources]
         return [self.decoder(shifted, None, caches)]
 
     @override

@@ -18,8 +18,10 @@ from typing_extensions import override
 from gptrs import functionals as F
 from gptrs.api import ModelError
 from gptrs.api.models import ConfigFields, Module, Params, Tensor, jit, tensor
+from gptrs.api.programs import dtypes
 from gptrs.nn import (
     ACTIVATIONS,
+    Computation,
     Embedding,
     LayerNorm,
     Linear,
@@ -353,6 +355,20 @@ class ImageEncoder(ImageVectors):
             else None
         )
 
+    def computation(self) -> Computation:
+        """Return the vectors of images of one size; see `Computation`."""
+        vision = self.config.vision
+        shape = ("batch", vision.channels, "height", "width")
+        size = {"height": vision.image_size, "width": vision.image_size}
+
+        def outputs(pixel_values: Tensor) -> dict[str, Tensor]:
+            return {"image_embeds": self.vectors(pixel_values)}
+
+        inputs: dict[str, tuple[dtypes.DType, tuple[int | str, ...]]] = {
+            "pixel_values": (dtypes.f32, shape)
+        }
+        return Computation(outputs, inputs, size)
+
     @override
     def require_size(self, images: np.ndarray) -> None:
         if self.config.vision.resizes:
@@ -394,6 +410,18 @@ class ImageText(ImageEncoder):
     def embed_texts(self, tokens: np.ndarray) -> np.ndarray:
         """Return the vector of each text, si64 [B, T] -> f32 [B, E]."""
         return self._texts(tensor(tokens)).numpy()
+
+    @override
+    def computation(self) -> Computation:
+        """Return the vectors of images of one size, and of texts; see `Computation`."""
+        images = super().computation()
+
+        def outputs(pixel_values: Tensor, input_ids: Tensor) -> dict[str, Tensor]:
+            vectors = images.function(pixel_values)
+            return {**vectors, "text_embeds": self._text_vectors(input_ids)}
+
+        texts = {"input_ids": (dtypes.si64, ("texts", "sequence"))}
+        return Computation(outputs, {**images.inputs, **texts}, images.fixed)
 
     def scale_and_bias(self) -> tuple[float, float]:
         """Return the factor of the cosines, and the bias added afterwards."""

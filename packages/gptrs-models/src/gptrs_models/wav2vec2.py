@@ -12,7 +12,8 @@ from msgspec import Struct
 from gptrs import functionals as F
 from gptrs.api import ModelError
 from gptrs.api.models import ConfigFields, Module, Params, Tensor, jit, tensor
-from gptrs.nn import ACTIVATIONS, BatchNorm2d, LayerNorm, Linear, captured_once
+from gptrs.api.programs import dtypes
+from gptrs.nn import ACTIVATIONS, BatchNorm2d, Computation, LayerNorm, Linear, captured_once
 from gptrs_models.bart_blocks import Attention, BlockConfig
 
 # The settings of wav2vec 2.0, HuBERT and UniSpeech in config.json.
@@ -316,6 +317,16 @@ class Encoder(Module):
         return self.layer_norm(x) if self._norm_first else x
 
 
+def _frames_behind(counts: Tensor, layer: tuple[int, int, int]) -> Tensor:
+    """Return the frames after a convolution, si64 [B] -> the same; there is one at least."""
+    _, kernel, stride = layer
+    return F.floor_divide(counts - kernel, stride) + 1
+
+
+_SAMPLES = 160_000
+"""Ten seconds: the length of sounds in other formats if nothing says another one."""
+
+
 class Wav2Vec2(Module):
     """Token scores for each frame of raw sound, a `CTCModel`."""
 
@@ -365,6 +376,23 @@ class Wav2Vec2(Module):
         return self._score(
             tensor(samples[..., np.newaxis]), [tensor(count) for count in counts]
         ).numpy()
+
+    def computation(self) -> Computation:
+        """Return the logits of the frames of sounds of one length, padded; see `Computation`.
+
+        `lengths` are the samples of each sound before its padding, at least those of one frame.
+        """
+
+        def outputs(input_values: Tensor, lengths: Tensor) -> dict[str, Tensor]:
+            counts = list(accumulate(self.config.conv_layers, _frames_behind, initial=lengths))
+            sound = F.reshape(input_values, (*input_values.shape, 1))
+            return {"logits": self._scores(sound, counts[1:])}
+
+        inputs: dict[str, tuple[dtypes.DType, tuple[int | str, ...]]] = {
+            "input_values": (dtypes.f32, ("batch", "samples")),
+            "lengths": (dtypes.si64, ("batch",)),
+        }
+        return Computation(outputs, inputs, {"samples": _SAMPLES})
 
     def _counts(self, samples: int) -> list[int]:
         """Return the number of frames after each convolution."""

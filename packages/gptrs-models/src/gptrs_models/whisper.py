@@ -10,8 +10,10 @@ from msgspec import Struct
 from gptrs import functionals as F
 from gptrs.api import ModelError
 from gptrs.api.models import ConfigFields, Module, Params, Tensor, jit, tensor
+from gptrs.api.programs import dtypes
 from gptrs.nn import (
     ACTIVATIONS,
+    Computation,
     DecoderCache,
     DecoderModule,
     DecoderState,
@@ -173,6 +175,22 @@ class Whisper(DecoderModule):
         # The model has no mask: silence fills a short window.
         seen = np.ones((len(features), self.config.max_source_positions), np.bool_)
         return DecoderState(self._hear(tensor(features)), seen)
+
+    def computation(self) -> Computation:
+        """Return the logits of whole texts, given windows of sound; see `Computation`."""
+
+        def outputs(input_features: Tensor, decoder_input_ids: Tensor) -> dict[str, Tensor]:
+            sources = self._heard(input_features)
+            rows = (input_features.shape[0], self.config.max_source_positions)
+            mask = F.broadcast_to(tensor(True), rows)
+            return self.whole_logits(decoder_input_ids, sources, mask)
+
+        window = ("batch", self.mel_bins, self.frames)
+        inputs: dict[str, tuple[dtypes.DType, tuple[int | str, ...]]] = {
+            "input_features": (dtypes.f32, window),
+            "decoder_input_ids": (dtypes.si64, ("batch", "target")),
+        }
+        return Computation(outputs, inputs, {})
 
     def decode(self, tokens: Tensor, position: Tensor, caches: Sequence[DecoderCache]) -> Tensor:
         """Int [B, T] at the positions from `position` on -> [B, T, C]."""

@@ -12,7 +12,7 @@ from gptrs.nn.attention import (
 from gptrs.nn.cache_spec import CacheGroup, CacheSpec, cache_groups, convolution_cache, state_cache
 from gptrs.nn.captured_once import captured_once
 from gptrs.nn.causal_lm import CausalLMModule, MixedCausalLMModule
-from gptrs.nn.decoder_cache import DecoderCache, DecoderState, KeysValues
+from gptrs.nn.decoder_cache import DecoderCache, DecoderState, KeysValues, WholeText
 from gptrs.nn.draft_head import DraftHead
 from gptrs.nn.expert_matrices import ExpertMatrices
 from gptrs.nn.image_classifier import ConvNorm, ImageClassifierModule, class_head, output_channels
@@ -73,6 +73,7 @@ __all__ = [
     "TextClassifierModule",
     "TextEncoderModule",
     "TokenClassifierModule",
+    "WholeText",
     "Seq2SeqModule",
     "attention_with_sinks",
     "cache_groups",

@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct, field
+from typing_extensions import override
 
 from gptrs import functionals as F
 from gptrs.capture import primitives
@@ -70,6 +71,27 @@ class DecoderCache:
         batch, length = self._mask.shape
         seen = F.reshape(self._mask, (batch, 1, 1, length))
         return F.attention(query, keys, values, mask=seen, scale=scale)
+
+
+class WholeText(DecoderCache):
+    """Stands for the cache of a layer where all tokens [B, T] of the texts come at once."""
+
+    def __init__(self, tokens: Tensor, source: KeysValues, mask: Tensor) -> None:
+        batch, length = tokens.shape
+        room = F.reshape(tokens, (batch, 1, length, 1))
+        super().__init__((room, room), source, mask, Tensor.of_array(np.array(0)))
+
+    @override
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        scale: float | None = None,
+        bias: Tensor | None = None,
+    ) -> Tensor:
+        return F.attention(query, key, value, mask=bias, scale=scale, causal=True)
 
 
 class DecoderState(Struct, eq=False):

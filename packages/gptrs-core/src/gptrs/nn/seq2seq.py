@@ -10,8 +10,10 @@ import numpy as np
 from gptrs.capture.jitting.jit import Jitted
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import ContextLengthError
-from gptrs.nn.decoder_cache import DecoderCache, DecoderState, KeysValues
-from gptrs.nn.layers import Module
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
+from gptrs.nn.decoder_cache import DecoderCache, DecoderState, KeysValues, WholeText
+from gptrs.nn.layers import Computation, Module
 
 _OWN = ("B", None, "C", None)
 _SOURCE = ("B", None, "S", None)
@@ -73,6 +75,14 @@ class DecoderModule(Module):
         state.lost, state.length = False, length
         return found
 
+    def whole_logits(
+        self, tokens: Tensor, sources: Sequence[KeysValues], mask: Tensor
+    ) -> dict[str, Tensor]:
+        """Return the logits after each token of whole texts [B, T], computed without a cache."""
+        caches = [WholeText(tokens, source, mask) for source in sources]
+        states = self.decode(tokens, Tensor.of_array(np.array(0)), caches)
+        return {"logits": self.logits(states)}
+
     def _decoded(
         self,
         tokens: Tensor,
@@ -113,6 +123,23 @@ class Seq2SeqModule(DecoderModule):
         `tokens` are [B, S], `mask`, i1 [B, S], is false at padding behind them.
         """
         raise NotImplementedError
+
+    def computation(self) -> Computation:
+        """Return the logits of whole texts, given whole sources; see `Computation`."""
+        source, text = ("batch", "source"), ("batch", "target")
+
+        def outputs(
+            input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor
+        ) -> dict[str, Tensor]:
+            mask = attention_mask != 0
+            return self.whole_logits(decoder_input_ids, self.read(input_ids, mask), mask)
+
+        inputs: dict[str, tuple[DType, tuple[int | str, ...]]] = {
+            "input_ids": (dtypes.si64, source),
+            "attention_mask": (dtypes.si64, source),
+            "decoder_input_ids": (dtypes.si64, text),
+        }
+        return Computation(outputs, inputs, {})
 
     def read_sources(self, tokens: np.ndarray, mask: np.ndarray) -> DecoderState:
         """Read sources si64 [B, S], where `mask`, i1 [B, S], is true; return texts without tokens.
