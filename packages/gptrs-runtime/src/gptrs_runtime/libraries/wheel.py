@@ -20,7 +20,8 @@ def write_wheel(
 
     The format is that of the Python packaging user guide, "Binary distribution format".
     """
-    tag = f"py3-none-{platform.system().lower()}_{platform.machine()}"
+    library = next(each for each in contents if each.endswith(".so"))
+    tag = f"py3-none-{platform.system().lower()}_{_machine_of(folder / library)}"
     info = f"{name}-{version}.dist-info"
     path = folder / f"{name}-{version}-{tag}.whl"
     package = files("gptrs_runtime.libraries").joinpath(template).read_text(encoding="utf-8")
@@ -44,6 +45,13 @@ def write_wheel(
             record.append(_line(file, hashlib.sha256(data).digest(), len(data)))
         archive.writestr(f"{info}/RECORD", "\n".join((*record, f"{info}/RECORD,,", "")))
     return path
+
+
+def _machine_of(library: Path) -> str:
+    """Return the instruction set of a library, which may be for another machine."""
+    with library.open("rb") as file:
+        number = int.from_bytes(file.read(20)[18:], "little")
+    return {62: "x86_64", 183: "aarch64"}.get(number, platform.machine())  # ELF, `e_machine`
 
 
 def _digest_of(path: Path) -> tuple[bytes, int]:
