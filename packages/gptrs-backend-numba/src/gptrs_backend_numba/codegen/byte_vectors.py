@@ -20,6 +20,8 @@ BYTES = ir.VectorType(I8, 4 * WIDTH)
 _ARM_DOT = "usdot" if "i8mm" in FEATURES else "sdot" if "dotprod" in FEATURES else None
 HAS_DOTS = IS_ARM or {16: "avx512vnni", 8: "avxvnni"}.get(WIDTH) in FEATURES
 """True if there is an instruction for sums of four products of bytes, or few of them."""
+HAS_DOT_INSTRUCTIONS = IS_ARM and _ARM_DOT is not None
+"""True on aarch64 if it is one instruction: what else is in registers has room."""
 MOVED = 128 if IS_ARM and _ARM_DOT != "usdot" else 0
 """What is subtracted of unsigned bytes before `dots` takes them: as bytes, `^ MOVED`."""
 HAS_MATRICES = IS_ARM and "i8mm" in FEATURES
@@ -37,26 +39,40 @@ HAS_LOOKUP = _LOOKUP[0] in FEATURES
 """True if there is an instruction that looks up each byte of a vector in a table of 16."""
 
 
-def dots(builder, total, unsigned, signed):
-    """Add the products of 4 unsigned bytes, less `MOVED`, and 4 signed ones to each word."""
+def dots(builder, total, unsigned, signed, *, no_least=False):
+    """Add the products of 4 unsigned bytes, less `MOVED`, and 4 signed ones to each word.
+
+    `no_least` promises that no signed byte is -128.
+    """
     if not IS_ARM:
         name = f"llvm.x86.avx512.vpdpbusd.{32 * WIDTH}"
         return call_llvm(builder, name, WORDS, [total, unsigned, signed])
     if _ARM_DOT is None:
-        return builder.add(total, _widened_dots(builder, *_bytes(builder, unsigned, signed)))
+        return builder.add(
+            total, _widened_dots(builder, no_least, *_bytes(builder, unsigned, signed))
+        )
     name = f"llvm.aarch64.neon.{_ARM_DOT}.v4i32.v16i8"
     return call_llvm(builder, name, WORDS, [total, *_bytes(builder, unsigned, signed)])
 
 
-def _widened_dots(builder, one, other):
-    """Return the sums by six instructions: two products of 16 bits may not fit 16 bits together."""
+def _widened_dots(builder, no_least, one, other):
+    """Return the sums by multiplications to 16 bits.
+
+    Two products fit 16 bits together unless all four bytes are -128: that saves two instructions of
+    six.
+    """
     halves = ir.VectorType(I16, 8)
-    pairs = []
+    pairs, quads = [], []
     for first in (0, 8):
         lanes = ir.Constant(ir.VectorType(I32, 8), [*range(first, first + 8)])
         parts = [builder.shuffle_vector(each, each, lanes) for each in (one, other)]
-        products = call_llvm(builder, "llvm.aarch64.neon.smull.v8i16", halves, parts)
-        pairs.append(call_llvm(builder, "llvm.aarch64.neon.saddlp.v4i32.v8i16", WORDS, [products]))
+        quads.append(call_llvm(builder, "llvm.aarch64.neon.smull.v8i16", halves, parts))
+    if no_least:
+        quads = [call_llvm(builder, "llvm.aarch64.neon.addp.v8i16", halves, quads)]
+    for quad in quads:
+        pairs.append(call_llvm(builder, "llvm.aarch64.neon.saddlp.v4i32.v8i16", WORDS, [quad]))
+    if no_least:
+        return pairs[0]
     return call_llvm(builder, "llvm.aarch64.neon.addp.v4i32", WORDS, pairs)
 
 

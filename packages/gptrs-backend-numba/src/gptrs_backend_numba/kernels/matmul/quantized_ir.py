@@ -13,6 +13,7 @@ from functools import cache, partial
 from llvmlite import ir
 
 from gptrs_backend_numba.codegen.byte_vectors import (
+    HAS_DOT_INSTRUCTIONS,
     HAS_DOTS,
     HAS_MATRICES,
     WORDS,
@@ -47,7 +48,7 @@ USES_PAIRS = HAS_PAIRS and not HAS_DOTS
 """True if codes are multiplied in pairs, for want of that: see `byte_pairs_ir`."""
 TOGETHER = 8 if HAS_MATRICES else 4
 """Values of k of a column that lie together in a panel."""
-QUANTIZED_ROWS = 6 if WIDTH == 16 or IS_ARM or USES_PAIRS else 2
+QUANTIZED_ROWS = 6 if WIDTH == 16 or HAS_DOT_INSTRUCTIONS or USES_PAIRS else 4 if IS_ARM else 2
 """Rows of the largest tile: sums of integers and of floats fill 32 registers, or those of integers
 most of 16. On a Zen 3 tiles of 2, 3, 4 and 6 rows of 4 bits make 75, 83, 92 and 97 GMAC/s."""
 _AHEAD = 4096
@@ -200,7 +201,7 @@ def _dot(emit, total, codes, four):
     """Add the products of 4 unsigned bytes of codes and 4 signed ones in each lane."""
     b = emit.builder
     if HAS_DOTS:
-        return dots(b, total, codes, four)
+        return dots(b, total, codes, four, no_least=True)  # activations are from -127 on
     for byte in range(4):
         code = b.and_(b.lshr(codes, words(8 * byte)), words(0xFF))
         value = b.ashr(b.shl(four, words(24 - 8 * byte)), words(24))
