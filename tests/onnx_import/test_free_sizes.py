@@ -305,7 +305,7 @@ class Counted(Conversion):
 @pytest.fixture
 def converted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """Return a function that says how many conversions there were since it was last called."""
-    monkeypatch.setattr("gptrs_onnx.model.Conversion", Counted)
+    monkeypatch.setattr("gptrs_onnx.graph.Conversion", Counted)
 
     def count() -> int:
         found, Counted.count = Counted.count, 0

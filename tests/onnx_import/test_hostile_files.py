@@ -13,6 +13,7 @@ onnx = pytest.importorskip("onnx", reason="these tests read ONNX models")
 from onnx import parser  # noqa: E402
 
 from gptrs.errors import GptrsError  # noqa: E402
+from gptrs_onnx.graph import Graph  # noqa: E402
 from gptrs_onnx.model import OnnxModel  # noqa: E402
 from gptrs_onnx.reading import parsed_model  # noqa: E402
 
@@ -82,7 +83,9 @@ def test_nothing_but_our_errors_comes_out(number: int, count: int) -> None:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of NumPy, about values that a mutation made
-                model = OnnxModel(parsed_model(data, None, "mutated"), "ref", "mutated")
+                model = OnnxModel(
+                    Graph(parsed_model(data, None, "mutated")).declared(), "ref", "mutated"
+                )
                 slots = model.inputs.values()
                 model(*([x] if len(slots) == 1 else []))
             read += 1

@@ -25,6 +25,10 @@ else:
     install_hints = lazy_module("gptrs.install_hints")
 
 
+SOURCES: dict[str, dict[str, str]] = {}
+"""By module: its names that are imported on first use, and the module of each."""
+
+
 class _NoPublicNameError(AttributeError):
     """Searches for similar names only when shown: imports of submodules raise it and discard it."""
 
@@ -73,7 +77,7 @@ def attach(
     error for any other name says which sibling module has it, else ends with `elsewhere`.
     """
     stub = Path(file).with_suffix(".pyi")
-    sources = _sources(stub)
+    sources = SOURCES[module] = _sources(stub)
 
     def load(name: str) -> object:
         if name not in sources:

@@ -15,9 +15,10 @@ from gptrs.api.programs import TensorType, dtypes
 from gptrs.backend.weight_identity import WeightFile, identity_of_computed
 from gptrs.checkpoint.quantized_tensor import Part, QuantizedTensor
 from gptrs_onnx.element_types import dtype_of
-from gptrs_onnx.node import SMALL, stored_array
+from gptrs_onnx.node import stored_array
 from gptrs_onnx.onnx_ir import ir
 from gptrs_onnx.reading import InitializerSource
+from gptrs_onnx.search import SMALL
 
 _BITS: Final = (2, 4, 8)
 
@@ -134,6 +135,16 @@ class BlockSource(InitializerSource):
     ) -> None:
         super().__init__(stored, own)
         self._blocks = blocks
+
+    @property
+    @override
+    def data_files(self) -> None:
+        """Nothing: blocks are described by the nodes of the graph."""
+        return
+
+    @override
+    def places(self) -> None:
+        return
 
     def quantized(self, name: str) -> QuantizedTensor | None:
         """Return how a tensor is quantized, None if it is not."""

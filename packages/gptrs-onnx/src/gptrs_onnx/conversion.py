@@ -35,6 +35,7 @@ from gptrs_onnx.node import (
     stored_array,
 )
 from gptrs_onnx.onnx_ir import ir
+from gptrs_onnx.search import NeedsKnownError, SymbolsRefusedError
 from gptrs_onnx.size_facts import MOST_DIMS, Refused
 
 # Operators of the standard that are not converted: why, and what to do about it.
@@ -85,31 +86,6 @@ MAX_DEPTH: Final = 64
 """Functions, branches and loops inside one another."""
 MAX_NODES: Final = 200_000
 """Most nodes; those of a function count once per call."""
-
-
-class NeedsKnownError(Exception):
-    """Sizes depend on the values of these inputs, which must be known before the conversion.
-
-    `refused` is the node that would do without them with facts about sizes, if there is one.
-    """
-
-    refused: Refused | None = None
-
-    def __init__(self, origins: Origins, why: str) -> None:
-        super().__init__(why)
-        self.origins = origins
-
-
-class SymbolsRefusedError(Exception):
-    """A conversion failed at a node while sizes were symbols: facts about them may help.
-
-    `always`: whatever the sizes are; else for sizes like those of the call.
-    """
-
-    def __init__(self, refused: Refused, always: bool) -> None:
-        super().__init__("a graph needs facts about its sizes")
-        self.refused = refused
-        self.always = always
 
 
 @contextmanager

@@ -3,54 +3,51 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import chain
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
-import onnx
 from msgspec.structs import replace
 from typing_extensions import override
 
-from gptrs.api import GptrsError, ModelError, UnsupportedError, UsageError
+from gptrs.api import GptrsError, ModelError, UsageError
 from gptrs.api.backends import Backend
-from gptrs.api.importers import ConvertedGraph, ModelInput, Step, jitted
+from gptrs.api.importers import Closure, ConvertedGraph, Step, jitted
 from gptrs.api.models import Params, Tensor
-from gptrs.backend.weight_identity import WeightFile
+from gptrs.capture.parameter import Parameter
 from gptrs.ir.specialize import lone_symbol
-from gptrs_onnx import ops
-from gptrs_onnx.block_weights import BlockSource, block_weights
-from gptrs_onnx.conversion import (
-    Conversion,
-    NeedsKnownError,
-    SymbolsRefusedError,
-    symbols_may_be_refused,
-)
-from gptrs_onnx.element_types import HELD_IN, stored_dtype
-from gptrs_onnx.node import (
+from gptrs.lazy_module import lazy_module
+from gptrs.plugins.manager import backend_of
+from gptrs_onnx.graph_file import FileStamp, Findings, GraphFile
+from gptrs_onnx.search import (
     SMALL,
-    Items,
-    Known,
-    Narrow,
-    as_tensor,
-    converts,
-    is_weight,
-    refuse_sequence,
+    STATIC,
+    NeedsKnownError,
+    Search,
+    SymbolsRefusedError,
+    refused_values,
     shown,
 )
-from gptrs_onnx.onnx_ir import ir
-from gptrs_onnx.reading import InitializerSource, model_of, read_model
 from gptrs_onnx.size_facts import Facts, identifiers
 
-assert ops  # its modules register the converters
+# What reads ONNX is imported for a file that no earlier process kept: that takes longer than all
+# else that a small model needs.
+if TYPE_CHECKING:
+    import onnx
+
+    import gptrs_onnx.graph as graphs
+    import gptrs_onnx.node as nodes
+    import gptrs_onnx.reading as reading
+else:
+    graphs = lazy_module("gptrs_onnx.graph")
+    nodes = lazy_module("gptrs_onnx.node")
+    reading = lazy_module("gptrs_onnx.reading")
+
 Result = TypeVar("Result")
-STATIC: Final = Facts(static=True)
 _NONE: Final = Facts()
 _MOST_FACTS: Final = 64
 """Most facts that a model keeps, each for a kind of sizes."""
-_MOST_TRIES: Final = 32
-"""Most conversions that look for facts, after which all sizes are numbers."""
 
 
 class OnnxModel(ConvertedGraph):
@@ -66,36 +63,28 @@ class OnnxModel(ConvertedGraph):
 
     def __init__(
         self,
-        model: ir.Model,
+        file: GraphFile,
         backend: str | Backend | None,
         origin: str,
-        own: WeightFile | None = None,
-        opened: tuple[InitializerSource, Params] | None = None,
+        params: Params | None = None,
     ) -> None:
-        """Take a model, which `own` is the file of; None if it is in memory.
-
-        `opened` are its weights, if they were opened before.
-        """
-        self._model = model
-        graph = model.graph
-        inner = set(graph.initializers)
-        slots = [slot_of(each) for each in graph.inputs if each.name not in inner]
-        outputs = [str(each.name) for each in graph.outputs]
-        super().__init__(origin, backend, {slot.name: slot for slot in slots}, outputs)
-        self._narrow = {
-            str(each.name): each.dtype
-            for each in (*graph.inputs, *graph.outputs)
-            if each.dtype is not None and each.dtype in HELD_IN
-        }
-        if opened is None:
-            weights = weights_of(model, own)
-            opened = weights, Params(weights, backend=self.backend, dtype=None, origin=origin)
-        self.weights, self.params = opened
-        self._known_inputs: dict[str, NeedsKnownError] = {}  # and what asks for their values
-        shapes = [slot.shape or () for slot in slots]
+        """Take a graph; `params` are its weights if they were opened before."""
+        self._file = file
+        super().__init__(origin, backend, {slot.name: slot for slot in file.inputs}, file.outputs)
+        self._narrow = file.narrow
+        self.weights = file.weights
+        if params is None:
+            params = Params(self.weights, backend=self.backend, dtype=None, origin=origin)
+        self.params = params
+        shapes = [slot.shape or () for slot in file.inputs]
         free = dict.fromkeys(each for shape in shapes for each in shape if isinstance(each, str))
         self._numbers = {name: number for number, name in enumerate(free)}
-        self._learnt: list[Facts] = []
+        found = file.findings or Findings()
+        self._learnt = list(found.learnt)
+        self._known_inputs = dict(found.known)
+        """Inputs whose values are known, and what asks for them."""
+        self._is_static = found.is_static
+        self._is_kept = file.stamp is None or file.findings is not None
 
     @override
     def argument(self, name: str, value: object) -> np.ndarray:
@@ -103,7 +92,7 @@ class OnnxModel(ConvertedGraph):
         narrow = self._narrow.get(name)
         if narrow is None:
             return super().argument(name, value)
-        held, own = HELD_IN[narrow].numpy, narrow.numpy()
+        held, own = narrow.held, narrow.own
         array = np.asarray(value)
         if array.dtype == own:
             return super().argument(name, array.astype(held))
@@ -121,7 +110,7 @@ class OnnxModel(ConvertedGraph):
         found = super()._run(given)
         for index, name in enumerate(self.outputs if self._narrow else ()):
             if name in self._narrow:
-                found[index] = found[index].astype(self._narrow[name].numpy())
+                found[index] = found[index].astype(self._narrow[name].own)
         return found
 
     @override
@@ -137,7 +126,7 @@ class OnnxModel(ConvertedGraph):
         sizes = self._sizes(given)
         # Begins with what earlier calls have learnt: the usual call converts nothing and tries
         # nothing.
-        search = _Search(sizes, self._facts_for(sizes), dict(self._known_inputs))
+        search = Search(sizes, self._facts_for(sizes), dict(self._known_inputs))
         while True:
             step, arguments = self._step(given, search.known, search.facts)
             try:
@@ -152,9 +141,10 @@ class OnnxModel(ConvertedGraph):
                     error.hint = f"other calls had sizes where {missed}"
                 raise
             else:
-                for name, need in search.known.items():  # without what led to it: it has the graph
-                    self._known_inputs.setdefault(name, NeedsKnownError(need.origins, str(need)))
                 self._keep(search)
+                if not self._is_kept:
+                    self._is_kept = True
+                    self._keep_on_disk()
                 return result
 
     def _sizes(self, given: Mapping[str, np.ndarray]) -> dict[int, int] | None:
@@ -187,10 +177,15 @@ class OnnxModel(ConvertedGraph):
         ]
         return ", ".join(f"`{shown(each)}`" for each in dict.fromkeys(found[:4]))
 
-    def _keep(self, search: _Search) -> None:
+    def _keep(self, search: Search) -> None:
         """Keep facts with which a call succeeded, those first that hold for fewer sizes."""
         facts, sizes = search.facts, search.sizes
-        self._is_static = self._is_static or (facts.static and search.always)
+        for name, need in search.known.items():  # without what led to it: it has the graph
+            if name not in self._known_inputs:
+                self._known_inputs[name] = NeedsKnownError(need.origins, str(need))
+                self._is_kept = self._file.stamp is None
+        if facts.static and search.always and not self._is_static:
+            self._is_static, self._is_kept = True, self._file.stamp is None
         if sizes is None or self._is_static or facts in self._learnt or facts == Facts():
             return
         if facts.static:
@@ -199,6 +194,7 @@ class OnnxModel(ConvertedGraph):
         # The sort is stable: among facts alike, earlier ones stay first, and the same call takes
         # the same program.
         self._learnt = sorted(made, key=lambda each: list(each.pinned.values()).count(None))
+        self._is_kept = self._file.stamp is None
 
     def _step(
         self, given: Mapping[str, np.ndarray], asked: Mapping[str, NeedsKnownError], facts: Facts
@@ -212,7 +208,7 @@ class OnnxModel(ConvertedGraph):
             # Values that are compiled in are part of the cache key; a large input would fill the
             # cache with one program a call.
             if array.size > SMALL:
-                raise _refused(asked[name], name, array.size)
+                raise refused_values(asked[name], name, array.size)
         free = [name for name in given if name not in known]
         # Bytes, not values: NaN equals itself here, and 0.0 differs from -0.0, as in a program.
         values = tuple(
@@ -244,7 +240,6 @@ class OnnxModel(ConvertedGraph):
 
         def convert(arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             sources = dict(zip(free, arguments, strict=True))
-            conversion = self._conversion(known, sources)
             dims: dict[int, int] = {}
             for each, own in zip(arguments, numbers, strict=True):
                 dims.update(
@@ -252,168 +247,39 @@ class OnnxModel(ConvertedGraph):
                 )
             # Reversed, so that of two sizes with one symbol the first one counts.
             symbols = {lone_symbol(dim): n for n, dim in reversed(dims.items())}
-            if set(symbols) == {None} or not symbols:
-                return _outputs(conversion, self._model)
-            with symbols_may_be_refused(
-                conversion, {each: n for each, n in symbols.items() if each is not None}
-            ):
-                facts.assume(dims)
-                return _outputs(conversion, self._model)
+            found = {each: n for each, n in symbols.items() if each is not None}
+            assume = partial(facts.assume, dims)
+            return self._file.graph.convert(known, sources, self._weight, found, assume)
 
-        return jitted(convert, "onnx_model", axes if any(map(any, axes)) else ())
+        values = [
+            (name, each.dtype.str, each.shape, each.tobytes()) for name, each in known.items()
+        ]
+        describe = partial(self._described, repr((values, free, axes, facts.key)))
+        named = axes if any(map(any, axes)) else ()
+        return jitted(convert, "onnx_model", named, describe)
 
-    def _conversion(self, known: Mapping[str, Known], free: Mapping[str, Tensor]) -> Conversion:
-        """Return a conversion of the graph, with its inputs bound."""
-        model = self._model
-        conversion = Conversion(model.functions, dict(model.opset_imports), self._weight)
-        for value in model.graph.inputs:
-            name = str(value.name)
-            if name in known:
-                conversion.bind(value, known[name])
-            elif name in free:
-                narrow = self._narrow.get(name)
-                found = free[name]
-                conversion.bind(
-                    value, found if narrow is None else Narrow(found, narrow), frozenset({name})
-                )
-            elif name in self.inputs:
-                conversion.bind(value, None)
-        return conversion
-
-    def _weight(self, name: str, stored: ir.TensorProtocol) -> Tensor:
-        del stored
+    def _weight(self, name: str) -> Tensor:
         return self.params.tensor(name, floating=False)
 
+    def _described(self, text: str) -> Closure | None:
+        """Return the closure of a step, for other processes; None if they cannot identify it."""
+        stamp, beside = self._file.stamp, self.weights.data_files
+        if stamp is None or beside is None or not stamp.own.unchanged():
+            return None
+        leaves = [self._weight(name).source for name in self.weights.names()]
+        parameters = [each for each in leaves if isinstance(each, Parameter)]
+        if len(parameters) < len(leaves):
+            return None
+        types = [str(each.type) for each in parameters]
+        known = f"{stamp.record.key} {sorted(beside.items())} {types} {text}"
+        return Closure(known, frozenset({"gptrs_onnx"}), tuple(parameters))
 
-def weights_of(model: ir.Model, own: WeightFile | None) -> InitializerSource:
-    """Return the initializers of all graphs of a model, except small constants."""
-    stored = {
-        name: value.const_value
-        for part in model.graphs()
-        for name, value in part.initializers.items()
-        if value.const_value is not None and is_weight(value.const_value)
-    }
-    blocks = block_weights(model)
-    return BlockSource(stored, own, blocks) if blocks else InitializerSource(stored, own)
-
-
-def _outputs(conversion: Conversion, model: ir.Model) -> tuple[Tensor, ...]:
-    """Return the outputs, those of narrow types in the types that hold them."""
-    results: list[Tensor] = []
-    for output, found in zip(model.graph.outputs, conversion.run(model.graph), strict=True):
-        if isinstance(found, Items):
-            refuse_sequence(f"`{shown(output.name)}`, an output of the graph,")
-        narrow = found.type if isinstance(found, Narrow) else None
-        if narrow != (output.dtype if output.dtype in HELD_IN else None):
-            stated, name = output.dtype.name if output.dtype else "nothing", shown(output.name)
-            raise ModelError(
-                f"the output `{name}` is stated to be {stated}, and is"
-                f" {as_tensor(found).dtype if narrow is None else narrow.name}"
-            )
-        results.append(found.values if isinstance(found, Narrow) else as_tensor(found))
-    return tuple(results)
-
-
-class _Search:
-    """The facts and values of a call, and others to try when the conversion is refused."""
-
-    def __init__(
-        self, sizes: Mapping[int, int] | None, facts: Facts, known: dict[str, NeedsKnownError]
-    ) -> None:
-        self.sizes = sizes
-        self.facts = facts
-        self.known = known
-        self.always = False
-        """Whether symbols were refused for all sizes."""
-        self._others: Iterator[tuple[Facts, Mapping[str, NeedsKnownError]]] = iter(())
-        self._reached = 0
-        self._tries = 0
-
-    def refuse(self, refusal: SymbolsRefusedError) -> None:
-        """Take the next facts after a refusal under symbols."""
-        self.always = refusal.always
-        # New facts are asked for only where the conversion came further: otherwise the last guess
-        # did not help.
-        if refusal.refused.nodes > self._reached:
-            self._others = _alone(refusal.refused.candidates(self.facts, self.sizes or {}))
-        self._next(refusal.refused.nodes)
-
-    def ask(self, need: NeedsKnownError, given: Mapping[str, np.ndarray]) -> None:
-        """Take the values that are needed, or facts that make them unnecessary."""
-        asked = {name: need for name in need.origins if name not in self.known}
-        if self.facts.static and not asked:
-            raise _refused(need) from None
-        refused = need.refused
-        if self.facts.static or (need.__cause__ is None and asked):
-            self.known |= asked
-        elif refused is None:
-            self._next(self._reached)
-        else:
-            if refused.nodes > self._reached:
-                small = asked if all(given[name].size <= SMALL for name in asked) else {}
-                facts, sizes = self.facts, self.sizes or {}
-                self._others = chain(
-                    _alone(refused.equalities(facts, sizes)),
-                    [(facts, small)] if small else [],
-                    _alone(refused.candidates(facts, sizes)),
-                )
-            self._next(refused.nodes)
-
-    def _next(self, reached: int) -> None:
-        self._reached = max(self._reached, reached)
-        self._tries += 1
-        last = STATIC, dict[str, NeedsKnownError]()
-        # All sizes as numbers always convert, at the price of a program for each size.
-        self.facts, asked = next(self._others, last) if self._tries < _MOST_TRIES else last
-        self.known |= asked
-
-
-def _alone(several: Iterable[Facts]) -> Iterator[tuple[Facts, Mapping[str, NeedsKnownError]]]:
-    """Yield facts that need no values."""
-    return ((facts, {}) for facts in several)
-
-
-def _refused(need: NeedsKnownError, name: str = "", size: int = 0) -> GptrsError:
-    """Return the error for values that must be known, and are computed, or those of a large input.
-
-    If they would only have helped, that is what went wrong without them.
-    """
-    if isinstance(need.__cause__, GptrsError):
-        return need.__cause__
-    if not name:
-        return UnsupportedError(f"{need} depends on values that are computed from data")
-    return UnsupportedError(
-        f"{need} depends on the values of the input `{shown(name)}`, which has {size} elements",
-        hint=f"sizes may depend on inputs of at most {SMALL} elements",
-    )
-
-
-def slot_of(value: ir.Value) -> ModelInput:
-    """Return the declaration of an input; UnsupportedError for types that PTIR lacks."""
-    name = str(value.name)
-    held = value.type
-    optional = isinstance(held, ir.OptionalType)
-    if isinstance(held, ir.OptionalType):
-        held = held.elem_type
-    if not isinstance(held, ir.TensorType):
-        kind = type(held).__name__.removesuffix("Type").lower() if held else "unknown"
-        raise UnsupportedError(f"the input `{shown(name)}` is a {kind}, only tensors are supported")
-    dtype = stored_dtype(held.dtype, f"the input `{shown(name)}`")
-    if value.shape is None or optional:
-        return ModelInput(name, dtype, None, optional)
-    dims = [_size_of(size, f"{name}_{place}") for place, size in enumerate(value.shape)]
-    return ModelInput(name, dtype, tuple(dims))
-
-
-def _size_of(size: int | ir.SymbolicDim, place: str) -> int | str:
-    """Return a size or the name of a free one, by default that of its place.
-
-    Negative numbers, `?` and the like are what exporters write for "any".
-    """
-    if isinstance(size, int):
-        return size if size >= 0 else place
-    stated = str(size.value or "")
-    return stated if any(map(str.isalpha, stated)) else place
+    def _keep_on_disk(self) -> None:
+        """Keep the declaration of the file, and the findings of calls, for later processes."""
+        stamp, places = self._file.stamp, self.weights.places()
+        if stamp is not None and places is not None and not self._narrow:
+            findings = Findings(tuple(self._learnt), dict(self._known_inputs), self._is_static)
+            stamp.keep(self._file, places, findings)
 
 
 # Models out of files and out of protobuf messages, and which operators are converted.
@@ -425,14 +291,36 @@ def load(path: str | os.PathLike[str], backend: str | Backend | None = None) -> 
     `backend` is a name, a backend, or None for the default. External data must lie in the folder
     of the file. ModelError for an invalid file, UnsupportedError for an operator set or a type of
     input that is not supported.
+
+    The declaration of a file and its programs are kept on disk: while it does not change, later
+    processes read no ONNX.
     """
-    model, own = read_model(path)
-    return OnnxModel(model, backend, os.fspath(path), own)
+    engine = backend_of(backend)
+    stamp = FileStamp.of(path, engine)
+    file = stamp and stamp.find(partial(_read_again, stamp))
+    if file is None:
+        model, own = reading.read_model(path)
+        # Of another moment, the stamp would say what other bytes declare.
+        stamp = stamp if stamp is not None and own == stamp.own else None
+        file = replace(graphs.Graph(model, own).declared(), stamp=stamp)
+    return OnnxModel(file, engine, os.fspath(path))
+
+
+def _read_again(stamp: FileStamp) -> graphs.Graph:
+    """Return the graph of a file that an earlier process kept; ModelError if it changed."""
+    model, own = reading.read_model(stamp.path)
+    if own != stamp.own:
+        raise ModelError(
+            f"`{shown(stamp.path)}` was changed since the model was loaded",
+            hint="load the model again",
+        )
+    return graphs.Graph(model, own)
 
 
 def from_proto(model: onnx.ModelProto, backend: str | Backend | None = None) -> OnnxModel:
     """Return a model that is in memory; errors as `load`, and external data is refused."""
-    return OnnxModel(model_of(model, None), backend, model.graph.name or "the model")
+    graph = graphs.Graph(reading.model_of(model, None))
+    return OnnxModel(graph.declared(), backend, model.graph.name or "the model")
 
 
 def supported_operators() -> dict[str, list[str]]:
@@ -441,7 +329,7 @@ def supported_operators() -> dict[str, list[str]]:
     Those that the standard defines by others (`NegativeLogLikelihoodLoss`) are converted as well.
     """
     found: dict[str, list[str]] = {}
-    for operator in sorted(converts):
+    for operator in sorted(nodes.converts):
         domain, _, name = operator.rpartition(".")
         found.setdefault(domain or "ai.onnx", []).append(name)
     return found

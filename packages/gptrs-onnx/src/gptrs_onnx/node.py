@@ -14,11 +14,12 @@ from onnx.defs import SchemaError, get_schema
 from typing_extensions import override
 
 from gptrs.api import ModelError, UnsupportedError, importers
-from gptrs.api.importers import DAMAGE, clipped, is_number, size_tensor
+from gptrs.api.importers import DAMAGE, is_number, size_tensor
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs_onnx.element_types import ONNX_TYPES, dtype_of, stored_dtype
 from gptrs_onnx.onnx_ir import ir
+from gptrs_onnx.search import SMALL, Origins, shown
 
 # The values of an ONNX graph while it is converted: known, or tensors of the program.
 #
@@ -32,9 +33,6 @@ Known: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Sizes: TypeAlias = list[int]
 """The elements of a known value in order, integers and polynomials over symbols."""
 Value: TypeAlias = Tensor | Known
-
-SMALL: Final = 4096
-"""Most elements of a constant that is known; larger ones are weights."""
 
 
 _CODES = (
@@ -145,10 +143,6 @@ _MOVES: Final = frozenset(
 """Operators that move numbers and compute none: they take any element type."""
 
 
-Origins = frozenset[str]
-"""The inputs of the graph that a value is computed from."""
-
-
 class Scope(Protocol):
     """The graph being converted, as converters of nodes with graphs of their own use it."""
 
@@ -171,11 +165,6 @@ class Scope(Protocol):
 
 MAX_COMPUTED: Final = 2**26
 """Most numbers that a converter makes by itself, such as the weights of a resize."""
-
-
-def shown(name: object) -> str:
-    """Return a name from a file as messages show it: escaped and shortened."""
-    return clipped(str(name), 60)
 
 
 converts = importers.Converters("gptrs-onnx", "gptrs_onnx.supported_operators()")

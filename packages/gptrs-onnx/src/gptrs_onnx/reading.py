@@ -16,13 +16,15 @@ from gptrs.api import CheckpointError, ModelError, UnsupportedError
 from gptrs.api.backends import WeightIdentity
 from gptrs.api.importers import DAMAGE
 from gptrs.api.programs import TensorType
-from gptrs.backend.weight_identity import WeightFile, file_digest
+from gptrs.backend.weight_identity import WeightFile
 from gptrs.checkpoint.files.open_file import open_regular, resolved
 from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
 from gptrs.checkpoint.formats.safetensors_header import TensorEntry
 from gptrs_onnx.element_types import HELD_IN, is_read, stored_dtype
-from gptrs_onnx.node import SMALL, shown, stored_array
+from gptrs_onnx.graph_file import Place, Places, identity_inside, place_in, stamp_of
+from gptrs_onnx.node import stored_array
 from gptrs_onnx.onnx_ir import ir
+from gptrs_onnx.search import SMALL, shown
 
 MAX_BYTES: Final = 2**31 - 1
 """The largest protobuf message."""
@@ -39,7 +41,7 @@ def read_model(path: str | os.PathLike[str]) -> tuple[ir.Model, WeightFile | Non
     real = resolved(file)
     # The stamp is taken before the bytes: a file that is replaced in between gets no identity,
     # rather than that of the wrong bytes.
-    own = _stamp(real)
+    own = stamp_of(real)
     # Caches of hubs hold links to files that lie together in a folder of their own.
     model = model_of(_proto_of(real.read_bytes(), str(file)), file.parent, str(file), real.parent)
     return model, own if own is not None and own.unchanged() else None
@@ -65,25 +67,6 @@ def _required_file(path: str | os.PathLike[str]) -> Path:
             hint="save the model with its weights as external data",
         )
     return file
-
-
-def _stamp(file: Path) -> WeightFile | None:
-    """Return the content of a file, unaffected by later changes."""
-    descriptor = open_regular(file)
-    try:
-        found = WeightFile.of(str(file), descriptor, lambda: True)
-    finally:
-        os.close(descriptor)
-    if found is None:
-        return None
-
-    def unchanged() -> bool:
-        try:
-            return file_digest(os.stat(found.path)) == found.digest
-        except OSError:
-            return False
-
-    return WeightFile(found.digest, found.path, unchanged)
 
 
 def parsed_model(data: bytes, folder: Path | None, origin: str) -> ir.Model:
@@ -276,6 +259,42 @@ class InitializerSource:
         """Return the names of all initializers."""
         return tuple(self._stored)
 
+    @property
+    def data_files(self) -> Mapping[str, bytes] | None:
+        """The digests of the files beside the model, by path.
+
+        None if one was changed just now, or if the source has weights that lie nowhere.
+        """
+        files = {str(file.path): file.stamp for file in self._files.values()}
+        known = {path: stamp.digest for path, stamp in files.items() if stamp is not None}
+        return known if len(known) == len(files) else None
+
+    def places(self) -> Places | None:
+        """Return where all initializers are; None if one lies in no file as it is."""
+        own, found = self._own, dict[str, tuple[bytes, dict[str, Place]]]()
+        if own is None:
+            return None
+        data, end = Path(own.path).read_bytes(), 0
+        for name, tensor in self._stored.items():
+            type_, file = _type_of(name, tensor), self._files.get(name)
+            if tensor.dtype in HELD_IN:
+                return None
+            if file is None:
+                elements = tensor.tobytes()
+                path, digest, start = own.path, own.digest, place_in(data, elements, end)
+                if start < 0:
+                    return None
+                nbytes, end = len(elements), start + len(elements)
+            else:
+                if file.stamp is None:
+                    return None
+                entry = file.entry(name)
+                path, digest = str(file.path), file.stamp.digest
+                start, nbytes = entry.offset, entry.nbytes
+            inside = found.setdefault(path, (digest, {}))[1]
+            inside[name] = type_.dtype, type_.shape, start, nbytes
+        return found if own.unchanged() else None
+
     def require_unchanged(self) -> None:
         """CheckpointError if a file with external data was cut or written to."""
         for file in dict.fromkeys(self._files.values()):
@@ -294,9 +313,8 @@ class InitializerSource:
         file = self._files.get(name)
         if file is not None:
             return file.identity_of(name)
-        type_ = _type_of(name, self._tensor(name))
-        place = repr(("inside", name, str(type_)))
-        return None if self._own is None else WeightIdentity.of(place.encode(), self._own)
+        own = self._own
+        return own and identity_inside(name, _type_of(name, self._tensor(name)), own)
 
     def load(self, name: str) -> np.ndarray:
         """Return the elements; ModelError where the file does not hold them."""

@@ -2,7 +2,8 @@
 
 An importer makes an `ImportedModel` with `ModelInput`s, called with `named_arguments`. The base
 classes `ImportedGraph` and `ConvertedGraph` have the common code of importers; the latter runs a
-`Step`, which `jitted` makes for the free sizes from `free_axes`.
+`Step`, which `jitted` makes for the free sizes from `free_axes`. An `ImportRecord` keeps on disk
+the contents of a file, a `Closure` identifies a step for other processes.
 
 `Converters` is a table with a `Converter` for each operator, which gets a `Node` of the graph;
 `DAMAGE` lists the Python errors that mean a damaged node. `is_number`, `is_symbol`, `size_tensor`

@@ -1,5 +1,6 @@
 """Where each name of `gptrs.api.importers` is; read by type checkers and by `gptrs.lazy_names`."""
 
+from gptrs.capture.jitting.captured_function import Closure as Closure
 from gptrs.capture.tensor import share_array as share_array
 from gptrs.capture.tensor import take_array as take_array
 from gptrs.checkpoint.files.atomic_write import atomic_file as atomic_file
@@ -25,4 +26,5 @@ from gptrs.plugins.imported_graph import ImportedGraph as ImportedGraph
 from gptrs.plugins.imported_graph import Step as Step
 from gptrs.plugins.imported_graph import free_axes as free_axes
 from gptrs.plugins.imported_graph import jitted as jitted
+from gptrs.plugins.kept_imports import ImportRecord as ImportRecord
 from gptrs.quoting import clipped as clipped

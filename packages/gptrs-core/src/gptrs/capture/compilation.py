@@ -242,6 +242,7 @@ def prepare(
     reason: str = "not cached",
     streaming: Streaming | None = None,
     guards: SizeGuards | None = None,
+    keeps: bool = False,
 ) -> Prepared:
     """Optimize `program`, fold its parameters, and compile the rest on `backend`.
 
@@ -251,9 +252,10 @@ def prepare(
     `streaming` the program runs in parts and takes streamed weights as `Parameter`s.
 
     With `guards` it may have symbols, each a plain dim of some parameter: the result serves all
-    sizes that the guards accept in the end.
+    sizes that the guards accept in the end. `keeps`: the optimized program is kept on disk even if
+    it is small.
     """
-    request = _CompileRequest(origin, reason, fold=True, streaming=streaming, guards=guards)
+    request = _CompileRequest(origin, reason, True, streaming, guards, keeps)
     return _compile(program, backend, tuple(roles), request)
 
 
@@ -293,6 +295,7 @@ class _CompileRequest(Struct, frozen=True):
     fold: bool
     streaming: Streaming | None = None
     guards: SizeGuards | None = None
+    keeps: bool = False
     number: int = field(default_factory=events.next_number)
 
 
@@ -422,7 +425,7 @@ class _Compiler(Struct):
         settings, fold = settings_for(self.backend), self.request.fold
         key = None
         size = sum(len(function.body.instructions) for function in program.functions)
-        if self.observe is None and size >= SMALLEST_KEPT:
+        if self.observe is None and (size >= SMALLEST_KEPT or self.request.keeps):
             shared = settings, self._share
             key = optimization_key(program, self.backend, self.roles, shared, fold=fold)
         if key is None:

@@ -13,7 +13,8 @@ from typing_extensions import override
 
 from gptrs.backend.contract import Backend
 from gptrs.capture.execute import use_backend
-from gptrs.capture.jitting.jit import Lowered, jit
+from gptrs.capture.jitting.captured_function import Describe
+from gptrs.capture.jitting.jit import Jitted, Lowered
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UnsupportedError
 from gptrs.ir.program import Program
@@ -172,15 +173,19 @@ def jitted(
     convert: Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]],
     name: str,
     axes: Sequence[tuple[str | None, ...]] = (),
+    describe: Describe | None = None,
 ) -> Step:
-    """Return `convert` jitted under a name, with symbols for the sizes named in `axes`."""
+    """Return `convert` jitted under a name, with symbols for the sizes named in `axes`.
+
+    With `describe`, captures are kept on disk, see `Jitted`.
+    """
 
     def converted(arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return convert(arguments)
 
     converted.__name__ = name
-    is_free = any(map(any, axes))
-    return jit(converted, dynamic={"arguments": tuple(axes)}) if is_free else jit(converted)
+    dynamic = {"arguments": tuple(axes)} if any(map(any, axes)) else {}
+    return Jitted(converted, dynamic=dynamic, describe=describe)
 
 
 def free_axes(slot: ModelInput, rank: int) -> tuple[str | None, ...]:

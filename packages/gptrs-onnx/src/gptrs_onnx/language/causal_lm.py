@@ -19,17 +19,19 @@ from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
 from gptrs.nn import CacheSpec, CausalLMModule, LayerCache, PageBuffers, RaggedStep
 from gptrs.nn.attention import Scores
-from gptrs_onnx.conversion import Conversion, NeedsKnownError
+from gptrs_onnx.conversion import Conversion
+from gptrs_onnx.graph import Graph
 from gptrs_onnx.language import fused_attention
 from gptrs_onnx.language.cached_conversion import CachedConversion, Findings
 from gptrs_onnx.language.carried_past import CarriedPast
 from gptrs_onnx.language.decoder_graph import DecoderGraph, decoder_graph
 from gptrs_onnx.language.graph_parts import GraphParts, graph_parts
 from gptrs_onnx.language.trials import UnrecognizedError
-from gptrs_onnx.model import OnnxModel, load, weights_of
+from gptrs_onnx.model import OnnxModel, load
 from gptrs_onnx.node import as_tensor, shown
 from gptrs_onnx.onnx_ir import ir
 from gptrs_onnx.reading import read_model
+from gptrs_onnx.search import NeedsKnownError
 
 _WITH_PAST: Final = "_with_past"
 """Distinguishes the name of a file with a past from the one for the first step."""
@@ -165,13 +167,13 @@ class DecoderFile:
     def __init__(self, path: Path) -> None:
         self._origin = str(path)
         self._first = path.with_name(path.name.replace(_WITH_PAST, ""))
-        self._model, own = read_model(path)
-        self.weights = weights_of(self._model, own)
+        self._graph = Graph(*read_model(path))
+        self.weights = self._graph.weights
 
     def build(self, settings: Mapping[str, object], params: Params) -> OnnxCausalLM:
         """Return the model for the settings of its config.json; errors as `decoder_graph`."""
-        decoder = decoder_graph(self._model, settings, self._origin)
-        graph = OnnxModel(self._model, params.backend, self._origin, opened=(self.weights, params))
+        decoder = decoder_graph(self._graph.model, settings, self._origin)
+        graph = OnnxModel(self._graph.declared(), params.backend, self._origin, params)
         return OnnxCausalLM(decoder, graph, params, partial(self._without_past, params.backend))
 
     def _without_past(self, backend: Backend) -> OnnxModel | None:

@@ -11,9 +11,9 @@ from gptrs.api import GptrsError
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
-from gptrs_onnx.conversion import NeedsKnownError
 from gptrs_onnx.node import Bound, Items, Node, Value, as_tensor, converts
 from gptrs_onnx.onnx_ir import ir
+from gptrs_onnx.search import NeedsKnownError
 
 UNROLLED: Final = 32
 """Most iterations of a loop that become copies of its body, so that sizes may differ."""

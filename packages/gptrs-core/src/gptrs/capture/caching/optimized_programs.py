@@ -69,6 +69,16 @@ class KeptCapture(Struct, frozen=True):
     """Digest of the functions and classes of the imported modules."""
 
 
+class KeptImport(Struct, frozen=True):
+    """The record of an imported file: plain values, element types, dims."""
+
+    content: object
+    sources: Sources
+    """The source files of other imported packages."""
+    names: Names
+    """Digest of the functions and classes of the imported modules."""
+
+
 class OptimizedPrograms:
     """Records in `folder`, which only this user can write to; without a folder nothing is kept.
 
@@ -127,6 +137,15 @@ class OptimizedPrograms:
         """Write a capture."""
         self._write(key, kept.guards, kept)
 
+    def find_import(self, key: str) -> KeptImport | None:
+        """Return the record of an imported file kept under `key`, None if unknown."""
+        found = self._read(_named(key, ()))
+        return found if isinstance(found, KeptImport) else None
+
+    def keep_import(self, key: str, kept: KeptImport) -> None:
+        """Write the record of an imported file; it replaces an earlier one."""
+        self._write(key, (), kept)
+
     def find_choice(self, key: str) -> ImplementationChoice | None:
         """Return the implementation chosen under `key`, None if unknown."""
         found = [self._read(name) for name in self._cache.names(f"{_CHOICE}{key}")]
@@ -145,9 +164,9 @@ class OptimizedPrograms:
         self,
         key: str,
         guards: tuple[int, ...],
-        content: Optimized | KeptCapture | ImplementationChoice,
+        content: Optimized | KeptCapture | KeptImport | ImplementationChoice,
     ) -> str | None:
-        name = f"{key}.{hashlib.blake2b(repr(guards).encode(), digest_size=4).hexdigest()}"
+        name = _named(key, guards)
         return name if self._cache.save(name, pickle.dumps(content, protocol=5)) else None
 
     def report(self) -> CacheReport:
@@ -174,6 +193,10 @@ class OptimizedPrograms:
             EOFError,
         ):
             return None
+
+
+def _named(key: str, guards: tuple[int, ...]) -> str:
+    return f"{key}.{hashlib.blake2b(repr(guards).encode(), digest_size=4).hexdigest()}"
 
 
 def _serves(decided: tuple[int, ...], guards: SizeGuards | None) -> bool:

@@ -11,6 +11,8 @@ from functools import cache
 from types import FunctionType, ModuleType
 from typing import cast
 
+from gptrs.lazy_names import SOURCES
+
 SETTLED_NS = 2_000_000_000
 """Clocks of file systems are coarse, and what a process imports first it may read before it."""
 _MOST_FILES = 4000
@@ -218,7 +220,7 @@ def _foreign(namespace: dict[str, object]) -> str:
     """
     found: list[str] = []
     own = namespace.get("__name__")
-    for name, value in namespace.items():
+    for name, value in _read_eagerly(str(own), namespace):
         if type(value) is FunctionType:
             if value.__globals__ is not namespace or value.__name__ != name:
                 found.append(f"{name} {_code_name(value)}")
@@ -235,6 +237,18 @@ def _foreign(namespace: dict[str, object]) -> str:
                     found.append(f"{name}.{attribute} {_code_name(function)}")
     found.sort()
     return hashlib.blake2b("\n".join(found).encode(), digest_size=8).hexdigest()
+
+
+def _read_eagerly(module: str, namespace: dict[str, object]) -> Iterator[tuple[str, object]]:
+    """Yield the names of a module, except those that it imports when they are first read.
+
+    Which of these were read so far depends on the program around, and not on the code.
+    """
+    lazy = SOURCES.get(module, {})
+    for name, value in namespace.items():
+        source = sys.modules.get(lazy.get(name, ""))
+        if source is None or vars(source).get(name) is not value:
+            yield name, value
 
 
 _VALUES = (bool, int, float, str)

@@ -268,6 +268,8 @@ class Jitted(Generic[Parameters, Result]):
             origin=f"jit {self._name}",
             streaming=execute.streaming_of(capture.bound),
             guards=guards,
+            # A small program is optimized soon, but capturing it imports what its function needs.
+            keeps=record is not None,
         )
         interface = StepInterface.of(capture)
         if record and prepared.kept:

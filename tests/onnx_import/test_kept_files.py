@@ -1,0 +1,85 @@
+"""Files kept on disk: a later process reads no ONNX, and no program of another file is used."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx", reason="these tests read ONNX models")
+
+from onnx import numpy_helper, parser  # noqa: E402
+
+GRAPHS = {
+    "weights": "(float[n, 80] x) => (float y) { h = MatMul (x, w) y = Add (h, b) }",
+    "beside": "(float[n, 80] x) => (float y) { h = MatMul (x, w) y = Relu (h) }",
+    "facts": "(float[n, 3] x, float[m, 3] z) => (float y) { y = Add (x, z) }",
+    "values": "(float[n, 6] x, int64[k] s) => (float y) { h = Reshape (x, s) y = Neg (h) }",
+}
+SCRIPT = """
+import json, sys, time
+import numpy as np
+import gptrs_onnx
+from gptrs.backend import weight_identity
+from gptrs.capture.caching import source_identity
+
+weight_identity._SETTLED_NS = 0  # the files were written just now
+source_identity.BEGAN_NS = time.time_ns() + 10**12
+found = {}
+for name in ("weights", "beside", "facts", "values"):
+    model = gptrs_onnx.load(f"{sys.argv[1]}/{name}.onnx", "ref")
+    for rows in map(int, sys.argv[2:]):
+        width = {"facts": 3, "values": 6}.get(name, 80)
+        x = np.linspace(-1, 1, rows * width, dtype=np.float32).reshape(rows, width)
+        given = {"facts": [x], "values": [np.array([3, -1])]}.get(name, [])
+        found[f"{name} {rows}"] = model(x, *given)["y"].tobytes().hex()
+print(json.dumps({"read": "onnx" in sys.modules, "found": found}))
+"""
+
+
+def write(folder: Path, seed: int) -> None:
+    """Write the graphs with weights of a seed, into the files that are there."""
+    rng = np.random.default_rng(seed)
+    (folder / "beside.data").unlink(missing_ok=True)
+    for name, text in GRAPHS.items():
+        model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {text}')
+        for each, shape in {"w": (80, 64), "b": (64,)}.items():
+            if f"{each})" in text:
+                array = rng.standard_normal(shape).astype(np.float32)
+                model.graph.initializer.append(numpy_helper.from_array(array, each))
+        data = {"save_as_external_data": True, "location": "beside.data", "size_threshold": 0}
+        onnx.save(model, folder / f"{name}.onnx", **(data if name == "beside" else {}))
+
+
+def test_a_later_process_reads_no_onnx_until_it_must(tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    write(folder, 0)
+
+    def run(*rows: int, **variables: str) -> tuple[bool, dict[str, str]]:
+        environment = {**os.environ, "GPTRS_CACHE_DIR": str(tmp_path / "cache"), **variables}
+        command = [sys.executable, "-c", SCRIPT, str(folder), *map(str, rows)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        said = json.loads(done.stdout)
+        return said["read"], said["found"]
+
+    read, found = run(6)
+    assert read
+    assert run(6) == (False, found)
+    more = run(6, 9, 3, GPTRS_CACHE_BYTES="0")[1]
+    assert more["weights 6"] == found["weights 6"]
+    assert run(6, 9, 3) == (False, more), "one program serves all sizes"
+    # The same names, shapes and sizes of files: only the bytes of the weights are others.
+    write(folder, 1)
+    read, other = run(6)
+    assert (read, other) == (True, run(6, GPTRS_CACHE_BYTES="0")[1])
+    assert other["weights 6"] != found["weights 6"]
+    assert other["beside 6"] != found["beside 6"]
+    (folder / "beside.data").write_bytes(bytes(80 * 64 * 4))
+    assert run(6) == (True, {**other, "beside 6": bytes(6 * 64 * 4).hex()})
