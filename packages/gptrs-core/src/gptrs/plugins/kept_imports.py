@@ -26,7 +26,10 @@ class ImportRecord(Struct, frozen=True):
     """The record on disk of an imported file."""
 
     key: str
+    importer: frozenset[str]
+    """The packages of the importer."""
     packages: frozenset[str]
+    """The same, gptrs and the package of the backend."""
 
     @classmethod
     def of(cls, known: object, backend: Backend, packages: Iterable[str]) -> ImportRecord | None:
@@ -37,20 +40,22 @@ class ImportRecord(Struct, frozen=True):
         """
         if not optimized_programs().keeps:
             return None
-        own = {*packages, "gptrs", package_of(type(backend).__module__)}
+        importer = frozenset(packages)
+        own = importer | {"gptrs", package_of(type(backend).__module__)}
         key = entry_key(("import", known), backend, own)
-        return None if key is None else cls(key, frozenset(own))
+        return None if key is None else cls(key, importer, own)
 
     def find(self) -> object:
         """Return the content that an earlier process kept; None if other code made it."""
         found = optimized_programs().find_import(self.key)
         if found is None or not unchanged(found.sources):
             return None
-        return found.content if same_names(found.names, self.packages) else None
+        # Not the names of gptrs: captures look at these, and most of the time goes into them.
+        return found.content if same_names(found.names, self.importer) else None
 
     def keep(self, content: object) -> None:
         """Keep plain values, element types and dims, unless this process may run changed code."""
         sources = other_sources(self.packages)
         if sources is not None:
-            kept = KeptImport(content, sources, foreign_names(self.packages))
+            kept = KeptImport(content, sources, foreign_names(self.importer))
             optimized_programs().keep_import(self.key, kept)

@@ -6,7 +6,7 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from types import FunctionType, ModuleType
 from typing import cast
@@ -220,7 +220,8 @@ def _foreign(namespace: dict[str, object]) -> str:
     """
     found: list[str] = []
     own = namespace.get("__name__")
-    for name, value in _read_eagerly(str(own), namespace):
+    names = _read_eagerly(namespace, SOURCES[str(own)]) if own in SOURCES else namespace.items()
+    for name, value in names:
         if type(value) is FunctionType:
             if value.__globals__ is not namespace or value.__name__ != name:
                 found.append(f"{name} {_code_name(value)}")
@@ -239,12 +240,13 @@ def _foreign(namespace: dict[str, object]) -> str:
     return hashlib.blake2b("\n".join(found).encode(), digest_size=8).hexdigest()
 
 
-def _read_eagerly(module: str, namespace: dict[str, object]) -> Iterator[tuple[str, object]]:
-    """Yield the names of a module, except those that it imports when they are first read.
+def _read_eagerly(
+    namespace: dict[str, object], lazy: Mapping[str, str]
+) -> Iterator[tuple[str, object]]:
+    """Yield the names of a module, except those of `lazy`, which it imports on first use.
 
     Which of these were read so far depends on the program around, and not on the code.
     """
-    lazy = SOURCES.get(module, {})
     for name, value in namespace.items():
         source = sys.modules.get(lazy.get(name, ""))
         if source is None or vars(source).get(name) is not value:
