@@ -15,6 +15,7 @@ from gptrs.ir import dtypes, parse_program
 from gptrs.ir.attributes import Dictionary
 from gptrs.ir.builder import Builder
 from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.ops.layout import Transpose
 from gptrs.ir.program import Function, Program
 from gptrs.ir.size_guards import SizeGuards
 from gptrs.ir.tensor_type import TensorType
@@ -228,6 +229,7 @@ def test_codes_are_looked_up(kinds: tuple[str, str]) -> None:
         np.testing.assert_array_equal(np.asarray(got).view(np.uint8), table[found])
 
 
+GEOMETRY = ("window", "stride", "padding", "dilation")
 WINDOWS = {
     "plain": ((1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
     "strided": ((1, 1), (2, 2), (0, 0, 0, 0), (1, 1)),
@@ -280,15 +282,46 @@ def test_channels_apart_in_blocks_and_a_rest(window: str) -> None:
         check_convolution(window, "ui8", "si8", "none", channels, INTEGER_DEPTHWISE)
 
 
+@pytest.mark.paths
+@pytest.mark.parametrize("window", ["padded", "halved", "lopsided"])
+def test_long_windows_are_read_in_place_and_rows_padded_in_blocks(window: str) -> None:
+    for channels, target in ((16, INTEGER_CONV2D), (44, INTEGER_CONV2D), (150, INTEGER_DEPTHWISE)):
+        check_convolution(window, "si8", "si8", "none", channels, target, (29, 3 * INTEGER_ROWS))
+
+
+@pytest.mark.paths
+@pytest.mark.parametrize("channels", [1, 3, 5])
+def test_channels_first_become_rows_of_channels(channels: int) -> None:
+    random = np.random.default_rng(channels)
+    x = codes(random, (2, channels, 5, 37), "si8")
+    w = codes(random, (9 * channels, 7), "si8")
+    builder = Builder()
+    params = [builder.param(TensorType.of(each)) for each in (x, w)]
+    last = builder.emit(Transpose((0, 2, 3, 1)), params[0])
+    attrs: dict[str, Any] = dict.fromkeys(EXTRA, False) | {"activation": "none"}
+    attrs |= {"least": 0.0, "most": 0.0, **dict(zip(GEOMETRY, WINDOWS["padded"], strict=True))}
+    result = TensorType(dtypes.si32, (2, 5, 37, 7))
+    call = CustomCall(INTEGER_CONV2D, (result,), Dictionary.of(attrs))
+    program = Program((Function("main", builder.region(builder.emit(call, last, params[1]))),))
+    (found,) = create(2).compile(program, [ARGUMENT, PARAMETER]).run([x, w])
+    images, taps = x.transpose(0, 2, 3, 1), w.astype(np.int64).reshape(9, channels, 7)
+    np.testing.assert_array_equal(np.asarray(found), convolved(images, taps, "padded", 0, 1))
+
+
 def check_convolution(
-    window: str, left: str, right: str, other: str, channels: int, target: str
+    window: str,
+    left: str,
+    right: str,
+    other: str,
+    channels: int,
+    target: str,
+    size: tuple[int, int] = (7, 11),
 ) -> None:
     random = np.random.default_rng(channels)
     groups = {INTEGER_DEPTHWISE: channels, INTEGER_GROUPED: math.gcd(channels, 12)}.get(target, 1)
     outputs = channels if target == INTEGER_DEPTHWISE else groups * (PANEL + 1)
-    sizes, stride, padding, dilation = WINDOWS[window]
-    taps = sizes[0] * sizes[1]
-    x = codes(random, (2, 7, 11, channels), left)
+    taps = math.prod(WINDOWS[window][0])
+    x = codes(random, (2, *size, channels), left)
     w = codes(random, (taps, channels // groups, outputs), right)
     extra = operands(random, True, other, outputs)
     extra["zero"] = np.int32(random.integers(-128, 128) if left == "si8" else 201)
@@ -300,12 +333,7 @@ def check_convolution(
     sums = (sums + extra["term"]).astype(np.int32)
     least, most = LIMITS["ui8"]
     want = finished(sums, extra, "ui8", relu=False)
-    geometry: dict[str, Any] = {
-        "window": sizes,
-        "stride": stride,
-        "padding": padding,
-        "dilation": dilation,
-    }
+    geometry: dict[str, Any] = dict(zip(GEOMETRY, WINDOWS[window], strict=True))
     if target == INTEGER_GROUPED:
         geometry["groups"] = groups
     weight = w.reshape(-1, outputs)

@@ -242,8 +242,11 @@ def _extended(call: _Call, rewriter: Rewriter, returned: frozenset[Value]) -> _C
 def _other(call: _Call, user: InstructionNode, rewriter: Rewriter) -> Spread | None:
     """Return what an operation of two operands spreads over the call: a number, or columns."""
     first, second = user.operands
-    spread = find_spread(second if first is call.value else first, rewriter)
+    other = second if first is call.value else first
+    spread = find_spread(other, rewriter)
     last = call.value.type.rank - 1
+    if spread is None and all(size == 1 for size in call.value.type.shape[:-1]):
+        spread = Spread(other, last)  # a row, as the only one
     return spread if spread is not None and spread.axis in (None, last) else None
 
 

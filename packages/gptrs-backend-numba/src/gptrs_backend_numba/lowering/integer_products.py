@@ -84,6 +84,8 @@ _AXES = ("contract_lhs", "contract_rhs", "batch_lhs", "batch_rhs")
 _WINDOW = ("window", "stride", "padding", "dilation")
 _ROW_BYTES, _PATCH_BYTES = 1 << 17, 1 << 15
 """Most bytes of the rows of a task, in the L2 cache, and of its patches, in the L1 cache."""
+_LEAST_RUN = 48
+"""Bytes of a row of a window from which it is read in place."""
 _WORK_A_TASK, _TASKS_A_THREAD = 1 << 17, 4
 """Products of a depthwise convolution from which a task is worth it, and most tasks of a thread."""
 _LEAST_ROWS = 32
@@ -253,7 +255,7 @@ def _moved(view: View, elements: int) -> View:
 
 @custom_call(INTEGER_DEPTHWISE, when=_when_images)
 def integer_depthwise(builder: ScheduleBuilder, unit: Unit) -> None:
-    """Add the padding of the images, and a job with a task for some rows of positions."""
+    """Add a job with a task for some rows of positions, which pads what they see of images."""
     op = unit.last.op
     assert isinstance(op, CustomCall)
     x, *views = (builder.view(value) for value in unit.last.operands)
@@ -264,21 +266,22 @@ def integer_depthwise(builder: ScheduleBuilder, unit: Unit) -> None:
         return
     rows = out.shape[0] * out.shape[1]
     fields = _image_fields(x, out, windows(op))
-    padded = _padded(builder, unit, x, fields)
     extra = extra_operands(op, [x, weight, *rest])
     channels = x.shape[3]
     # A product of the sizes that the epilogue reads: a row of results for each row of channels.
     product = Product(Matrix(x, rows, 0, 1, ()), Matrix(weight, channels, 1, channels, ()), 1, ())
     fields |= _fields(product, op, extra, signed=x.dtype is dtypes.si8)
     work = out.shape[2] * channels * windows(op).taps
-    share = -(-rows // (_TASKS_A_THREAD * builder.context.threads))
+    # Each task spreads the weights for itself.
+    threads = builder.context.threads
+    share = -(-rows // (_TASKS_A_THREAD * threads if threads > 1 else 1))
     fields[kernels.ROWS_A_TASK] = max(-(-_WORK_A_TASK // work), share)
     job = (
         compiled_task(kernels.integer_depthwise(fields[kernels.TAPS_ACROSS], _quads(fields))),
         -(-rows // fields[kernels.ROWS_A_TASK]),
         builder.threads_from(PARALLEL_FROM, rows * work),
     )
-    reads = (padded, weight, *(extra.get(name, padded) for name in EXTRA))
+    reads = (x, weight, *(extra.get(name, x) for name in EXTRA))
     geometry = kernels.integer_numbers(fields)
     builder.add_job(compiled(kernels.run_integer), job, reads, out, geometry)
 
@@ -362,6 +365,10 @@ def _multiply(
     tall = AMX_INTEGER_ROWS if on_amx else INTEGER_ROWS
     tiles = -(-product.lhs.rows // tall)
     bytes_ = _PATCH_BYTES if image else _ROW_BYTES
+    if image and not on_amx and "other_zero" not in extra and _lies_in_steps(image):
+        across = -(-image[kernels.OUT_WIDTH] // tall)
+        fields |= {kernels.IN_PLACE: 1, kernels.TILES_OF_ROW: across}
+        tiles, bytes_ = product.lhs.rows // image[kernels.OUT_WIDTH] * across, _ROW_BYTES
     most = bytes_ // (tall * greatest(product.k, 1))
     fields |= division(product, tiles, most, builder.context.threads)
     fields[REPEATS] = int(repeats(builder, product))
@@ -383,6 +390,17 @@ def _multiply(
 def _may_use_amx() -> bool:
     """Return whether panels are made for AMX, too: for products of few rows they are the same."""
     return "amx-int8" in FEATURES and is_wanted()
+
+
+def _lies_in_steps(image: Mapping[int, int]) -> bool:
+    """Return whether each row of a window lies side by side in images, in whole steps of a panel.
+
+    Short rows are copied: where each has 6 steps, the ends of their loops take more time.
+    """
+    run = image[kernels.TAPS_ACROSS] * image[kernels.CHANNELS]
+    alone = image[kernels.CHANNELS] == image[kernels.PIXEL]
+    whole = run % FOUR == 0 and run >= _LEAST_RUN
+    return alone and whole and image[kernels.APART_ACROSS] == 1
 
 
 def _run_of(image: Mapping[int, int] | None) -> int:

@@ -34,14 +34,17 @@ _LEFT, _RIGHT = 4, 6
 
 
 @intrinsic
-def amx_integer_tile(typing_context, rows, left, step, panel, count, start, out):
-    """Do what `integer_tile` does for 1 to `AMX_INTEGER_ROWS` rows; `count` is a multiple of 16.
+def amx_integer_tile(typing_context, rows, left, step, line, runs, panel, count, start, out):
+    """Do what `integer_tile` does for 1 to `AMX_INTEGER_ROWS` rows of one run each.
+
+    `count` is a multiple of 16.
 
     Whole registers of rows are read and written, and the thread has configured them.
     """
 
     def generate(context, builder, signature, arguments):
-        rows, *rest = arguments
+        rows, left, step, _, _, *rest = arguments
+        rest = [left, step, *rest]
         emit = VectorEmitter(builder)
         tall = builder.icmp_signed(">", rows, number(REGISTER_ROWS))
         with builder.if_else(tall) as (two, one):
@@ -51,7 +54,7 @@ def amx_integer_tile(typing_context, rows, left, step, panel, count, start, out)
                 _emit_tile(emit, rest, 1)
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 7), generate
+    return types.void(*[types.int64] * 9), generate
 
 
 def _emit_tile(emit, arguments, high):

@@ -11,7 +11,8 @@ only where there are zero points on the right.
 
 A task gathers its rows of the left side in memory of its own, for all of its panels: bytes are
 moved by 128, padded images become patches. Where there is nothing to do, it reads them where they
-lie.
+lie: windows, too, if their rows are long, and whole steps of a panel. A tile of them does not go
+beyond a row of positions, so that its windows have one distance.
 """
 
 from __future__ import annotations
@@ -76,8 +77,10 @@ from gptrs_backend_numba.kernels.matmul.integer_ir import (
     NEIGHBOURS,
     STEP_BYTES,
     copy_moved,
+    copy_runs,
     depthwise_sums,
     integer_tile,
+    interleave_three,
 )
 
 (
@@ -95,16 +98,21 @@ from gptrs_backend_numba.kernels.matmul.integer_ir import (
     OUT_HEIGHT, OUT_WIDTH,
     TAPS_DOWN, TAPS_ACROSS, STRIDE_DOWN, STRIDE_ACROSS, APART_DOWN, APART_ACROSS,
     ROWS_A_TASK,  # rows of positions of a depthwise convolution
-) = range(LENGTH, LENGTH + 39)  # fmt: skip
+    TILES_OF_ROW,  # tiles of a row of positions, where windows are read in place, else 0
+) = range(LENGTH, LENGTH + 40)  # fmt: skip
 """The numbers that follow the geometry of other products."""
-INTEGER_LENGTH = LENGTH + 39
+INTEGER_LENGTH = LENGTH + 40
 CHUNK = 64
 """Most bytes that are copied at a time, and how much longer copies are than what they hold."""
 RUNS = (0, 16, 32, CHUNK)
 """Bytes of runs for which there are kernels."""
 ROWS_OF_SUMS = 8
 """Positions of a depthwise convolution whose sums are finished together, in the L1 cache."""
+_PADDED_BYTES = 1 << 17
+"""Padded rows of images that a task of a depthwise convolution holds, in the L2 cache."""
 _USUAL_COLUMNS = 3
+_COLORS = 3
+"""Channels of images that come with channels first."""
 
 
 def integer_numbers(fields: Mapping[int, int]) -> list[int]:
@@ -201,7 +209,7 @@ def gather_rows(G, source, own, first, count, *, copy_exactly):
 
 
 @kernel_part
-def gather_patches(G, source, own, first, count, *, copy):
+def gather_patches(G, source, own, first, count, *, copy, copy_runs):
     """Write the windows of some positions of padded images, `ROW_BYTES` each.
 
     Runs are copied in whole chunks: what one writes too much the next writes again.
@@ -225,6 +233,9 @@ def gather_patches(G, source, own, first, count, *, copy):
             if down == G[OUT_HEIGHT]:
                 down, image = np.int64(0), image + 1
         target = own + i * whole
+        if runs == 1:
+            copy_runs(begin, G[APART_DOWN] * line, G[TAPS_DOWN], target, run)
+            continue
         for _ in range(G[TAPS_DOWN]):
             for each in range(runs):
                 copy(begin + each * apart, target, run, 0)
@@ -232,10 +243,9 @@ def gather_patches(G, source, own, first, count, *, copy):
             begin += G[APART_DOWN] * line
 
 
-@kernel
-def pad_bytes_task(source, zero, out, geometry, task, *, copy_exactly):
+@kernel_part
+def pad_row(G, source, zero, target, task, *, copy_exactly, interleave):
     """Write a row of padded images, moved by `FLIP`; what lies in the padding is the zero point."""
-    G = pointer(geometry, np.int64)
     height, width, channels, flip = G[HEIGHT], G[WIDTH_BEFORE], G[CHANNELS], G[FLIP]
     outside = np.uint8(flip)
     if G[HAS_ZERO]:
@@ -243,7 +253,7 @@ def pad_bytes_task(source, zero, out, geometry, task, *, copy_exactly):
     line = G[IMAGE_WIDTH] * channels
     image = task // G[IMAGE_HEIGHT]
     row = task - image * G[IMAGE_HEIGHT] - G[TOP]
-    T = pointer(out + task * line, np.uint8)
+    T = pointer(target, np.uint8)
     first, last = G[SIDE] * channels, (G[SIDE] + width) * channels
     if row < 0 or row >= height:
         first, last = line, line
@@ -251,16 +261,30 @@ def pad_bytes_task(source, zero, out, geometry, task, *, copy_exactly):
         T[j] = outside
     if first < line:
         begin = source + image * G[IMAGE_STEP] + row * G[ROW_STEP]
-        if G[CHANNEL_STEP] != 1 or G[COLUMN_STEP] != channels:
+        step, apart = G[CHANNEL_STEP], G[COLUMN_STEP]
+        if apart == channels and (step == 1 or channels == 1):
+            copy_exactly(begin, target + first, last - first, flip)
+        elif apart == 1 and channels == _COLORS:
+            done = interleave(begin, step, target + first, width, flip)
+            for channel in range(channels):
+                S = pointer(begin + channel * step, np.uint8)
+                for j in range(done, width):
+                    T[first + j * channels + channel] = S[j] ^ np.uint8(flip)
+        else:
             # Channels first: what another pass would turn around.
             for channel in range(channels):
-                S = pointer(begin + channel * G[CHANNEL_STEP], np.uint8)
+                S = pointer(begin + channel * step, np.uint8)
                 for j in range(width):
-                    T[first + j * channels + channel] = S[j * G[COLUMN_STEP]] ^ np.uint8(flip)
-        else:
-            copy_exactly(begin, out + task * line + first, last - first, flip)
+                    T[first + j * channels + channel] = S[j * apart] ^ np.uint8(flip)
     for j in range(last, line):
         T[j] = outside
+
+
+@kernel
+def pad_bytes_task(source, zero, out, geometry, task, *, pad_row):
+    """Write a row of padded images."""
+    G = pointer(geometry, np.int64)
+    pad_row(G, source, zero, out + task * G[IMAGE_WIDTH] * G[CHANNELS], task)
     return 0
 
 
@@ -276,30 +300,79 @@ def sum_rows(rows, step, count, k, totals):
         T[i] = total
 
 
+@kernel_part
+def span_of(G, tile):
+    """Return the first row of a tile and its height."""
+    rows, tiles, before = G[M], G[TILES], np.int64(0)
+    if G[TILES_OF_ROW]:
+        rows, tiles = G[OUT_WIDTH], G[TILES_OF_ROW]
+        before = tile // tiles
+    first, height = span_of_tile(rows // tiles, rows % tiles, tile - before * tiles)
+    return before * rows + first, height
+
+
+@kernel_part
+def window_at(G, images, position):
+    """Return where the window of a position begins in padded images."""
+    row = position // G[OUT_WIDTH]
+    across = position - row * G[OUT_WIDTH]
+    image = row // G[OUT_HEIGHT]
+    down = row - image * G[OUT_HEIGHT]
+    line = image * G[IMAGE_HEIGHT] + down * G[STRIDE_DOWN]
+    return images + (line * G[IMAGE_WIDTH] + across * G[STRIDE_ACROSS]) * G[PIXEL]
+
+
+@kernel_part
+def multiply_tiles(
+    G, part, left, right, totals, out, geometry, column, width, *, tile
+):  # fmt: skip
+    """Compute the tiles of a task in one panel."""
+    batch, first_tile, last_tile, _, _ = part
+    rows, step, line, runs, source = left
+    codes, fours, begin, memory = right
+    first, _ = span_of(G, first_tile)
+    for each in range(first_tile, last_tile):
+        row, height = span_of(G, each)
+        begins = rows + (row - first) * step
+        if G[TILES_OF_ROW]:
+            begins = window_at(G, source, row)
+        tile(height, begins, step, line, runs, codes, fours, begin, memory)
+        if G[HAS_OTHER_ZERO]:
+            add_row_terms(G, memory, totals + 4 * (row - first), column, width, height)
+        call_compiled(G[FINISH], memory, PANEL, out, batch * G[M] + row, column, height, width,
+                      geometry, 0)  # fmt: skip
+
+
 @kernel
 def integer_task(
-    lhs, rhs, out, geometry, task, *, ON_AMX, ROWS_OF_TILE, gather, tile, configure, release
-):
+    lhs, rhs, out, geometry, task,
+    *, ON_AMX, ROWS_OF_TILE, gather, multiply_tiles, configure, release,
+):  # fmt: skip
     """Compute a block of rows and columns: all its tiles pass by one panel, then the next.
 
     On AMX a tile reads and writes `ROWS_OF_TILE` rows, and whole steps of a panel.
     """
     G = pointer(geometry, np.int64)
-    m, n, k, tiles = G[M], G[N], G[K], G[TILES]
+    m, n, k = G[M], G[N], G[K]
     panels = (n + PANEL - 1) // PANEL
     task = turned_task(G, task, (panels + G[PANELS_A_TASK] - 1) // G[PANELS_A_TASK])
     part = block_of_task(G, task, panels)
     batch, first_tile, last_tile, first_panel, last_panel = part
-    whole, taller = m // tiles, m % tiles
-    first = span_of_tile(whole, taller, first_tile)[0]
-    count = span_of_tile(whole, taller, last_tile)[0] - first
+    first, _ = span_of(G, first_tile)
+    end, _ = span_of(G, last_tile)
+    count = end - first
     depth, step = G[DEPTH], G[ROW_BYTES]
+    runs, line = np.int64(1), np.int64(0)
     fours = depth // FOUR if ON_AMX else (k + FOUR - 1) // FOUR
     more = ROWS_OF_TILE if ON_AMX else 0
     source = lhs + offset(G, G[LEFT], G[RANK], batch)
-    own = np.empty(0 if G[IN_PLACE] else (count + more) * step + CHUNK, np.uint8)
-    rows = np.int64(own.ctypes.data)
-    if G[IN_PLACE]:
+    own = np.empty(0 if G[IN_PLACE] else (count + more) * step + 2 * CHUNK, np.uint8)
+    # Copies to addresses within a cache line write one line, not two.
+    rows = (np.int64(own.ctypes.data) + CHUNK - 1) // CHUNK * CHUNK
+    if G[TILES_OF_ROW]:
+        runs, step = G[TAPS_DOWN], G[STRIDE_ACROSS] * G[PIXEL]
+        fours, line = fours // runs, G[APART_DOWN] * G[IMAGE_WIDTH] * G[PIXEL]
+    elif G[IN_PLACE]:
         step = G[LM]
         rows = source + first * step
     else:
@@ -318,13 +391,8 @@ def integer_task(
         column = panel * PANEL
         width = min(PANEL, n - column)
         begin_sums(G, codes + PANEL * depth, begin, column, width)
-        for each in range(first_tile, last_tile):
-            row, height = span_of_tile(whole, taller, each)
-            tile(height, rows + (row - first) * step, step, codes, fours, begin, memory)
-            if G[HAS_OTHER_ZERO]:
-                add_row_terms(G, memory, totals + 4 * (row - first), column, width, height)
-            call_compiled(G[FINISH], memory, PANEL, out, batch * m + row, column, height, width,
-                          geometry, 0)  # fmt: skip
+        multiply_tiles(G, part, (rows, step, line, runs, source), (codes, fours, begin, memory),
+                       totals, out, geometry, column, width)  # fmt: skip
     release()
     keep_alive(own)
     keep_alive(words)
@@ -363,6 +431,7 @@ def pack_bytes_task(source, unused, target, geometry, task):
 
 
 _COPY = copy_exactly.specialize(copy=copy_moved(CHUNK))
+_PAD = pad_row.specialize(copy_exactly=_COPY, interleave=interleave_three())
 
 
 @register_jitable
@@ -385,13 +454,13 @@ def integer_tasks(
     chunk = next((each for each in (16, 32) if run <= each), CHUNK)
     gather = gather_rows.specialize(copy_exactly=_COPY)
     if run:
-        gather = gather_patches.specialize(copy=copy_moved(chunk))
+        gather = gather_patches.specialize(copy=copy_moved(chunk), copy_runs=copy_runs(chunk))
     configure, release = around
     return integer_task.specialize(
         ON_AMX=on_amx,
         ROWS_OF_TILE=rows,
         gather=gather,
-        tile=tile,
+        multiply_tiles=multiply_tiles.specialize(tile=tile),
         configure=configure,
         release=release,
     )
@@ -399,7 +468,7 @@ def integer_tasks(
 
 def byte_padding() -> SpecializedKernel:
     """Return the tasks that pad images, a row each."""
-    return pad_bytes_task.specialize(copy_exactly=_COPY)
+    return pad_bytes_task.specialize(pad_row=_PAD)
 
 
 def byte_packing() -> SpecializedKernel:
@@ -441,11 +510,35 @@ def spread_weights(G, weight, factors, begins, line, *, QUADS):
             B[c] = np.int32(B[c] + T[c])
 
 
+@kernel_part
+def sum_row(
+    G, windows, factors, begin, line, sums, out, geometry, row, *, QUADS, sums_of, quads_of
+):  # fmt: skip
+    """Compute a row of positions; the first window begins at `windows`."""
+    channels = G[CHANNELS]
+    down, across = G[APART_DOWN] * G[IMAGE_WIDTH] * channels, G[APART_ACROSS] * channels
+    step = G[STRIDE_ACROSS] * channels
+    for first in range(0, G[OUT_WIDTH], ROWS_OF_SUMS):
+        count = min(ROWS_OF_SUMS, G[OUT_WIDTH] - first)
+        for each in range(0, count, NEIGHBOURS):
+            at, target = windows + (first + each) * step, sums + 4 * each * line
+            positions = min(NEIGHBOURS, count - each)
+            if QUADS:
+                quads_of(positions, at, down, across, factors, begin, channels, line, target)
+            else:
+                sums_of(positions, at, step, down, G[TAPS_DOWN], across, G[TAPS_ACROSS], factors,
+                        begin, channels, line, target)  # fmt: skip
+        call_compiled(G[FINISH], sums, line, out, row * G[OUT_WIDTH] + first, 0, count, channels,
+                      geometry, 0)  # fmt: skip
+
+
 @kernel
-def integer_depthwise_task(
-    x, weight, out, geometry, task, *, QUADS, sums_of, quads_of, spread_weights
-):
-    """Compute some rows of positions of padded images, the result of each a row of channels."""
+def integer_depthwise_task(x, weight, out, geometry, task, *, spread_weights, pad_row, sum_row):
+    """Compute some rows of positions, the result of each a row of channels.
+
+    The task pads the rows of images that a few rows of positions see: in the L2 cache that takes
+    half the time of a pass over all images.
+    """
     G = pointer(geometry, np.int64)
     channels, taps = G[CHANNELS], G[TAPS_DOWN] * G[TAPS_ACROSS]
     line = (channels + WIDTH - 1) // WIDTH * WIDTH
@@ -456,27 +549,25 @@ def integer_depthwise_task(
     spread_weights(G, weight, W_, begin, line)
     S = np.int64(sums.ctypes.data)
     row_step = G[IMAGE_WIDTH] * channels
-    last = min((task + 1) * G[ROWS_A_TASK], G[M])
-    for row in range(task * G[ROWS_A_TASK], last):
+    seen, stride = (G[TAPS_DOWN] - 1) * G[APART_DOWN] + 1, G[STRIDE_DOWN]
+    together = max(1, (_PADDED_BYTES // max(1, row_step) - seen) // stride + 1)
+    own = np.empty(((together - 1) * stride + seen) * row_step + 2 * CHUNK, np.uint8)
+    images = (np.int64(own.ctypes.data) + CHUNK - 1) // CHUNK * CHUNK
+    row, last = task * G[ROWS_A_TASK], min((task + 1) * G[ROWS_A_TASK], G[M])
+    while row < last:
         image = row // G[OUT_HEIGHT]
-        place = image * G[IMAGE_HEIGHT] + (row - image * G[OUT_HEIGHT]) * G[STRIDE_DOWN]
-        for first in range(0, G[OUT_WIDTH], ROWS_OF_SUMS):
-            count = min(ROWS_OF_SUMS, G[OUT_WIDTH] - first)
-            for each in range(0, count, NEIGHBOURS):
-                at = place * row_step + (first + each) * G[STRIDE_ACROSS] * channels
-                positions = min(NEIGHBOURS, count - each)
-                down, across = G[APART_DOWN] * row_step, G[APART_ACROSS] * channels
-                if QUADS:
-                    quads_of(positions, x + at, down, across, W_, begin, channels, line,
-                             S + 4 * each * line)  # fmt: skip
-                else:
-                    sums_of(positions, x + at, G[STRIDE_ACROSS] * channels, down, G[TAPS_DOWN],
-                            across, G[TAPS_ACROSS], W_, begin, channels, line,
-                            S + 4 * each * line)  # fmt: skip
-            call_compiled(G[FINISH], S, line, out, row * G[OUT_WIDTH] + first, 0, count, channels,
-                          geometry, 0)  # fmt: skip
+        top = row - image * G[OUT_HEIGHT]
+        rows = min(together, last - row, G[OUT_HEIGHT] - top)
+        source = image * G[IMAGE_HEIGHT] + top * stride
+        for each in range((rows - 1) * stride + seen):
+            pad_row(G, x, G[ZERO], images + each * row_step, source + each)
+        for each in range(rows):
+            sum_row(G, images + each * stride * row_step, W_, begin, line, S, out, geometry,
+                    row + each)  # fmt: skip
+        row += rows
     keep_alive(factors)
     keep_alive(sums)
+    keep_alive(own)
     return 0
 
 
@@ -488,10 +579,11 @@ def integer_depthwise(columns: int, quads: int = 0) -> SpecializedKernel:
     """
     known = columns if columns == _USUAL_COLUMNS else 0
     return integer_depthwise_task.specialize(
-        QUADS=bool(quads),
-        sums_of=depthwise_sums(known),
-        quads_of=depthwise_quads(quads),
         spread_weights=spread_weights.specialize(QUADS=bool(quads)),
+        pad_row=_PAD,
+        sum_row=sum_row.specialize(
+            QUADS=bool(quads), sums_of=depthwise_sums(known), quads_of=depthwise_quads(quads)
+        ),
     )
 
 
@@ -611,7 +703,7 @@ def integer_finish(
         DIVIDES=divides,
         OUT_MEMORY=np.dtype(out.numpy).type,
         OUT_BYTES=out.itemsize,
-        finish_rows=finish_rows(scales, biased, activation, divides, is_code),
+        finish_rows=finish_rows(scales, biased, activation, divides, str(out) if is_code else ""),
         finish_row=row,
     )
 

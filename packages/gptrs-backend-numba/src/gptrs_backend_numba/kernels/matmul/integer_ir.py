@@ -63,28 +63,30 @@ _USES_PAIRS = HAS_PAIRS and not HAS_DOTS
 def integer_tile():
     """Intrinsic: the sums of 1 to `INTEGER_ROWS` rows of bytes and a panel.
 
-    Arguments: the number of rows; the address of the first, and the bytes from one to the next; of
-    the panel; how many times `FOUR` values of k there are, at least 0; the addresses of what the
-    sums of each row begin with, and of the sums, both rows of `PANEL` words.
+    Arguments: the number of rows; the address of the first, and the bytes from one to the next; the
+    bytes from one run of values of k to the next, and how many there are; the address of the panel;
+    how many times `FOUR` values of k a run has, at least 0; the addresses of what the sums of each
+    row begin with, and of the sums, both rows of `PANEL` words.
     """
 
     @named_intrinsic("integer_tile")
-    def micro_kernel(typing_context, rows, left, step, panel, count, start, out):
+    def micro_kernel(typing_context, rows, left, step, line, runs, panel, count, start, out):
         def generate(context, builder, signature, arguments):
             emit = VectorEmitter(builder)
             wanted, *rest = arguments
-            for height in emit.one_of(wanted, range(1, INTEGER_ROWS + 1)):
+            # The usual heights first: each comparison takes a cycle of the 96 of a short tile.
+            for height in emit.one_of(wanted, range(INTEGER_ROWS, 0, -1)):
                 _emit_tile(emit, rest, height)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 7), generate
+        return types.void(*[types.int64] * 9), generate
 
     return micro_kernel
 
 
 def _emit_tile(emit, arguments, rows):
     """Emit the code of a tile of `rows` rows."""
-    left, step, panel, count, start, out = arguments
+    left, step, line, runs, panel, count, start, out = arguments
     b = emit.builder
     begin = emit.pointer(start)
     first = [emit.load(emit.moved(begin, 4 * WIDTH * v), _WORDS, 4) for v in range(VECTORS)]
@@ -93,40 +95,41 @@ def _emit_tile(emit, arguments, rows):
     size = len(begins)
     sums = [*begins, *[words(0)] * (size * (chains - 1))]
     add_products = partial(_with_blocks, rows=rows) if HAS_MATRICES else _with_products
-    state = [emit.pointer(left), emit.pointer(panel)]
-    if chains > 1:
-        together = b.sdiv(count, number(chains))
+    by_two = chains == 1 and IS_ARM and "dotprod" in FEATURES and not HAS_MATRICES
+    group = 2 if by_two else chains
+    together = b.sdiv(count, number(group)) if group > 1 else number(0)
+    alone = b.sub(count, b.mul(together, number(group)))
 
-        def several(_, state):
-            x, w, *sums = state
-            for chain in range(chains):
-                own = slice(chain * size, (chain + 1) * size)
-                sums[own] = add_products(emit, (x, step), w, sums[own])
-                x, w = emit.moved(x, FOUR), emit.moved(w, STEP_BYTES)
-            return [x, w, *sums]
+    def double(_, state):
+        x, w, *sums = state
+        sums = _with_two_products(emit, (x, step), w, sums)
+        return [emit.moved(x, 2 * FOUR), emit.moved(w, 2 * STEP_BYTES), *sums]
 
-        x, w, *sums = emit.loop(together, 1, [*state, *sums], several)
-        for at in range(size, size * chains):
-            sums[at % size] = b.add(sums[at % size], sums[at])
-        sums, state = sums[:size], [x, w]
-        count = b.sub(count, b.mul(together, number(chains)))
-    elif IS_ARM and "dotprod" in FEATURES and not HAS_MATRICES:
-        pairs = b.sdiv(count, number(2))
-
-        def double(_, state):
-            x, w, *sums = state
-            sums = _with_two_products(emit, (x, step), w, sums)
-            return [emit.moved(x, 2 * FOUR), emit.moved(w, 2 * STEP_BYTES), *sums]
-
-        x, w, *sums = emit.loop(pairs, 1, [*state, *sums], double)
-        state, count = [x, w], b.sub(count, b.mul(pairs, number(2)))
+    def several(_, state):
+        x, w, *sums = state
+        for chain in range(chains):
+            own = slice(chain * size, (chain + 1) * size)
+            sums[own] = add_products(emit, (x, step), w, sums[own])
+            x, w = emit.moved(x, FOUR), emit.moved(w, STEP_BYTES)
+        return [x, w, *sums]
 
     def single(_, state):
         x, w, *sums = state
-        sums = add_products(emit, (x, step), w, sums)
+        sums[:size] = add_products(emit, (x, step), w, sums[:size])
         return [emit.moved(x, FOUR), emit.moved(w, STEP_BYTES), *sums]
 
-    found = emit.loop(count, 1, [*state, *sums], single)[2:]
+    def run(_, state):
+        begin, w, *sums = state
+        state = [begin, w, *sums]
+        if group > 1:
+            state = emit.loop(together, 1, state, double if by_two else several)
+        _, *rest = emit.loop(alone, 1, state, single)
+        return [emit.moved(begin, (line, 1)), *rest]
+
+    found = emit.loop(runs, 1, [emit.pointer(left), emit.pointer(panel), *sums], run)[2:]
+    for at in range(size, size * chains):
+        found[at % size] = b.add(found[at % size], found[at])
+    found = found[:size]
     if HAS_MATRICES:
         found = rows_of(b, found, rows)
     for value, address in zip(
@@ -267,6 +270,91 @@ def copy_moved(chunk: int):
         return types.void(*[types.int64] * 4), generate
 
     return copied
+
+
+@cache
+def copy_runs(chunk: int):
+    """Intrinsic: copy runs of bytes so that they follow one another, `chunk` at a time.
+
+    Arguments: the address of the first run, the bytes from one to the next, how many; the target;
+    the bytes of a run, at most `chunk` if that is less than 64. Up to `chunk - 1` bytes more are
+    read and written.
+    """
+    type_ = ir.VectorType(I8, chunk)
+    single = chunk < _LARGEST_CHUNK
+
+    @named_intrinsic(f"copy_runs_{chunk}")
+    def copied(typing_context, source, step, count, target, run):
+        def generate(context, builder, signature, arguments):
+            source, step, count, target, run = arguments
+            emit = VectorEmitter(builder)
+
+            def part(at, state):
+                source, target = (emit.moved(each, (at, 1)) for each in state)
+                value = emit.load(source, type_, 1)
+                builder.store(value, builder.bitcast(target, ir.PointerType(type_)), 1)
+                return state
+
+            def each_run(_, state):
+                if single:
+                    part(number(0), state)
+                else:
+                    emit.loop(run, chunk, state, part)
+                source, target = state
+                return [emit.moved(source, (step, 1)), emit.moved(target, (run, 1))]
+
+            emit.loop(count, 1, [emit.pointer(source), emit.pointer(target)], each_run)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 5), generate
+
+    return copied
+
+
+_LARGEST_CHUNK = 64
+_COLORED = 16
+"""Positions whose three channels are joined at a time."""
+
+
+@cache
+def interleave_three():
+    """Intrinsic: join three channels so that those of a position lie side by side.
+
+    Arguments: the address of the first channel, and the bytes from one to the next; the target; the
+    positions; `flip`, 0 or 128, by which bytes are moved. Returns how many positions are done:
+    whole blocks of `_COLORED`. No byte is read or written beyond them.
+    """
+    block, joined = ir.VectorType(I8, _COLORED), ir.VectorType(I8, 3 * _COLORED)
+
+    def lanes(numbers):
+        return ir.VectorType(I32, len(numbers))(numbers)
+
+    @named_intrinsic("interleave_three")
+    def interleaved(typing_context, source, step, target, count, flip):
+        def generate(context, builder, signature, arguments):
+            source, step, target, count, flip = arguments
+            emit = VectorEmitter(builder)
+            whole = builder.and_(count, number(-_COLORED))
+            undefined = ir.Constant(joined, ir.Undefined)
+            moved = builder.insert_element(undefined, builder.trunc(flip, I8), ir.Constant(I32, 0))
+            moved = builder.shuffle_vector(moved, undefined, lanes([0] * 3 * _COLORED))
+
+            def body(_, state):
+                source, target = state
+                x, y, z = (emit.load(emit.moved(source, (step, c)), block, 1) for c in range(3))
+                x, z = (builder.shuffle_vector(*pair, lanes(list(range(2 * _COLORED))))
+                        for pair in ((x, y), (z, z)))  # fmt: skip
+                order = [c * _COLORED + j for j in range(_COLORED) for c in range(3)]
+                three = builder.xor(builder.shuffle_vector(x, z, lanes(order)), moved)
+                builder.store(three, builder.bitcast(target, ir.PointerType(joined)), 1)
+                return [emit.moved(source, _COLORED), emit.moved(target, 3 * _COLORED)]
+
+            emit.loop(whole, _COLORED, [emit.pointer(source), emit.pointer(target)], body)
+            return whole
+
+        return types.int64(*[types.int64] * 5), generate
+
+    return interleaved
 
 
 NEIGHBOURS = 4
