@@ -266,7 +266,7 @@ class ScheduleBuilder:
         geometry: Sequence[int],
         instead: StandIn | None = None,
     ) -> None:
-        """Add a job of up to six inputs, whose geometry begins with room for the last four."""
+        """Add a job of up to `MOST_INPUTS`, whose geometry begins with room for all but two."""
         spare = [(*reads, write)[0]] * (elementwise_tasks.MOST_INPUTS - len(reads))
         run = compiled(elementwise_tasks.run_with_others)
         numbers = [*[0] * elementwise_tasks.OTHERS, *geometry]
@@ -320,8 +320,12 @@ class ScheduleBuilder:
         output: View,
         operations: Sequence[Operation] = (),
         explain: Explain | None = None,
+        plain: Sequence[Operation] = (),
     ) -> None:
-        """Add a call that computes `output` from `inputs` of its shape, registers x0, x1, ..."""
+        """Add a call that computes `output` from `inputs` of its shape, registers x0, x1, ...
+
+        `plain` are operations with the same result that parts can stand in for, if others cannot.
+        """
         if output.size == 0:
             return
         axes, accesses, strides = _accesses(inputs, [output])
@@ -339,7 +343,7 @@ class ScheduleBuilder:
         function = stored(wanted) if use_of_parts() != "only" else None
         instead = None
         if function is None:
-            instead = stand_in(axes, accesses, done, wanted, threads)
+            instead = stand_in(axes, accesses, plain or done, wanted, threads)
             function = NOT_THERE if instead is not None else known(wanted)
         if not is_shared:
             numbers = (*sizes, *strides)

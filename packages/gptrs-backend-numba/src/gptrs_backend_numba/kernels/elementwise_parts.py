@@ -164,10 +164,12 @@ def parts_task(a, b, out, geometry, task):
 
 
 @kernel
-def run_parts(state, function, count, threads, a, b, x, y, z, w, out, geometry):
+def run_parts(
+    state, function, count, threads, a, b, c, d, e, f, g, h, i, j, out, geometry
+):  # fmt: skip
     """Run the tasks of a chain; return 1 if an op failed. Operands it does not have are any."""
     G = pointer(geometry, np.int64)
-    G[0], G[1], G[2], G[3] = x, y, z, w
+    G[0], G[1], G[2], G[3], G[4], G[5], G[6], G[7] = c, d, e, f, g, h, i, j
     G[FAILED] = 0
     share_tasks(state, function, count, threads, a, b, out, geometry)
     return G[FAILED]

@@ -9,22 +9,33 @@ import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.codegen.conversion import conversion_to, convert
+from gptrs_backend_numba.codegen.conversion import (
+    bits_of,
+    conversion_to,
+    convert,
+    truncated,
+    wrapped,
+)
 from gptrs_backend_numba.codegen.elements import Unary, cast_of, register_of
 from gptrs_backend_numba.codegen.inlining import made, named, register_jitable
 from gptrs_backend_numba.codegen.machine import (
     bit_and,
     bit_or,
+    choose,
     divide,
     float_maximum,
     float_minimum,
+    fma,
     rint,
     shift_left,
     shift_right_logical,
     wrap_add,
     wrap_sub,
 )
+from gptrs_backend_numba.codegen.vector_ir import FUSED
 
+_MAGIC = 3 << 22
+"""Added to f32 of less than 2^22 it rounds them: the lowest bits are those of the integer."""
 _FAR_OUTSIDE = 2.0**40
 """Beyond every integer of 32 bits, whatever zero point is added to it."""
 
@@ -47,6 +58,69 @@ def quantized_of(x: DType, scale: DType, compute: DType, dtype: DType) -> Unary:
         return as_result(wrap_add(convert(inside, np.int64), convert(zero_point, np.int64)))
 
     return quantized
+
+
+@register_jitable
+def _mended_quotient(x, step):
+    """Return `x / step` as far as it decides a code of 8 bits, by products.
+
+    A division takes longer than all the rest. The quotient is that of the reciprocal, mended by
+    what is left over (Markstein 1990); `step` is from 2^-100 to 2^100.
+    """
+    inverse = divide(np.float32(1.0), step)
+    if FUSED:
+        near = choose(x * inverse > np.float32(-1024.0), x * inverse, np.float32(-1024.0))
+        near = choose(near < np.float32(1024.0), near, np.float32(1024.0))
+        return fma(fma(-near, step, x), inverse, near)
+    return divide(x, step)
+
+
+@register_jitable
+def _code_near(quotient, x, middle, low, high):
+    """Return `clamp(rint(quotient) + middle, low, high)` as bits, 0 where x is NaN.
+
+    All but the quotient are integers: to clamp first changes nothing, and lets the code be read off
+    the bits of a sum.
+    """
+    near = choose(quotient > low - middle, quotient, low - middle)
+    near = choose(near < high - middle, near, high - middle)
+    code = wrap_add(bits_of(near + np.float32(_MAGIC)), truncated(middle))
+    return choose(x == x, code, np.int32(0))
+
+
+@made
+def code_of(divided: bool, moved: bool, dtype: DType) -> Unary:
+    """Return what makes an f32 a code of 8 bits: `clamp(rint(x / step) + middle, low, high)`.
+
+    Operands, all f32: x, the step if it is `divided`, the zero point if it is `moved`, the limits.
+    The zero point and the limits are whole numbers of 8 bits.
+    """
+    type_ = register_of(dtype)
+
+    @register_jitable
+    @named(f"quotient_code_{dtype}")
+    def of_quotient(x, step, low, high):
+        code = _code_near(_mended_quotient(x, step), x, np.float32(0.0), low, high)
+        return wrapped(code, type_)
+
+    @register_jitable
+    @named(f"moved_quotient_code_{dtype}")
+    def of_moved_quotient(x, step, middle, low, high):
+        return wrapped(_code_near(_mended_quotient(x, step), x, middle, low, high), type_)
+
+    @register_jitable
+    @named(f"code_{dtype}")
+    def of_number(x, low, high):
+        return wrapped(_code_near(x, x, np.float32(0.0), low, high), type_)
+
+    @register_jitable
+    @named(f"moved_code_{dtype}")
+    def of_moved_number(x, middle, low, high):
+        return wrapped(_code_near(x, x, middle, low, high), type_)
+
+    if divided:
+        return of_moved_quotient if moved else of_quotient
+    return of_moved_number if moved else of_number
 
 
 @made

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
 from gptrs.ir.ops import elementwise as ops
+from gptrs.ir.ops.layout import BroadcastTo
 from gptrs.ir.program import Instruction, Region, Value
 from gptrs_backend_numba.codegen.separate_memory import MOST_RESULTS
 from gptrs_backend_numba.kernels.elementwise_tasks import MOST_INPUTS, MOST_TENSORS
@@ -17,8 +18,9 @@ ELEMENTWISE = (
 )  # fmt: skip
 """Classes of the ops that compute each element from those at the same position."""
 
-_MOST_INPUTS = MOST_INPUTS
-"""Beyond these, LLVM gives up proving that the result overlaps no input and stops vectorizing."""
+_MOST_ARRAYS = 6
+"""Most inputs of more than one element. Beyond these, LLVM gives up proving that the result
+overlaps no input and stops vectorizing; numbers are read before its loop."""
 _MOST_INSTRUCTIONS = 24
 _LARGE = 1 << 16
 """Elements from which units are joined: below, operands are still in the L2 cache."""
@@ -59,6 +61,7 @@ def group(region: Region) -> list[Unit]:
     """
     uses = Counter(value for step in region.instructions for value in step.operands)
     uses.update(region.results)
+    single = {step.result for step in region.instructions if _repeats_one(step)}
     open_units: dict[Value, Unit] = {}
     units: dict[Instruction, Unit] = {}
     for instruction in region.instructions:
@@ -66,7 +69,9 @@ def group(region: Region) -> list[Unit]:
         if isinstance(instruction.op, ELEMENTWISE):
             for operand in dict.fromkeys(instruction.operands):
                 producer = open_units.get(operand)
-                if producer is None or not _fits(producer, unit, uses[operand], instruction):
+                if producer is None or not _fits(
+                    producer, unit, uses[operand], instruction, single
+                ):
                     continue
                 del units[producer.last]
                 unit = Unit((*producer.instructions, *unit.instructions))
@@ -75,12 +80,21 @@ def group(region: Region) -> list[Unit]:
     return _joined(list(units.values()), uses)
 
 
-def _fits(producer: Unit, unit: Unit, uses: int, reader: Instruction) -> bool:
+def _repeats_one(step: Instruction) -> bool:
+    """Return whether an instruction gives a tensor whose elements are all one number."""
+    return isinstance(step.op, BroadcastTo) and step.operands[0].type.size == 1
+
+
+def _fits(
+    producer: Unit, unit: Unit, uses: int, reader: Instruction, single: Container[Value]
+) -> bool:
     together = Unit((*producer.instructions, *unit.instructions))
+    arrays = sum(value not in single for value in together.inputs)
     return (
         uses == reader.operands.count(producer.last.result)
         and len(together.instructions) <= _MOST_INSTRUCTIONS
-        and len(together.inputs) <= _MOST_INPUTS
+        and len(together.inputs) <= MOST_INPUTS
+        and arrays <= _MOST_ARRAYS
     )
 
 

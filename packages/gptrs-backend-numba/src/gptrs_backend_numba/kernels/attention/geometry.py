@@ -9,11 +9,12 @@ The order of sums depends on the shape and on which keys are visible, never on t
 from __future__ import annotations
 
 from gptrs_backend_numba.codegen.inlining import register_jitable
+from gptrs_backend_numba.kernels.elementwise_tasks import OTHERS
 
-FIELDS = range(37)
+FIELDS = range(OTHERS + 33)
 """The numbers of a geometry. Strides count elements, and those of the innermost axes are 1."""
 (
-    VALUE, MASK, OFFSET, UNUSED,  # addresses, filled in by the call
+    VALUE, MASK, OFFSET, *_UNUSED,  # addresses, filled in by the call
     KV_HEADS, GROUP,  # K, and the heads of queries that share one of them
     T, S, HEAD_DIM, VALUE_DIM,
     QB, QH, QT, KB, KH, KS, VB, VH, VS, MB, MH, MT, MS,  # strides
