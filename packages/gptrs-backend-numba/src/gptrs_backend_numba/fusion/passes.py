@@ -18,7 +18,11 @@ from gptrs_backend_numba.fusion.linear import (
     TRANSPOSED_WEIGHTS,
 )
 from gptrs_backend_numba.fusion.loop_codes import WIDEN_IN_LOOPS
-from gptrs_backend_numba.fusion.quantized import FUSE_QUANTIZED, FUSE_QUANTIZED_GROUPED
+from gptrs_backend_numba.fusion.quantized import (
+    DECODE_IN_PRODUCTS,
+    FUSE_QUANTIZED,
+    FUSE_QUANTIZED_GROUPED,
+)
 from gptrs_backend_numba.fusion.rows import FUSE_NORMS, FUSE_ROTARY, FUSE_SOFTMAX
 
 LEGALIZE: tuple[Pass, ...] = (
@@ -54,4 +58,5 @@ def fusions(precision: Precision) -> tuple[Pass, ...]:
         return FUSE if is_on() else ()
     rounding = (*FUSE_QUANTIZED, *FUSE_QUANTIZED_GROUPED)
     exact = tuple(each for each in FUSE if each not in rounding) if is_on() else ()
-    return (*exact, ROUND_CONVOLUTIONS, *ROUND_TO_BF16) if precision == "bf16" else exact
+    rounded = (ROUND_CONVOLUTIONS, *ROUND_TO_BF16) if precision == "bf16" else ()
+    return (*exact, *rounded, *((DECODE_IN_PRODUCTS,) if is_on() else ()))

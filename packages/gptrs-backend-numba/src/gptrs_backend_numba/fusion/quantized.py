@@ -23,7 +23,8 @@ from gptrs.ir.ops.quantization import Dequantize, DequantizeAffine, UnpackBits
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
 from gptrs.optimizer.pass_base import Pass, RegionPass
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
-from gptrs_backend_numba.lowering.linear import linear_target
+from gptrs_backend_numba.lowering import decoded_linear
+from gptrs_backend_numba.lowering.linear import BF16_LINEAR, linear_target
 from gptrs_backend_numba.lowering.quantization import QUANTIZED_GROUPED, fits
 from gptrs_backend_numba.lowering.quantized_linear import TARGET, block_of
 
@@ -312,6 +313,41 @@ def _fuse_layer(node: InstructionNode, layer: CustomCall, rewriter: Rewriter) ->
     rewriter.erase_dead(node)
 
 
+def decode_in_products(region: Region) -> Region:
+    """Return the region whose linear layers decode quantized weights block by block.
+
+    Weights of constants are decoded once, before. This is for those of a program that decodes in
+    each run, as training does: neither the weight nor a packed copy of it is written to memory.
+    """
+    rewriter = Rewriter(region)
+    for node in list(rewriter):
+        op = node.op
+        if isinstance(op, CustomCall) and op.target in (linear_target(dtypes.f32), BF16_LINEAR):
+            _decode_in_product(node, op, rewriter)
+    return rewriter.region()
+
+
+def _decode_in_product(node: InstructionNode, layer: CustomCall, rewriter: Rewriter) -> None:
+    x, value, *rest = node.operands
+    layout = str(layer.attrs["layout"])
+    turning = rewriter.definition(value)
+    if turning is not None and isinstance(turning.op, Transpose):
+        (value,) = turning.operands
+        layout = "in_out" if layout == "out_in" else "out_in"
+    weight = find_weight(value, rewriter)
+    if weight is None or value.type.size < _SMALLEST:
+        return
+    kept = {name: layer.attrs[name] for name in ("activation", "bias", "residual")}
+    attrs = layer_attributes(weight, **kept, layout=layout, rounded=layer.target == BF16_LINEAR)
+    call = CustomCall(decoded_linear.TARGET, layer.results, attrs)
+    operands = [x, *weight.values, *rest]
+    if not decoded_linear.fits(call, [each.type for each in operands]):
+        return
+    made = rewriter.insert(call, operands, node)
+    rewriter.replace(node.results[0], made.results[0])
+    rewriter.erase_dead(node)
+
+
 def layer_attributes(weight: QuantizedWeight, **epilogue: DictionaryValue) -> Dictionary:
     """Return the attributes of a call that reads a weight, with those of its epilogue."""
     offset = weight.offset
@@ -326,6 +362,10 @@ def layer_attributes(weight: QuantizedWeight, **epilogue: DictionaryValue) -> Di
         offset=weight.offset_kind,
         super_offset=offset is not None and offset.above is not None,
     )
+
+
+DECODE_IN_PRODUCTS = RegionPass("numba-decode-in-products", decode_in_products)
+"""After layers are rounded to bf16, if they are."""
 
 
 def _present(value: Value | None) -> list[Value]:

@@ -30,7 +30,7 @@ from gptrs_backend_numba.kernels.matmul.bf16 import (
 from gptrs_backend_numba.kernels.matmul.bf16_ir import STEP
 from gptrs_backend_numba.kernels.matmul.dots import COLUMNS_OF_ONE
 from gptrs_backend_numba.kernels.matmul.epilogue import ACTIVATIONS, FIELDS, grouped, run_grouped
-from gptrs_backend_numba.kernels.matmul.gemm import BLOCK_LENGTH, TILES, TILES_A_TASK
+from gptrs_backend_numba.kernels.matmul.gemm import BLOCK_LENGTH, PACK, TILES, TILES_A_TASK
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.lowering import amx_matmul
 from gptrs_backend_numba.lowering.matmul import (
@@ -44,6 +44,7 @@ from gptrs_backend_numba.lowering.matmul import (
 from gptrs_backend_numba.lowering.product_calls import (
     PARALLEL_FROM,
     Epilogue,
+    Packer,
     call_fields,
     column_blocks,
     division,
@@ -177,7 +178,7 @@ def bf16_linear(builder: ScheduleBuilder, unit: Unit) -> None:
     if weight.dtype is dtypes.bf16 and is_large_table(builder, rhs):
         _multiply_table(builder, product, out, epilogue)
     else:
-        _multiply(builder, unit.last.operands[0], product, out, epilogue)
+        multiply_rounded(builder, unit.last.operands[0], product, out, epilogue)
 
 
 def _multiply_table(
@@ -200,9 +201,18 @@ def _amx_tiles() -> TileForm:
     )
 
 
-def _multiply(
-    builder: ScheduleBuilder, x: Value, product: Product, out: View, epilogue: Epilogue
+def multiply_rounded(
+    builder: ScheduleBuilder,
+    x: Value,
+    product: Product,
+    out: View,
+    epilogue: Epilogue,
+    packer: Packer | None = None,
 ) -> None:
+    """Add the calls for a product of both sides rounded to bf16, of `x` as rows.
+
+    The right side is packed here, or in the tasks, by the `packer`.
+    """
     form = _amx_tiles() if amx_matmul.is_wanted() else vector_tiles()
     m, n, k = product.lhs.rows, product.rhs.rows, product.k
     steps, tiles = -(-k // STEP), -(-m // form.rows)
@@ -213,13 +223,15 @@ def _multiply(
     fields |= division(product, tiles, most, builder.context.threads)
     # Queries, keys and values are products of one x, gates and what they weigh, too.
     left = builder.form_of(x, BF16_LINEAR, lambda: _left(builder, product, form, fields))
-    right = _right(builder, product)
+    right = _right(builder, product) if packer is None else product.rhs.view
+    if packer is not None:
+        fields[PACK] = packer.function
     sums = out
     if steps > _CHUNK_STEPS:
         sums = builder.fresh(dtypes.f32, (-(-n // PANEL) * tiles * form.rows * PANEL,))
     task = compiled_task(bf16_product(form))
     count = -(-tiles // fields[TILES_A_TASK]) * column_blocks(n, fields)
-    run(builder, product, task, count, (left, right), sums, out, epilogue, fields)
+    run(builder, product, task, count, (left, right), sums, out, epilogue, fields, packer)
 
 
 def _left(

@@ -44,6 +44,7 @@ from gptrs_backend_numba.lowering.product_calls import (
     PARALLEL_FROM,
     PLAIN,
     Epilogue,
+    Packer,
     call_fields,
     column_blocks,
     division,
@@ -64,6 +65,8 @@ _BLOCK_LENGTH = 768
 to 1536 with AVX-512, 768 is best; 1536 loses 6 % at k = 3072. With AVX2 384 loses 3 %."""
 _LEFT_BYTES = 7 << 17 if WIDTH == 16 else 7 << 15
 """Most bytes of the left side in a task, for a block of k: they stay in the L2 cache meanwhile."""
+_WHOLE_BLOCKS = 32
+"""Blocks of a right side that is decoded are multiples of that: whole groups of its weight."""
 _FEW_ALONG_N, _FEW_ALONG_K = 24, 8
 """Rows up to which a right side that is contiguous along n or k is better read in place: a tile
 along k transposes it anew, which packing does once for all tiles (16 rows: 0.75 times as fast)."""
@@ -104,6 +107,13 @@ def multiply(
     else:
         right = _right(builder, product, whole=_is_read_often(product))
         _multiply_tiles(builder, product, right, out, epilogue)
+
+
+def multiply_packed_by(
+    builder: ScheduleBuilder, product: Product, out: View, epilogue: Epilogue, packer: Packer
+) -> None:
+    """Add the calls for a product whose right side tasks pack by `packer`, as f32."""
+    _multiply_tiles(builder, product, product.rhs.view, out, epilogue, dtypes.f32, packer)
 
 
 def multiply_words(builder: ScheduleBuilder, product: Product, out: View) -> None:
@@ -205,23 +215,28 @@ def _multiply_tiles(
     out: View,
     epilogue: Epilogue,
     kind: DType | None = None,
+    packer: Packer | None = None,
 ) -> None:
     """Add the calls; `kind` is the type of the right side if its view does not have it."""
     kind = kind or right.dtype
     m, n, k = product.lhs.rows, product.rhs.rows, product.k
     batch = math.prod(product.batch)
     tiles = -(-m // ROWS)
-    block_length = greatest(_block_length(m, k), 1)
+    block_length = greatest(_block_length(2 if packer else m, k), 1)
+    if packer and block_length < k:
+        block_length = -(-block_length // _WHOLE_BLOCKS) * _WHOLE_BLOCKS
     most = _most_tiles(block_length)
     fields = call_fields(product, out, epilogue)
-    mode = _right_mode(product, right, can_transpose=kind in FLOATS)
+    mode = BLOCKS if packer else _right_mode(product, right, can_transpose=kind in FLOATS)
     shares = tasks_of_thread(product)
     fields |= division(product, tiles, most, builder.context.threads, shares) | {
         RIGHT_MODE: mode,
         BLOCK_LENGTH: block_length,
         REPEATS: int(mode == PACKED and repeats(builder, product)),
         TILE: compiled_task(kernels.any_tile(kind)),
-        PACK: compiled_task(kernels.right_packing(right.dtype.itemsize)),
+        PACK: packer.function
+        if packer
+        else compiled_task(kernels.right_packing(right.dtype.itemsize)),
     }
     if kind in FLOATS and mode not in (PACKED, IN_PLACE, BLOCKS) and product.rhs.row != 1:
         fields[TILE_ALONG_K] = compiled_task(kernels.any_tile_along_k(right.dtype))
@@ -230,8 +245,8 @@ def _multiply_tiles(
     needed = block_length != greatest(k, 1) and not (fields[DIRECT] and padded == n)
     sums = builder.fresh(dtypes.f32, (batch * m, padded)) if needed else out
     count = batch * -(-tiles // fields[TILES_A_TASK]) * column_blocks(n, fields)
-    task = compiled_task(kernels.tiled_product(right.dtype))
-    run(builder, product, task, count, (left, right), sums, out, epilogue, fields)
+    task = compiled_task(kernels.tiled_product(kind))
+    run(builder, product, task, count, (left, right), sums, out, epilogue, fields, packer)
 
 
 def _most_tiles(block_length: int) -> int:

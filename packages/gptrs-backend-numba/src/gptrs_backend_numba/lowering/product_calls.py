@@ -9,6 +9,7 @@ from msgspec import Struct
 from gptrs.ir import dtypes
 from gptrs.ir.size_guards import greatest, least, select
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
+from gptrs_backend_numba.codegen.machine_code import Kernel
 from gptrs_backend_numba.cost_model import is_one
 from gptrs_backend_numba.kernels.matmul.epilogue import finish
 from gptrs_backend_numba.kernels.matmul.gemm import (
@@ -69,6 +70,19 @@ class Epilogue(Struct, frozen=True):
 
 PLAIN = Epilogue()
 """The sum itself."""
+
+
+class Packer(Struct, frozen=True):
+    """Packs blocks of the panels of a right side in the tasks of a product.
+
+    `function` is the address for the field `PACK`, `run` the kernel that runs the tasks. That
+    takes the addresses of `reads` behind those of both sides; `numbers` follow in the geometry.
+    """
+
+    function: int
+    reads: tuple[View, ...]
+    numbers: tuple[int, ...]
+    run: Kernel
 
 
 def tasks_of_thread(product: Product) -> int:
@@ -158,11 +172,15 @@ def run(
     out: View,
     epilogue: Epilogue,
     fields: dict[int, int],
+    packer: Packer | None = None,
 ) -> None:
-    """Add the call that runs `count` tasks."""
+    """Add the call that runs `count` tasks; those of a `packer` pack the right side."""
     threads = builder.threads_from(PARALLEL_FROM, product.work)
     left, right = operands
     extra = [left if view is None else view for view in (epilogue.bias, epilogue.residual)]
-    reads = (left, right, *extra, sums)
-    job = (task, count, threads)
-    builder.add_job(compiled(run_gemm), job, reads, out, geometry(product, fields))
+    job, numbers_ = (task, count, threads), geometry(product, fields)
+    if packer is None:
+        builder.add_job(compiled(run_gemm), job, (left, right, *extra, sums), out, numbers_)
+    else:
+        reads = (left, right, *packer.reads, *extra, sums)
+        builder.add_job(packer.run, job, reads, out, [*numbers_, *packer.numbers])

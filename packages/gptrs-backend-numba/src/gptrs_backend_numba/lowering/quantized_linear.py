@@ -99,13 +99,14 @@ def _is_power(number: int) -> bool:
     return number > 0 and number & (number - 1) == 0
 
 
-class _Operands(Struct, frozen=True):
+class Operands(Struct, frozen=True):
     """The operands of a call by what they are: values, types or views."""
 
     found: dict[str, int]
 
     @classmethod
-    def of(cls, op: CustomCall) -> _Operands:
+    def of(cls, op: CustomCall) -> Operands:
+        """Return where the operands of a call of this target are."""
         attrs = op.attrs
         present = {
             "x": True,
@@ -146,7 +147,8 @@ def _has_attributes(op: CustomCall) -> bool:
     )
 
 
-def _number(op: CustomCall, name: str) -> int:
+def number(op: CustomCall, name: str) -> int:
+    """Return an attribute that is an integer."""
     value = op.attrs[name]
     assert type(value) is int, "checked before"
     return value
@@ -154,11 +156,11 @@ def _number(op: CustomCall, name: str) -> int:
 
 def _has_types(op: CustomCall, operands: Sequence[TensorType]) -> bool:
     """Return whether x, codes, bias, residual and result fit together."""
-    of = _Operands.of(op)
+    of = Operands.of(op)
     if len(operands) != len(of.found):
         return False
     x, codes = operands[:2]
-    bits = _number(op, "bits")
+    bits = number(op, "bits")
     signed = codes.dtype is dtypes.si8 and bits == 8
     if x.rank < 1 or x.dtype is not dtypes.f32 or codes.rank != 2 or not codes.is_static:
         return False
@@ -168,7 +170,7 @@ def _has_types(op: CustomCall, operands: Sequence[TensorType]) -> bool:
         (signed or codes.dtype is dtypes.ui8)
         and 1 <= bits <= 8
         and codes.shape[1] * 8 == k * bits
-        and abs(_number(op, "zero")) <= _LARGEST_ZERO
+        and abs(number(op, "zero")) <= _LARGEST_ZERO
         and of.get("bias", operands) in (None, TensorType(dtypes.f32, (n,)))
         and of.get("residual", operands) in (None, result)
         and op.results == (result,)
@@ -177,13 +179,13 @@ def _has_types(op: CustomCall, operands: Sequence[TensorType]) -> bool:
 
 def _has_parameters(op: CustomCall, operands: Sequence[TensorType]) -> bool:
     """Return whether scales and offsets are of types and shapes that kernels take."""
-    of = _Operands.of(op)
+    of = Operands.of(op)
     n, k = operands[1].shape[0], operands[0].shape[-1]
-    size, above = _number(op, "group_size"), _number(op, "super_group")
+    size, above = number(op, "group_size"), number(op, "super_group")
     block = block_of(size, k) if size > 0 else None
     table = op.attrs["table"]
     assert isinstance(table, tuple), "checked before"
-    if block is None or (table and len(table) != 1 << _number(op, "bits")):
+    if block is None or (table and len(table) != 1 << number(op, "bits")):
         return False
     if not all(-128 <= each < 128 for each in table):
         return False
@@ -211,7 +213,7 @@ def quantized_linear(builder: ScheduleBuilder, unit: Unit) -> None:
     assert isinstance(op, CustomCall)
     views = [builder.contiguous(builder.view(value)) for value in unit.last.operands]
     out = builder.define(unit.last.result)
-    of = _Operands.of(op)
+    of = Operands.of(op)
     x, codes = views[:2]
     k, n = x.shape[-1], codes.shape[0]
     rows = math.prod(x.shape[:-1])
@@ -296,9 +298,9 @@ class PanelWeight(Struct, frozen=True):
     @classmethod
     def of(cls, op: CustomCall, views: Sequence[View], k: int) -> PanelWeight:
         """Return the weight of a call with these operands, whose rows have `k` elements."""
-        operands = _Operands.of(op)
+        operands = Operands.of(op)
         codes = views[1]
-        n, size = codes.shape[0], _number(op, "group_size")
+        n, size = codes.shape[0], number(op, "group_size")
         block = block_of(size, k)
         assert block is not None, "checked before"
         panels, zero, table = _codes(op, codes, k)
@@ -333,7 +335,7 @@ class PanelWeight(Struct, frozen=True):
             parts.append((view, values))
             steps.append(values.nbytes // -(-n // PANEL))
         shift = _shift(size, k, block)
-        above = _number(op, "super_group") * size if op.attrs["super_scale"] else k
+        above = number(op, "super_group") * size if op.attrs["super_scale"] else k
         shifts = [shift, _shift(above, k, block)]
         start = middle if has_zeros else zero
         fits_bytes = max(codes_of) - 127 <= start <= min(codes_of) + 128
@@ -346,9 +348,9 @@ def _codes(op: CustomCall, codes: View, k: int) -> tuple[CodePanels, int, tuple[
     Without zero points the second is the zero itself, with them what is added to each. Codes are
     indices into the table that kernels look up, if it is not empty.
     """
-    bits, table = _number(op, "bits"), op.attrs["table"]
+    bits, table = number(op, "bits"), op.attrs["table"]
     assert isinstance(table, tuple), "checked before"
-    zero = _number(op, "zero")
+    zero = number(op, "zero")
     if table:
         shifted = tuple(value + 128 for value in table)
         if bits == _HALF_BYTE and HAS_LOOKUP:

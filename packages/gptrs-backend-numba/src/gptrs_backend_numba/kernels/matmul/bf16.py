@@ -47,6 +47,7 @@ from gptrs_backend_numba.kernels.matmul.gemm import (
     LK,
     LM,
     OUT_STEP,
+    PACK,
     RK,
     RN,
     SUMS,
@@ -141,6 +142,14 @@ def multiply_block(
         following += 64 * lines
 
 
+@kernel_part
+def pack_block(G, geometry, right, own, panel, begin, count):
+    """Pack a block of `count` steps of a panel by the function `PACK`."""
+    column, at = panel * PANEL, begin * STEP
+    width, length = min(PANEL, G[N] - column), min(count * STEP, G[K] - at)
+    call_compiled(G[PACK], right, own, width, length, 0, 0, geometry, panel, at)
+
+
 @kernel
 def bf16_task(
     left, right, out, geometry, task,
@@ -151,16 +160,20 @@ def bf16_task(
     All tiles of the task pass by a block of a panel, then by the next one; after a chunk of k,
     whose left side stays in the L2 cache, the panels begin anew. `BLOCK_LENGTH` counts the steps
     of a chunk; several keep their sums at `SUMS`, a tile of them for each tile of each panel.
+    With a function as `PACK`, each task packs a block of the right side before it multiplies it.
     """
     G = pointer(geometry, np.int64)
-    n, steps, chunk = G[N], (G[K] + STEP - 1) // STEP, G[BLOCK_LENGTH]
+    n, steps, chunk, packs = G[N], (G[K] + STEP - 1) // STEP, G[BLOCK_LENGTH], G[PACK] != 0
     block = block_of_task(G, task, (n + PANEL - 1) // PANEL)
     _, first_tile, last_tile, first_panel, last_panel = block
     tiles, lone = last_tile - first_tile, last_tile - first_tile == 1
     tile_bytes = 4 * PANEL * HEIGHT
     held = np.zeros(PANEL + (tiles * tile_bytes // 4 if chunk >= steps else 0) + 16, np.float32)
     zeros = (np.int64(held.ctypes.data) + 63) // 64 * 64
+    packed = np.empty(_BLOCK_STEPS * STEP_BYTES if packs else 0, np.uint8)
+    own = np.int64(packed.ctypes.data)
     lines = (STEP_BYTES // 64 + tiles - 1) // tiles  # of the next block, for each tile to prefetch
+    most = steps if G[TILES] == 1 and not packs else _BLOCK_STEPS  # a tile alone has no gaps
     begin_product()
     chunk_begin = np.int64(0)
     while True:
@@ -171,13 +184,14 @@ def bf16_task(
                 sums = G[SUMS] + tile_bytes * (panel * G[TILES] + first_tile)
             begin = chunk_begin
             while True:
-                count = min(_BLOCK_STEPS, chunk_end - begin)
-                if G[TILES] == 1:  # its blocks lie one after another
-                    count = chunk_end - begin
+                count = min(most, chunk_end - begin)
                 B = right + (panel * steps + begin) * STEP_BYTES
                 following = next_block(G, block, right, panel, begin, count)
                 if lone:
                     following = B + _AHEAD
+                if packs:
+                    pack_block(G, geometry, right, own, panel, begin, count)
+                    B = following = own
                 multiply_block(G, geometry, left, B, out, sums, zeros, (first_tile, last_tile),
                                panel, begin, count, following, lines)  # fmt: skip
                 begin += count
@@ -188,6 +202,7 @@ def bf16_task(
             break
     end_product()
     keep_alive(held)
+    keep_alive(packed)
     return 0
 
 

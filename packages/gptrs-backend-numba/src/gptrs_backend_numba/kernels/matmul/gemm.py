@@ -222,7 +222,7 @@ def multiply_panel(G, geometry, L, right, block, panel, begin, length, own, memo
     width = min(PANEL, n - column)
     function, B, b_step = G[TILE], R + panel * panel_step + begin * step, step
     if mode == BLOCKS or (mode != PACKED and width < PANEL):
-        call_compiled(G[PACK], B, own, width, length, G[RN], G[RK], 0, 0, 0)
+        call_compiled(G[PACK], B, own, width, length, G[RN], G[RK], geometry, panel, begin)
         B, b_step = own, np.int64(size * PANEL)
     prefetch, prefetch_step = B + 16 * b_step, b_step
     second_prefetch, shared = prefetch + size * PANEL // 2, np.int64(0)
@@ -396,9 +396,9 @@ def pack_right_kernel(
     length,
     rn,
     rk,
-    unused,
-    free,
-    idle,
+    geometry,
+    panel,
+    begin,
     *,
     SIZE,
     SIDE,
@@ -445,7 +445,7 @@ def pack_panel_task(source, unused, target, geometry, task, *, SIZE):
     column = (task - batch * panels) * PANEL
     begin = offset(G, G[RIGHT], G[RANK], batch) + column * rn
     call_compiled(G[PACK], source + SIZE * begin, target + SIZE * task * PANEL * k,
-                  min(PANEL, G[N] - column), k, rn, G[RK], 0, 0, 0)  # fmt: skip
+                  min(PANEL, G[N] - column), k, rn, G[RK], geometry, task, 0)  # fmt: skip
     return 0
 
 
