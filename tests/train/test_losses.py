@@ -27,7 +27,7 @@ def test_losses_and_gradients_are_those_of_torch(most, backend, monkeypatch):
 
     def loss(states, head):
         return losses.token_loss(
-            lambda x: gptrs.functionals.linear(x, head), states, gptrs.tensor(targets),
+            lambda x, parts: gptrs.functionals.linear(x, head), [], states, gptrs.tensor(targets),
             gptrs.tensor(weights), CLASSES,
         )  # fmt: skip
 
@@ -43,6 +43,31 @@ def test_losses_and_gradients_are_those_of_torch(most, backend, monkeypatch):
     assert value.item() == pytest.approx(expected.item(), rel=1e-5)
     for one, other in zip(found, leaves, strict=True):
         np.testing.assert_allclose(one, other.grad.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("most", [10**6, 4 * CLASSES])
+def test_the_derivative_that_comes_with_the_loss_of_a_frozen_head_is_the_same(
+    most, backend, monkeypatch
+):
+    """Its parts are arguments; beyond a factor, the states come from what is learnt."""
+    monkeypatch.setattr(losses, "MOST_LOGITS", most)
+    states, head, targets, weights = given()
+
+    def gradient(frozen):
+        def loss(factor, head):
+            return 3 * losses.token_loss(
+                lambda x, parts: gptrs.functionals.linear(x, *parts), [head],
+                gptrs.tensor(states) * factor, gptrs.tensor(targets), gptrs.tensor(weights),
+                CLASSES, frozen=frozen,
+            )  # fmt: skip
+
+        with use_backend(backend):
+            value, grad = gptrs.jit(gptrs.value_and_grad(loss))(np.ones(WIDTH, "f4"), head)
+            return value.item(), grad.numpy()
+
+    (one, first), (other, second) = gradient(frozen=True), gradient(frozen=False)
+    assert one == pytest.approx(other, rel=1e-6)
+    np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-5)
 
 
 def test_large_logits_overflow_nowhere(reference):

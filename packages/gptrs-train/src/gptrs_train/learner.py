@@ -29,7 +29,7 @@ from gptrs.quoting import listed, quoted
 from gptrs_runtime.forward import model_choices
 from gptrs_runtime.running_model import model_factory
 from gptrs_runtime.sources.model_source import ModelSource
-from gptrs_train.losses import HeadPart, token_loss, token_loss_by_words
+from gptrs_train.losses import Head, token_loss
 from gptrs_train.trained_modules import Decoder, Dropout, TrainedModules
 
 ALL_LINEAR: Final = "all-linear"
@@ -322,7 +322,7 @@ class Learner:
 
     def results(self, trained: Mapping[str, Tensor], batch: Any) -> tuple[Tensor, Tensor | None]:
         """Return the loss of a batch, and the outputs that `scores` judges, if any."""
-        return self.loss(trained, batch), None
+        return self._loss(trained, batch, None, frozen=False), None
 
     def scores(self, outputs: Sequence[np.ndarray], batches: Sequence[Any]) -> dict[str, float]:
         """Return measures of the outputs for all batches of an evaluation, by name."""
@@ -352,8 +352,15 @@ class Learner:
     def loss(self, trained: Mapping[str, Tensor], batch: Any, seed: Tensor | None = None) -> Tensor:
         """Return the sum of the weighted losses of the tokens of a `Batch`, f32 [].
 
-        With a `seed`, ui64 [2], there is dropout.
+        With a `seed`, ui64 [2], there is dropout. Its derivative is that by `trained`.
         """
+        # Only factors of the head, or its weights, have as many rows as there are words.
+        words = any(self.vocabulary in each.shape for each in trained.values())
+        return self._loss(trained, batch, seed, frozen=self.adapter is not None and not words)
+
+    def _loss(
+        self, trained: Mapping[str, Tensor], batch: Any, seed: Tensor | None, *, frozen: bool
+    ) -> Tensor:
         module = self.holding(trained)
         with self.running(module, seed):
             step, caches = whole_texts(batch.tokens, module.cache_specs(), batch.positions)
@@ -361,10 +368,9 @@ class Learner:
             rows = (last.shape[0],)
             targets, weights = F.reshape(batch.targets, rows), F.reshape(batch.weights, rows)
             states = module.final_norm(last)
-            by_words = self._head_by_words(module, states)
-            if by_words is None:
-                return token_loss(module.logits, states, targets, weights, self.vocabulary)
-            return token_loss_by_words(*by_words, states, targets, weights, self.vocabulary)
+            return token_loss(
+                *self._head(module), states, targets, weights, self.vocabulary, frozen=frozen
+            )
 
     def _decoded_head(self, module: Any) -> Linear | Embedding | None:
         """Return the layer, or the tied table, that makes logits of a quantized matrix alone."""
@@ -379,34 +385,23 @@ class Learner:
                 found.append(each)
         return min(found, key=lambda each: isinstance(each, Embedding), default=None)
 
-    def _head_by_words(
-        self, module: Any, states: Tensor
-    ) -> tuple[HeadPart, Sequence[Tensor]] | None:
-        """Return what makes the logits of some words of the parts of a quantized head.
-
-        None for others, and for those whose logits are changed further word by word.
-        """
+    def _head(self, module: Any) -> tuple[Head, Sequence[Tensor]]:
+        """Return what makes logits, and the parts of which it decodes its weight, if it does."""
         layer = self._decoded_head(module)
         if layer is None:
-            return None
+            return lambda states, parts: module.logits(states), []
         whole = layer.weight
         decoders = {id(each): again for each, again in self.params.asked.decoded.values()}
         decoder = decoders[id(whole)]
 
-        def logits(states: Tensor, parts: Sequence[Tensor], first: int, last: int) -> Tensor:
-            some = decoder.rows(parts, lambda part: part[first:last], last - first)
-            layer.weight = some.decoded(some.tensors, states)
+        def logits(states: Tensor, parts: Sequence[Tensor]) -> Tensor:
+            layer.weight = decoder.decoded(parts, states)
             try:
                 return module.logits(states)
             finally:
                 layer.weight = whole
 
-        try:
-            one = logits(states, decoder.tensors, 0, 1)
-        except UsageError:  # a bias of all words does not fit
-            return None
-        fits = tuple(one.shape) == (states.shape[0], 1)
-        return (logits, decoder.tensors) if fits else None
+        return logits, decoder.tensors
 
     def _made(self, params: LearningParams) -> Any:
         return self._checked(self._module(self.config, params))
