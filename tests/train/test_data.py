@@ -111,6 +111,14 @@ def test_a_bad_row_is_named_by_its_line(row, mask, problem, tmp_path):
         read(path, mask)
 
 
+def test_marks_of_byte_order_and_ends_of_lines_of_windows_are_no_text(tmp_path):
+    rows, text = tmp_path / "rows.jsonl", tmp_path / "plain.txt"
+    rows.write_bytes(b'\xef\xbb\xbf{"text": "a"}\r\n{"text": "b"}\r\n')
+    text.write_bytes(b"\xef\xbb\xbfa b")
+    assert [shown(each) for each in read(rows).examples] == [[[A], [END]], [[B], [END]]]
+    assert read(text).stream.tolist() == [A, B]
+
+
 def test_files_that_nothing_is_learnt_from_are_refused(tmp_path):
     with pytest.raises(UsageError, match=r"needs `train.jsonl`, `train.txt`, `train.bin`, found"):
         files_of(tmp_path, None)
@@ -126,6 +134,9 @@ def test_files_that_nothing_is_learnt_from_are_refused(tmp_path):
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
     with pytest.raises(DataError, match=r"is not text in UTF-8: .* at byte 3"):
         read(tmp_path / "latin.txt")
+    (tmp_path / "rows.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"rows are not read from .json files"):
+        read(tmp_path / "rows.json")
     np.arange(10, dtype="<u2").tofile(odd)
     with pytest.raises(DataError, match=r"has 10 tokens .* need 11"):
         Windows(read(odd), 10, 2, 0)

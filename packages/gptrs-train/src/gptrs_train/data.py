@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, cast
@@ -104,8 +105,11 @@ class ModelTexts:
 
     def encode_chats(self, chats: Sequence[Conversation]) -> list[list[int]]:
         """Return the tokens of conversations; ModelError for a model without a chat template."""
-        if self._model is None:
-            raise DataError(f"{quoted(self.name)} has no chat template to read `messages` with")
+        if self._model is None or not _has_template(self._model):
+            raise DataError(
+                f"{quoted(self.name)} has no chat template to read `messages` with",
+                hint="write rows of `prompt` and `completion`, or take one that is tuned to chat",
+            )
         return self._model.all_conversation_tokens(chats)
 
 
@@ -142,6 +146,10 @@ def _in_folder(folder: Path, names: Sequence[str]) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
+_TABLES: Final = frozenset({".json", ".csv", ".tsv", ".parquet", ".arrow", ".gz", ".zip", ".zst"})
+"""Suffixes of files with rows in formats that are not read."""
+
+
 def read_source(
     path: Path,
     texts: Callable[[], Texts],
@@ -153,8 +161,16 @@ def read_source(
     """Return what a file holds: rows of JSON in .jsonl, uint16 tokens in .bin, else plain text.
 
     `texts` is called only if there are texts. With `mask_prompt` only the completions and the
-    messages of the assistant are learnt. DataError names the file and the line that is wrong.
+    messages of the assistant are learnt. UsageError for tables in other formats. DataError names
+    the file and the line that is wrong.
     """
+    if path.suffix in _TABLES:
+        # As text the model would learn the braces and commas, and nobody would be told.
+        raise UsageError(
+            f"{quoted(str(path), 200)}: rows are not read from {path.suffix} files",
+            hint="write each row as a JSON object on a line of a .jsonl file;"
+            " for text of this form, name the file .txt",
+        )
     if mask_prompt and path.suffix != ".jsonl":
         raise UsageError(
             f"{quoted(str(path), 200)} is not a .jsonl file: it has no prompts to mask",
@@ -188,7 +204,7 @@ def _token_file(path: Path) -> np.ndarray:
 
 def _text_file(path: Path, texts: Texts) -> np.ndarray:
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = path.read_bytes().removeprefix(BOM_UTF8).decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(
             f"{quoted(str(path), 200)} is not text in UTF-8: {error.reason} at byte {error.start}",
@@ -233,6 +249,7 @@ def read_rows(path: Path) -> Iterator[_Row]:
     with path.open("rb") as file:
         # A bounded readline: a file without newlines would be read into one string.
         for number, line in enumerate(iter(lambda: file.readline(_MOST_LINE + 1), b""), 1):
+            line = line.removeprefix(BOM_UTF8) if number == 1 else line  # Windows writes one
             where = f"{path}:{number}"
             if len(line) > _MOST_LINE:
                 raise DataError(f"{where} has more than {_MOST_LINE // 10**6} MB")

@@ -386,7 +386,7 @@ class Learner:
         return min(found, key=lambda each: isinstance(each, Embedding), default=None)
 
     def _head(self, module: Any) -> tuple[Head, Sequence[Tensor]]:
-        """Return what makes logits, and the parts of which it decodes its weight, if it does."""
+        """Return what makes logits, and the parts of a quantized weight that it decodes."""
         layer = self._decoded_head(module)
         if layer is None:
             return lambda states, parts: module.logits(states), []
