@@ -34,7 +34,7 @@ from gptrs.quoting import listed, quoted, shown_value
 from gptrs.spans import span
 from gptrs_runtime.capable_model import AS_EMBEDDER, RERANKER, CapableModel
 from gptrs_runtime.chat.conversation import Conversation
-from gptrs_runtime.chat.messages import Message
+from gptrs_runtime.chat.messages import Message, least_text
 from gptrs_runtime.content_digest import weights_digest
 from gptrs_runtime.images.image_prompts import PicturedTokens
 from gptrs_runtime.input_checks import require_images, require_known_tokens
@@ -402,6 +402,10 @@ class LoadedModel(CapableModel):
             own = [n for n, each in enumerate(conversations) if bool(each.tools) == with_tools]
             for number in own:
                 image_prompts.require_no_images(conversations[number].messages, self.name)
+                if most is not None:
+                    # Before rendering, which takes seconds for 100,000 messages.
+                    text = least_text(conversations[number].messages)
+                    self.tokenizer.require_fitting(text, most)
             if own:
                 template = self.chat_template(with_tools=with_tools)
                 try:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gptrs_runtime.chat.answer_reader import AnswerForm, AnswerReader
+from gptrs_runtime.chat.conversation import Conversation
 from gptrs_runtime.generation.chat_session import answer_form, opens_thoughts, thought_tokens
-from gptrs_runtime.generation.generate import Generation
+from gptrs_runtime.generation.generate import Generation, GenerationOptions
 from gptrs_runtime.generation.scheduled_text import Client
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.serving.answers import AnswerStream, Piece
@@ -23,7 +25,7 @@ from gptrs_serve.events import (
     for_client,
     while_connected,
 )
-from gptrs_serve.forms import asked_form, form_of
+from gptrs_serve.forms import AskedForm, asked_form, form_of
 from gptrs_serve.metrics import Metrics
 from gptrs_serve.requests import (
     Envelope,
@@ -39,7 +41,7 @@ from gptrs_serve.requests import (
 from gptrs_serve.served import Served
 from gptrs_serve.token_texts import TokenTexts
 from gptrs_serve.tools.parser import AnswerDeltas
-from gptrs_serve.tools.use import told_tools, tool_use
+from gptrs_serve.tools.use import ToolUse, told_tools, tool_use
 
 
 class Chat(Struct, frozen=True):
@@ -90,7 +92,8 @@ class Chat(Struct, frozen=True):
 
 async def chat(request: Request, body: ChatBody, served: Served, metrics: Metrics) -> Response:
     """Answer a conversation; errors are those of the engine, and RequestError."""
-    begun = await for_client(request, asked_chat(body, served, metrics, client_of(request)))
+    asked = asked_chat(lambda: body, served, metrics, client_of(request))
+    begun = await for_client(request, asked)
     if body.stream:
         made = _Events(body, begun)
         quick = QuickEvents(made.of)
@@ -98,28 +101,53 @@ async def chat(request: Request, body: ChatBody, served: Served, metrics: Metric
     return await _whole(request, begun)
 
 
-async def asked_chat(body: ChatBody, served: Served, metrics: Metrics, client: Client) -> Chat:
-    """Submit a conversation."""
+class _Read(Struct, frozen=True):
+    """A body, and what follows from it alone."""
+
+    body: ChatBody
+    name: str
+    model: LoadedModel
+    tools: ToolUse | None
+    form: AskedForm | None
+    options: GenerationOptions
+    conversation: Conversation
+
+
+def _read(asked: Callable[[], ChatBody], served: Served) -> _Read:
+    body = asked()
     name, model = served.named(body.model, "causal_lm")
     tools = tool_use(body, model)
-    answers = tools.form if tools else answer_form(model)
     if tools:  # schemas that are too long are refused before a template writes them
         tools.grammar(opened=False)
-    asked, logprobs = chat_max_tokens(body), chat_logprobs(body)
-    tokens = await served.tokens(model, asked_conversation(body, told_tools(body)))
+    special = (tools.form if tools else answer_form(model)).shown
+    options = options_of(body, model, chat_logprobs(body), special=special)
+    conversation = asked_conversation(body, told_tools(body))
+    return _Read(body, name, model, tools, asked_form(body), options, conversation)
+
+
+async def asked_chat(
+    asked: Callable[[], ChatBody], served: Served, metrics: Metrics, client: Client
+) -> Chat:
+    """Submit the conversation of the body that `asked` returns."""
+    read = await served.reading.prepared(lambda: _read(asked, served))
+    body, name, model, tools = read.body, read.name, read.model, read.tools
+    answers = tools.form if tools else answer_form(model)
+    most = chat_max_tokens(body)
+    tokens = await served.tokens(model, read.conversation)
     opened = opens_thoughts(model, answers, tokens)
     # An answer kept to a form that cannot contain the end of thoughts would stay within them to its
     # last token.
-    opened = opened and (tools is not None or _has_thoughts(body, answers))
-    form = await form_of(body, model, served, tools.grammar(opened=opened) if tools else None)
-    options = options_of(body, model, logprobs, form, special=answers.shown)
+    opened = opened and (tools is not None or _has_thoughts(read.form, answers))
+    calls = tools.grammar(opened=opened) if tools else None
+    form = await form_of(read.form if calls is None else ("lark", calls), model, served)
+    options = replace(read.options, form=form)
     # From here on the engine holds a slot: nothing before this line needs to be undone when the
     # client goes away.
     stream = served.submit(
         name,
         tokens,
         options,
-        max_tokens=asked,
+        max_tokens=most,
         answers=body.n,
         priority=body.priority,
         client=client,
@@ -129,15 +157,19 @@ async def asked_chat(body: ChatBody, served: Served, metrics: Metrics, client: C
     return Chat(name, model, stream, answers, opened, served.texts_of(name), metrics, shows)
 
 
-async def count_tokens(body: ChatBody, served: Served) -> int:
+async def count_tokens(asked: Callable[[], ChatBody], served: Served) -> int:
     """Return how many tokens the prompt of a conversation has."""
-    _, model = served.named(body.model, "causal_lm")
-    return len(await served.tokens(model, asked_conversation(body, told_tools(body))))
+
+    def read() -> tuple[LoadedModel, Conversation]:
+        body = asked()
+        model = served.named(body.model, "causal_lm")[1]
+        return model, asked_conversation(body, told_tools(body))
+
+    return len(await served.tokens(*await served.reading.prepared(read)))
 
 
-def _has_thoughts(body: ChatBody, answers: AnswerForm) -> bool:
+def _has_thoughts(form: AskedForm | None, answers: AnswerForm) -> bool:
     """Return whether the form of an answer allows it to end thoughts."""
-    form = asked_form(body)
     if form is None:
         return True
     end = "" if answers.thoughts is None else answers.thoughts.end

@@ -8,9 +8,11 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from gptrs_runtime.generation.generate import GenerationOptions
 from gptrs_runtime.generation.scheduled_text import Client
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.serving.answers import AnswerStream, Piece
@@ -23,7 +25,7 @@ from gptrs_serve.events import (
     for_client,
     while_connected,
 )
-from gptrs_serve.forms import form_of
+from gptrs_serve.forms import AskedForm, asked_form, form_of
 from gptrs_serve.gaps import gap_tokens
 from gptrs_serve.metrics import Metrics
 from gptrs_serve.problems import RequestError
@@ -64,8 +66,11 @@ async def completions(
                 prompt.stream.cancel()
 
     async def ask() -> bool:
+        # Once for all prompts: a form takes up to seconds to compile.
+        options = await asked_options(body, model, served)
+        client = client_of(request)
         for given in prompts_of(body):
-            prompts.append(await asked_prompt(body, name, model, given, served, client_of(request)))
+            prompts.append(await asked_prompt(body, options, name, model, given, served, client))
         return True
 
     try:
@@ -82,8 +87,21 @@ async def completions(
     return await _whole(request, body, name, prompts, metrics, texts)
 
 
+async def asked_options(
+    body: CompletionBody, model: LoadedModel, served: Served
+) -> GenerationOptions:
+    """Return the options for the answers to all prompts."""
+
+    def read() -> tuple[GenerationOptions, AskedForm | None]:
+        return options_of(body, model, body.logprobs), asked_form(body)
+
+    options, form = await served.reading.prepared(read)
+    return replace(options, form=await form_of(form, model, served))
+
+
 async def asked_prompt(
     body: CompletionBody,
+    options: GenerationOptions,
     name: str,
     model: LoadedModel,
     given: str | list[int],
@@ -91,8 +109,6 @@ async def asked_prompt(
     client: Client,
 ) -> AskedPrompt:
     """Submit a prompt, after scoring its own tokens if requested."""
-    form = await form_of(body, model, served)
-    options = options_of(body, model, body.logprobs, form)
     tokens = list(await _tokens(body, model, given, served))
     text, logprobs = "", None
     if body.echo:

@@ -115,14 +115,8 @@ def as_rule(form: AskedForm) -> str:
     return rules
 
 
-async def form_of(
-    body: Generating, model: LoadedModel, served: Served, calls: str | None = None
-) -> Grammar | None:
-    """Return the form that a request asks for, None without one; errors as of `asked_form`.
-
-    `calls` is the grammar of an answer that may call tools; it includes the other form.
-    """
-    asked = asked_form(body) if calls is None else ("lark", calls)
+async def form_of(asked: AskedForm | None, model: LoadedModel, served: Served) -> Grammar | None:
+    """Return a form for the texts of a model; UsageError as of `Grammar`."""
     # In a thread: a schema of 5,000 properties takes 1.5 s, in which the event loop would answer
     # nobody.
     return None if asked is None else await served.forms.run(lambda: Grammar(model, *asked))

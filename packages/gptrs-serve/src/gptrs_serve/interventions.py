@@ -76,7 +76,8 @@ async def _tokens(model: LoadedModel, body: InterventionBody, served: Served) ->
     if (body.prompt is None) == (body.messages is None):
         raise RequestError("give either `prompt` or `messages`", param="prompt")
     if body.messages is not None:
-        return await served.tokens(model, asked_conversation(body, told_tools(body)))
+        asked = await served.reading.prepared(lambda: asked_conversation(body, told_tools(body)))
+        return await served.tokens(model, asked)
     require_no_conversation(body)
     assert body.prompt is not None
     return await served.tokens(model, body.prompt)

@@ -263,7 +263,8 @@ async def tokenize(body: TokenizeBody, served: Served) -> Response:
                 " `add_special_tokens`",
                 param="add_special_tokens",
             )
-        tokens = await served.tokens(model, asked_conversation(body, told_tools(body)))
+        asked = await served.reading.prepared(lambda: asked_conversation(body, told_tools(body)))
+        tokens = await served.tokens(model, asked)
     else:
         require_no_conversation(body)
         text, special = body.prompt or "", body.add_special_tokens is not False
@@ -278,11 +279,11 @@ async def detokenize(body: DetokenizeBody, served: Served) -> Response:
     """Return the text of tokens."""
     _, model = _reader(body.model, served)
     most = model.token_reader().vocab_size
-    for token in body.tokens:
-        if token >= most:
-            raise RequestError(
-                f"token {token} is not in the vocabulary of {most} tokens", param="tokens"
-            )
+    token = max(body.tokens, default=0)
+    if token >= most:
+        raise RequestError(
+            f"token {token} is not in the vocabulary of {most} tokens", param="tokens"
+        )
     text = await served.reading.run(lambda: model.tokenizer.decode(body.tokens, special=True))
     return JSONResponse({"prompt": text})
 

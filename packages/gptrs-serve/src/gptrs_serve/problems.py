@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Final
 
 from starlette.datastructures import Headers
@@ -271,13 +272,25 @@ async def read_bytes(request: Request, most_bytes: int) -> bytes:
     stated = request.headers.get("content-length", "")
     if stated.isdigit() and int(stated) > most_bytes:
         raise too_long
-    return await _read(request, most_bytes, too_long)
+    data = await _read(request, most_bytes, too_long)
+    body_bytes.set(len(data))
+    return data
+
+
+SMALL_BODY: Final = 16_384
+"""Bytes of a body that is read on the event loop: at most some 10 ms, for one full of short
+messages."""
+body_bytes: ContextVar[int] = ContextVar("gptrs_body_bytes", default=0)
+"""The bytes of the body that the current task answers, and of stored messages before it."""
+
+
+def is_large() -> bool:
+    """Return whether the current task answers a large body."""
+    return body_bytes.get() > SMALL_BODY
 
 
 MOST_BYTES_IN_FLIGHT: Final = 64_000_000
 """Total bytes of incomplete bodies; what exceeds it is read and dropped."""
-SMALL_BODY: Final = 16_384
-"""Bytes of a body that are always read; the number of connections bounds their sum."""
 _in_flight = [0]
 
 
@@ -294,6 +307,7 @@ async def _read(request: Request, most_bytes: int, too_long: RequestError) -> by
             size += len(part)
             if size > most_bytes:
                 raise too_long
+            # Small ones are always read; the number of connections bounds their sum.
             if size > SMALL_BODY and not is_dropped:
                 # No lock: all handlers run on one event loop, and there is no await between reading
                 # and adding.

@@ -14,7 +14,6 @@ from starlette.requests import Request
 from gptrs.errors import NoTokenError, UsageError
 from gptrs_runtime.chat.conversation import FIELDS, Conversation, conversation_of
 from gptrs_runtime.generation.generate import GenerationOptions
-from gptrs_runtime.generation.grammar import Grammar
 from gptrs_runtime.generation.model_settings import configured_sampling
 from gptrs_runtime.generation.outcome import FinishReason
 from gptrs_runtime.generation.scheduled_text import Client
@@ -59,11 +58,10 @@ def options_of(
     body: Generating,
     model: LoadedModel,
     logprobs: int | None,
-    form: Grammar | None,
     *,
     special: bool | frozenset[str] = False,
 ) -> GenerationOptions:
-    """Return the options of a request except `max_tokens`; `special` tokens stay in the text.
+    """Return the options of a request, except `max_tokens` and `form`; `special` tokens are shown.
 
     Missing options come from generation_config.json, if that samples, else from OpenAI's
     defaults: temperature 1, all tokens. RequestError and UsageError for unsupported options.
@@ -90,7 +88,6 @@ def options_of(
         logprobs=logprobs,
         special=special,
         logits_processors=bias,
-        form=form,
         # Several greedy steps in one run are faster, but would reach a stream in lumps.
         steps_at_once=1 if body.stream else None,
     )

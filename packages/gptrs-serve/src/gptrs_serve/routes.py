@@ -100,7 +100,8 @@ def routes(
         answer = answers[body]
 
         async def handler(request: Request) -> Response:
-            asked = decoded(await read_body(request, most_bytes), body)
+            data = await read_body(request, most_bytes)
+            asked = await served.reading.prepared(lambda: decoded(data, body))
             if served.residence is not None and body not in CHANGES:
                 name = getattr(asked, "model", None)
                 # After the body is read and checked: a bad request must not load gigabytes.

@@ -23,7 +23,7 @@ from gptrs_runtime.tokenization.encoded_text import TextLength
 from gptrs_runtime.verbs import Verb
 from gptrs_serve.accounts import Account, Ledger
 from gptrs_serve.pools import Pool
-from gptrs_serve.problems import RequestError
+from gptrs_serve.problems import RequestError, is_large
 from gptrs_serve.residence import Residence
 from gptrs_serve.text_calls import TextCalls
 from gptrs_serve.token_texts import TokenTexts
@@ -170,12 +170,13 @@ class Served:
 
         Separate threads handle conversations, which a process renders, and texts that take longer
         than the switch of threads. A prompt that is clearly too long for the model is refused
-        before tokenizing.
+        before rendering and tokenizing.
         """
         most = longest_prompt(model)
         if "seq2seq" in model.capabilities:
             return await self.reading.run(lambda: _source(model, prompt, most))
-        is_long = isinstance(prompt, str) and len(prompt) > _SHORT
+        # Many short prompts of one large body are long together.
+        is_long = is_large() or (isinstance(prompt, str) and len(prompt) > _SHORT)
         # A thread and back costs more than the tokens of a short text.
         if not is_long and not isinstance(prompt, Conversation):
             return model.prompt_tokens(prompt, most)

@@ -178,6 +178,13 @@ def _tool(number: int, tool: object) -> Message:
     return {"type": "function", "function": ordered}
 
 
+def least_text(messages: Sequence[Message]) -> str:
+    """Return texts that templates surely write: those of users and tools, without outer space."""
+    # Templates drop thoughts from earlier answers, and some have no instructions.
+    kept = [message.get("content") for message in messages if message["role"] in ("user", "tool")]
+    return "".join(text.strip() for text in kept if isinstance(text, str))
+
+
 def require_free_names(variables: Mapping[str, object], taken: Sequence[str]) -> None:
     """Raise UsageError for variables whose names are invalid or reserved by the template."""
     for name in variables:

@@ -26,14 +26,14 @@ async def messages(
     request: Request, body: MessagesBody, served: Served, metrics: Metrics
 ) -> Response:
     """Answer a conversation; raises RequestError and the errors of the engine."""
-    asked = asked_chat(body.asked(), served, metrics, client_of(request))
+    asked = asked_chat(body.asked, served, metrics, client_of(request))
     writer = MessageWriter(await for_client(request, asked))
     return await writer.answer(request, stream=body.stream)
 
 
 async def counted(request: Request, body: CountBody, served: Served) -> Response:
     """Return the number of tokens of a conversation."""
-    count = await for_client(request, count_tokens(body.chat(), served))
+    count = await for_client(request, count_tokens(body.chat, served))
     return JSONResponse({"input_tokens": count})
 
 

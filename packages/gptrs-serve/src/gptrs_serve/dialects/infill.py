@@ -13,7 +13,7 @@ from typing_extensions import override
 from gptrs_runtime.chat.answer_reader import AnswerEvent, AnswerForm, TextDelta
 from gptrs_serve.bodies import CompletionBody, MinP, Model, Temperature, TopP
 from gptrs_serve.chat import Chat
-from gptrs_serve.completions import asked_prompt
+from gptrs_serve.completions import AskedPrompt, asked_options, asked_prompt
 from gptrs_serve.events import event_of, for_client
 from gptrs_serve.fields import NOTHING, RequestFields, converted
 from gptrs_serve.metrics import Metrics
@@ -66,12 +66,17 @@ async def infill(request: Request, body: InfillBody, served: Served, metrics: Me
     most = 1 if is_warming else None if body.n_predict == -1 else body.n_predict
     given: dict[str, object] = {field: getattr(body, field) for field in _SAME}
     given |= {"prompt": body.input_prefix + body.prompt, "suffix": body.input_suffix}
-    asked = converted(
-        {**given, "max_tokens": most or model.causal_lm().context_length}, CompletionBody
-    )
-    assert isinstance(asked.prompt, str)
-    work = asked_prompt(asked, name, model, asked.prompt, served, client_of(request))
-    prompt = await for_client(request, work)
+    given["max_tokens"] = most or model.causal_lm().context_length
+
+    async def ask() -> AskedPrompt:
+        asked = await served.reading.prepared(lambda: converted(given, CompletionBody))
+        assert isinstance(asked.prompt, str)
+        options = await asked_options(asked, model, served)
+        return await asked_prompt(
+            asked, options, name, model, asked.prompt, served, client_of(request)
+        )
+
+    prompt = await for_client(request, ask())
     assert prompt.stream is not None  # some token is asked for
     chat = Chat(name, model, prompt.stream, AnswerForm(), False, served.texts_of(name), metrics)
     writer = WarmingWriter if is_warming else GapWriter

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -25,7 +26,7 @@ from gptrs_runtime.generation.scheduled_text import Client
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_serve.changes import may_change, unload_later, unloaded
 from gptrs_serve.chat import Chat, asked_chat
-from gptrs_serve.completions import asked_prompt
+from gptrs_serve.completions import asked_options, asked_prompt
 from gptrs_serve.dialects.anthropic import arguments_of
 from gptrs_serve.dialects.ollama_body import (
     EmbedBody,
@@ -81,7 +82,7 @@ async def ollama_chat(
             await unloaded(request, name, served)
         message = {"role": "assistant", "content": ""}
         return JSONResponse({**_stamp(body.model), "message": message, **_ended(drops)})
-    asked = asked_chat(body.asked(name), served, metrics, client_of(request))
+    asked = asked_chat(partial(body.asked, name), served, metrics, client_of(request))
     chat = await for_client(request, asked)
     if drops:
         unload_later(name, served)
@@ -107,7 +108,7 @@ async def generated(
             )
         asked = _continued(body, name, model, served, metrics, client_of(request))
     else:
-        asked = asked_chat(body.asked(name), served, metrics, client_of(request))
+        asked = asked_chat(partial(body.asked, name), served, metrics, client_of(request))
     chat = await for_client(request, asked)
     if drops:
         unload_later(name, served)
@@ -123,11 +124,12 @@ async def _continued(
     client: Client,
 ) -> Chat:
     """Ask for the continuation of a text, without a template."""
-    asked = body.completion(name)
+    asked = await served.reading.prepared(partial(body.completion, name))
     # 16 is the default of OpenAI's completions, whose body this is; Ollama has no limit.
     if asked.max_tokens == 16 and (body.options is None or body.options.num_predict is None):
         asked.max_tokens = served.most_output or _NO_LIMIT
-    prompt = await asked_prompt(asked, name, model, body.prompt, served, client)
+    options = await asked_options(asked, model, served)
+    prompt = await asked_prompt(asked, options, name, model, body.prompt, served, client)
     assert prompt.stream is not None  # some token is asked for
     return Chat(name, model, prompt.stream, AnswerForm(), False, served.texts_of(name), metrics)
 

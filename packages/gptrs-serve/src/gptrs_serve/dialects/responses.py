@@ -17,12 +17,13 @@ from typing_extensions import override
 
 from gptrs_runtime.chat.answer_reader import AnswerEvent, CallArguments, TextDelta, ThoughtsDelta
 from gptrs_runtime.generation.scheduled_text import Client
+from gptrs_serve.bodies import ChatBody
 from gptrs_serve.chat import Chat, asked_chat, count_tokens
 from gptrs_serve.dialects.responses_body import InputTokensBody, ResponsesBody, ResponsesFields
 from gptrs_serve.dialects.turns import Turns
 from gptrs_serve.events import event_of, for_client
 from gptrs_serve.metrics import Metrics
-from gptrs_serve.problems import RequestError, problem_of
+from gptrs_serve.problems import RequestError, body_bytes, problem_of
 from gptrs_serve.requests import client_of
 from gptrs_serve.served import Served
 from gptrs_serve.tools.parser import new_call_id
@@ -57,9 +58,13 @@ class Responses:
     async def create(self, request: Request, body: ResponsesBody) -> Response:
         """Answer a request; raises RequestError and the errors of the engine."""
         client = client_of(request)
-        messages = [*self._before(body, client), *body.said()]
-        asked = asked_chat(body.asked(messages), self._served, self._metrics, client)
-        chat = await for_client(request, asked)
+        before, messages = self._before(body, client), list[Mapping[str, Any]]()
+
+        def said() -> ChatBody:
+            messages.extend([*before, *body.said()])
+            return body.asked(messages)
+
+        chat = await for_client(request, asked_chat(said, self._served, self._metrics, client))
         writer = ResponseWriter(chat, body)
         if body.store is not False:
             writer.keep = lambda: self._keep(client, writer.whole(), [*messages, *writer.said()])
@@ -67,8 +72,9 @@ class Responses:
 
     async def count(self, request: Request, body: InputTokensBody) -> Response:
         """Return the number of tokens of an input."""
-        messages = [*self._before(body, client_of(request)), *body.said()]
-        count = await for_client(request, count_tokens(body.chat(messages), self._served))
+        before = self._before(body, client_of(request))
+        asked = count_tokens(lambda: body.chat([*before, *body.said()]), self._served)
+        count = await for_client(request, asked)
         return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
 
     async def retrieve(self, request: Request) -> Response:
@@ -99,6 +105,7 @@ class Responses:
             raise _unknown(name, 400, "previous_response_id")
         # A conversation that goes on stays; the one untouched for longest goes first.
         self._kept.move_to_end(name)
+        body_bytes.set(body_bytes.get() + kept.size)
         return kept.messages
 
     def _keep(self, client: Client, response: Mapping[str, object], messages: Messages) -> None:
