@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 
 from gptrs.errors import EngineBusyError
+from gptrs_runtime.chat.template import ChatTemplate
 from gptrs_runtime.serving.engine import Engine
 from gptrs_serve.accounts import MOST_BYTES, Account, Ledger
-from gptrs_serve.pools import THREADS, Pool
-from gptrs_serve.problems import RequestError
+from gptrs_serve.fields import MOST_OBJECTS
+from gptrs_serve.pools import MOST_WAITING_BYTES, THREADS, Pool
+from gptrs_serve.problems import RequestError, body_bytes
 from runtime.serving_models import eventually
 from serve.conftest import serving
 from serve.test_server import post
@@ -49,11 +53,98 @@ def test_work_is_bounded_and_dropped_with_its_task():
     asyncio.run(main())
 
 
+def test_small_bodies_overtake_large_ones_and_large_ones_are_bounded():
+    async def main():
+        ledger, go, done = Ledger(100), threading.Event(), []
+        pool = Pool("test", ledger)
+
+        async def asked(name, size):
+            body_bytes.set(size)
+            await pool.run(lambda: (go.wait(20), done.append(name)))
+
+        async def begun(name, size):
+            task = asyncio.create_task(asked(name, size))
+            await asyncio.sleep(0)
+            return task
+
+        # One thread is left to small bodies, however many large ones wait.
+        tasks = [await begun("a", 4_000_000), await begun("b", 9_000_000), await begun("c", 10)]
+        tasks += [await begun("d", 2_000_000), await begun("e", 10)]
+        gone = await begun("gone", MOST_WAITING_BYTES - 15_000_000)
+        with pytest.raises(EngineBusyError, match="requests wait to be read"):
+            await asked("too much", 20_000)
+        gone.cancel()
+        await asyncio.sleep(0)
+        tasks.append(await begun("f", 20_000))
+        assert ledger.requests == 6
+        go.set()
+        await asyncio.gather(*tasks)
+        assert sorted(done[:2]) == ["a", "c"]
+        assert [name for name in done if name in "bdf"] == ["f", "d", "b"]
+        assert ledger.requests == 0
+        pool.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/messages", {"max_tokens": 1, "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "x "}] * 10_000}]}),
+        ("/v1/messages", {"max_tokens": 1, "messages": [{"role": "user", "content": "x"}, {
+            "role": "assistant", "content": [{"type": "thinking", "thinking": "y"}] * 10_000}]}),
+        ("/v1/responses", {"input": [{"role": "user", "content": "x "}] * 10_000}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x "}] * 10_000}),
+        ("/api/chat", {"model": "tiny", "messages": [{"role": "user", "content": "x "}] * 10_000}),
+        ("/v1/completions", {"prompt": ["x " * 20] * 600, "max_tokens": 1}),
+        ("/infill", {"input_prefix": "x " * 20_000, "input_suffix": ""}),
+    ],
+    ids=["blocks", "thoughts", "items", "messages", "ollama", "prompts", "infill"],
+)  # fmt: skip
+def test_large_bodies_are_not_read_on_the_event_loop(address, monkeypatch, path, body):
+    """Other requests are answered while a thread reads one."""
+    held, go = threading.Event(), threading.Event()
+    thread = Pool._begin
+
+    def begin(pool, loop):
+        for entry in pool._waiting:
+            work = entry.work
+            entry.work = lambda work=work: (held.set(), go.wait(20), work())[-1]
+        thread(pool, loop)
+
+    monkeypatch.setattr(Pool, "_begin", begin)
+    with ThreadPoolExecutor(1) as client:
+        asked = client.submit(post, address, path, body)
+        assert held.wait(20)
+        assert httpx.get(f"{address}/health", timeout=20).status_code == 200
+        go.set()
+        begun = time.perf_counter()
+        assert asked.result().status_code in (200, 400)
+        assert time.perf_counter() - begun < 20
+
+
+@pytest.mark.parametrize("start", [b'{"a"', b'{ \n"a"'])
+def test_bodies_of_many_objects_are_refused_before_they_are_decoded(address, start):
+    data = b'{"messages":[' + b",".join([start + b":1}"] * (MOST_OBJECTS + 1)) + b"]}"
+    headers = {"Content-Type": "application/json"}
+    told = httpx.post(f"{address}/v1/chat/completions", content=data, headers=headers, timeout=60)
+    assert told.status_code == 413
+    assert f"{MOST_OBJECTS + 2} objects" in told.json()["error"]["message"]
+
+
 def test_a_prompt_that_cannot_fit_is_not_tokenized(address, model, monkeypatch):
     monkeypatch.setattr(type(model.tokenizer), "encode", lambda *_, **__: pytest.fail("encoded"))
-    told = post(address, "/v1/completions", {"prompt": "the cat " * 90_000, "max_tokens": 1})
-    assert told.status_code == 400
-    assert told.json()["error"]["code"] == "context_length_exceeded"
+    monkeypatch.setattr(ChatTemplate, "render_all", lambda *_: pytest.fail("rendered"))
+    text = "the cat " * 90_000
+    messages = [{"role": "system", "content": ""}, {"role": "user", "content": text}]
+    for path, body in (
+        ("/v1/completions", {"prompt": text}),
+        ("/v1/chat/completions", {"messages": messages}),
+    ):
+        told = post(address, path, {**body, "max_tokens": 1})
+        assert told.status_code == 400
+        assert told.json()["error"]["code"] == "context_length_exceeded"
 
 
 def test_scores_run_in_the_engine_and_end_with_their_client(model):

@@ -8,6 +8,7 @@ is refused. Reading, the OpenAPI page and docs/requests.md follow from both.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, ClassVar, Final, Literal, TypeVar, cast
@@ -20,6 +21,9 @@ from gptrs_serve.problems import RequestError
 
 NOTHING: Final = {"asks": "nothing"}
 """The `extra` in the `Meta` of a field that changes no answer."""
+MOST_OBJECTS: Final = 32_768
+"""Most objects in a body: each takes about a kilobyte, thirty times its shortest text."""
+_OBJECT: Final = re.compile(rb'\{\s*"')
 State = Literal["supported", "no effect", "refused"]
 Read = TypeVar("Read")
 
@@ -66,7 +70,20 @@ def _told(kind: msgspec.inspect.Type) -> tuple[str, bool]:
 
 
 def decoded(data: bytes, kind: type[Read]) -> Read:
-    """Return a body, without nulls; RequestError names the invalid field."""
+    """Return a body, without nulls; RequestError names the invalid field.
+
+    A body with more than `MOST_OBJECTS` objects is refused.
+    """
+    # Counted before decoding, by the beginnings of objects with a key. Quotes in texts are escaped,
+    # so texts have next to none.
+    count = sum(1 for _ in _OBJECT.finditer(data)) if len(data) > MOST_OBJECTS else 0
+    if count > MOST_OBJECTS:
+        raise RequestError(
+            f"the body has {count} objects - messages, parts, schemas -, the limit is"
+            f" {MOST_OBJECTS}",
+            status=413,
+            code="body_too_large",
+        )
     try:
         return _decoded(data, kind)
     except msgspec.ValidationError as error:

@@ -12,6 +12,8 @@ from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
+from gptrs.errors import EngineBusyError
+from gptrs_runtime.text_batches import shown_bytes
 from gptrs_serve.accounts import Ledger
 from gptrs_serve.problems import body_bytes, is_large
 
@@ -20,6 +22,8 @@ THREADS: Final = 2
 _BYTES_PER_SECOND: Final = 1_000_000
 """A body queues as if it had arrived later by its size at this rate: about the time that a
 conversation of very short messages takes."""
+MOST_WAITING_BYTES: Final = 64_000_000
+"""Most bytes of the large bodies that wait for one kind of work, or undergo it."""
 Result = TypeVar("Result")
 
 
@@ -27,7 +31,8 @@ class _Waiting(Struct, eq=False):
     """Work that waits for a thread, in the order of its turn."""
 
     turn: tuple[float, int]
-    large: bool
+    size: int
+    """Bytes of a large body, 0 for a small one."""
     done: Future[Any]
     work: Callable[[], Any]
 
@@ -48,18 +53,29 @@ class Pool:
         self._ledger = ledger
         self._waiting: list[_Waiting] = []
         self._count = 0
+        self._bytes = 0
+        """Bytes of the large bodies whose work has not ended."""
         self._running = self._large = 0
         """Work in the threads, and how much of it is that of large bodies."""
 
     async def run(self, work: Callable[[], Result]) -> Result:
         """Return the result of `work`, or raise its error; EngineBusyError if too many wait."""
         self._ledger.begin()
+        size = body_bytes.get() if is_large() else 0
+        if self._bytes and size and size + self._bytes > MOST_WAITING_BYTES:
+            self._ledger.end()
+            raise EngineBusyError(
+                f"the bodies of {len(self._waiting)} requests wait to be read, which take"
+                f" {shown_bytes(self._bytes)}",
+                hint="try again later",
+            )
         loop = asyncio.get_running_loop()
         done: Future[Result] = Future()
         self._count += 1
         # The size only delays: work that has waited long enough precedes any that arrives later.
-        turn = time.monotonic() + body_bytes.get() / _BYTES_PER_SECOND
-        entry = _Waiting((turn, self._count), is_large(), done, work)
+        turn = time.monotonic() + size / _BYTES_PER_SECOND
+        entry = _Waiting((turn, self._count), size, done, work)
+        self._bytes += size
         # Work that has started counts to its end, even if nobody waits for it any more.
         done.add_done_callback(lambda _: self._ended(entry))
         heapq.heappush(self._waiting, entry)
@@ -78,13 +94,13 @@ class Pool:
         passed: list[_Waiting] = []
         while self._waiting and self._running < THREADS:
             entry = heapq.heappop(self._waiting)
-            if entry.large and self._large == THREADS - 1:
+            if entry.size and self._large == THREADS - 1:
                 passed.append(entry)
             elif entry.done.set_running_or_notify_cancel():
                 self._running += 1
-                self._large += entry.large
+                self._large += bool(entry.size)
                 running = self._threads.submit(_settle, entry.done, entry.work)
-                running.add_done_callback(lambda _, large=entry.large: self._free(loop, large))
+                running.add_done_callback(lambda _, size=entry.size: self._free(loop, size))
         for entry in passed:
             heapq.heappush(self._waiting, entry)
 
@@ -92,15 +108,17 @@ class Pool:
         """Count work no longer; a body whose client has gone is dropped at once."""
         self._ledger.end()
         if entry.done.cancelled():  # by the event loop, in whose thread the list changes
+            self._bytes -= entry.size
             self._waiting = [each for each in self._waiting if each is not entry]
             heapq.heapify(self._waiting)
 
-    def _free(self, loop: asyncio.AbstractEventLoop, large: bool) -> None:
+    def _free(self, loop: asyncio.AbstractEventLoop, size: int) -> None:
         """Give a thread to the next work; called by the thread."""
 
         def free() -> None:
             self._running -= 1
-            self._large -= large
+            self._large -= bool(size)
+            self._bytes -= size
             self._begin(loop)
 
         with suppress(RuntimeError):  # the loop is closed: the server has ended
