@@ -14,6 +14,7 @@ from gptrs_runtime.load import load_model
 from gptrs_runtime.speech.timestamps import srt, vtt
 from gptrs_serve.app import Access
 from gptrs_serve.dialects import audio
+from gptrs_serve.problems import RequestError
 from runtime.tiny_whisper import save_sound, save_tiny_whisper
 from serve.conftest import serving
 
@@ -154,6 +155,34 @@ def test_bytes_of_a_form_stay_as_they_are():
     )
     found = audio.form_fields(request.read(), request.headers["content-type"])
     assert found == {"a": "é", "b": ["1", "2"], "file": data}
+
+
+HEAD = b'Content-Disposition: form-data; name="a"\r\n'
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        (b"--x\r\n" + HEAD + b"\r\n1\r\n") * 60_000 + b"--x--",
+        b"--x\r\n" + HEAD + b"\r\n" + b"\r\n--" * 900_000,
+        b"--x\r\n" + b"X: y\r\n" * 500_000 + b"\r\n1\r\n--x--",
+        b"--x\r\n" + HEAD + b"Content-Transfer-Encoding: base64\r\n\r\nMQ==\r\n--x--",
+        b"--x\r\n" + HEAD + b"\r\n1",
+        b"--xy\r\n" + HEAD + b"\r\n1\r\n--xy--",
+        b"--x--",
+    ],
+    ids=["parts", "marks", "head", "encoded", "cut", "other boundary", "empty"],
+)
+def test_forms_that_are_too_much_or_none_are_refused_at_once(body):
+    begun = time.process_time()
+    with pytest.raises(RequestError, match="form"):
+        audio.form_fields(body, "multipart/form-data; boundary=x")
+    assert time.process_time() - begun < 1
+
+
+def test_parts_of_forms_may_have_no_name_and_no_head():
+    body = b'ahead\r\n--"\r\n\r\n1\r\n--"  \r\n' + HEAD + b'\r\n\r\n\r\n--"--after'
+    assert audio.form_fields(body, r'multipart/form-data; boundary="\""') == {"a": "\r\n"}
 
 
 def test_a_client_that_goes_away_ends_its_transcription(address, sound, monkeypatch):

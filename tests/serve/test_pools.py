@@ -13,9 +13,9 @@ import pytest
 from gptrs.errors import EngineBusyError
 from gptrs_runtime.chat.template import ChatTemplate
 from gptrs_runtime.serving.engine import Engine
-from gptrs_serve.accounts import MOST_BYTES, Account, Ledger
+from gptrs_serve.accounts import MOST_BYTES, MOST_HELD_BYTES, Account, Ledger
 from gptrs_serve.fields import MOST_OBJECTS
-from gptrs_serve.pools import MOST_WAITING_BYTES, THREADS, Pool
+from gptrs_serve.pools import THREADS, Pool
 from gptrs_serve.problems import RequestError, body_bytes
 from runtime.serving_models import eventually
 from serve.conftest import serving
@@ -70,8 +70,8 @@ def test_small_bodies_overtake_large_ones_and_large_ones_are_bounded():
         # One thread is left to small bodies, however many large ones wait.
         tasks = [await begun("a", 4_000_000), await begun("b", 9_000_000), await begun("c", 10)]
         tasks += [await begun("d", 2_000_000), await begun("e", 10)]
-        gone = await begun("gone", MOST_WAITING_BYTES - 15_000_000)
-        with pytest.raises(EngineBusyError, match="requests wait to be read"):
+        gone = await begun("gone", MOST_HELD_BYTES - 15_000_000)
+        with pytest.raises(EngineBusyError, match="bodies of waiting requests take 128 MB"):
             await asked("too much", 20_000)
         gone.cancel()
         await asyncio.sleep(0)
@@ -81,7 +81,7 @@ def test_small_bodies_overtake_large_ones_and_large_ones_are_bounded():
         await asyncio.gather(*tasks)
         assert sorted(done[:2]) == ["a", "c"]
         assert [name for name in done if name in "bdf"] == ["f", "d", "b"]
-        assert ledger.requests == 0
+        assert (ledger.requests, ledger.bytes) == (0, 0)
         pool.close()
 
     asyncio.run(main())
@@ -196,5 +196,5 @@ def test_requests_of_all_kinds_count_together():
     ledger.begin()
     with pytest.raises(EngineBusyError, match="3 requests run or wait"):
         ledger.begin()
-    ledger.end()
+    ledger.end(0)
     ledger.begin()

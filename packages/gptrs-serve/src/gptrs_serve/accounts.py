@@ -10,10 +10,12 @@ from msgspec import Struct
 
 from gptrs.errors import EngineBusyError
 from gptrs_runtime.text_batches import shown_bytes
-from gptrs_serve.problems import RequestError
+from gptrs_serve.problems import RequestError, body_bytes, is_large
 
 MOST_BYTES: Final = 256_000_000
 """Bytes that the answers to one request may take."""
+MOST_HELD_BYTES: Final = 128_000_000
+"""Bytes of large bodies whose requests run or wait outside the engine."""
 _TOKEN_BYTES: Final = 100
 """Bytes per token of an answer, and per likeliest token beside it, until it is sent."""
 
@@ -67,6 +69,7 @@ class Ledger:
 
     `answers` returns how many answers the engine has open. Together with the work that waits for
     threads that prepare requests, and for models that read texts, they are at most `most_requests`.
+    The large bodies that such work holds have at most `MOST_HELD_BYTES` together.
     """
 
     def __init__(self, most_requests: int, answers: Callable[[], int] = lambda: 0) -> None:
@@ -75,10 +78,23 @@ class Ledger:
         self._lock = threading.Lock()
         self.requests = 0
         """Pieces of work that run or wait outside the engine."""
+        self.bytes = 0
+        """Bytes of their large bodies."""
 
-    def begin(self) -> None:
-        """Count a piece of work, until `end`; EngineBusyError if there are too many."""
+    def begin(self) -> int:
+        """Count a piece of work of the current request; EngineBusyError if there are too many.
+
+        Returns the bytes to give to `end`.
+        """
+        size = body_bytes.get() if is_large() else 0
         with self._lock:
+            # One is always taken: stored messages may exceed the limit by themselves.
+            if size and self.bytes and self.bytes + size > MOST_HELD_BYTES:
+                raise EngineBusyError(
+                    f"the bodies of waiting requests take {shown_bytes(self.bytes)}, the limit is"
+                    f" {shown_bytes(MOST_HELD_BYTES)}",
+                    hint="try again later",
+                )
             # Asked within the lock: two threads that both see one free slot would both take it.
             if self.requests + self._answers() >= self._most_requests:
                 raise EngineBusyError(
@@ -86,8 +102,11 @@ class Ledger:
                     hint="try again later",
                 )
             self.requests += 1
+            self.bytes += size
+        return size
 
-    def end(self) -> None:
-        """Undo `begin`."""
+    def end(self, size: int) -> None:
+        """Undo `begin`, which returned `size`."""
         with self._lock:
             self.requests -= 1
+            self.bytes -= size

@@ -12,18 +12,14 @@ from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
-from gptrs.errors import EngineBusyError
-from gptrs_runtime.text_batches import shown_bytes
 from gptrs_serve.accounts import Ledger
-from gptrs_serve.problems import body_bytes, is_large
+from gptrs_serve.problems import is_large
 
 THREADS: Final = 2
 """Threads per kind of work. More would take time from the engine, as libraries release the GIL."""
 _BYTES_PER_SECOND: Final = 1_000_000
 """A body queues as if it had arrived later by its size at this rate: about the time that a
 conversation of very short messages takes."""
-MOST_WAITING_BYTES: Final = 64_000_000
-"""Most bytes of the large bodies that wait for one kind of work, or undergo it."""
 Result = TypeVar("Result")
 
 
@@ -53,29 +49,18 @@ class Pool:
         self._ledger = ledger
         self._waiting: list[_Waiting] = []
         self._count = 0
-        self._bytes = 0
-        """Bytes of the large bodies whose work has not ended."""
         self._running = self._large = 0
         """Work in the threads, and how much of it is that of large bodies."""
 
     async def run(self, work: Callable[[], Result]) -> Result:
         """Return the result of `work`, or raise its error; EngineBusyError if too many wait."""
-        self._ledger.begin()
-        size = body_bytes.get() if is_large() else 0
-        if self._bytes and size and size + self._bytes > MOST_WAITING_BYTES:
-            self._ledger.end()
-            raise EngineBusyError(
-                f"the bodies of {len(self._waiting)} requests wait to be read, which take"
-                f" {shown_bytes(self._bytes)}",
-                hint="try again later",
-            )
+        size = self._ledger.begin()
         loop = asyncio.get_running_loop()
         done: Future[Result] = Future()
         self._count += 1
         # The size only delays: work that has waited long enough precedes any that arrives later.
         turn = time.monotonic() + size / _BYTES_PER_SECOND
         entry = _Waiting((turn, self._count), size, done, work)
-        self._bytes += size
         # Work that has started counts to its end, even if nobody waits for it any more.
         done.add_done_callback(lambda _: self._ended(entry))
         heapq.heappush(self._waiting, entry)
@@ -106,9 +91,8 @@ class Pool:
 
     def _ended(self, entry: _Waiting) -> None:
         """Count work no longer; a body whose client has gone is dropped at once."""
-        self._ledger.end()
+        self._ledger.end(entry.size)
         if entry.done.cancelled():  # by the event loop, in whose thread the list changes
-            self._bytes -= entry.size
             self._waiting = [each for each in self._waiting if each is not entry]
             heapq.heapify(self._waiting)
 
@@ -118,7 +102,6 @@ class Pool:
         def free() -> None:
             self._running -= 1
             self._large -= bool(size)
-            self._bytes -= size
             self._begin(loop)
 
         with suppress(RuntimeError):  # the loop is closed: the server has ended

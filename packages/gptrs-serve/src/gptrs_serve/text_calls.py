@@ -60,11 +60,11 @@ class TextCalls:
 
     @contextmanager
     def _counted(self) -> Generator[None]:
-        self._ledger.begin()
+        size = self._ledger.begin()
         try:
             yield
         finally:
-            self._ledger.end()
+            self._ledger.end(size)
 
     async def _run(self, key: Hashable, texts: Sequence[str], work: Work) -> list[Any]:
         found: list[Any] = []

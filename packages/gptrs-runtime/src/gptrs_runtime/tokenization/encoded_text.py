@@ -8,7 +8,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from msgspec import Struct
 from tokenizers import AddedToken, Tokenizer
@@ -20,11 +20,20 @@ from gptrs.quoting import quoted, shown_value
 _logger = logging.getLogger("gptrs")
 
 
+MOST_COUNTED: Final = 4
+"""Beyond this multiple of the limit, the tokens of a text that is cut are not counted: a server
+gets texts of megabytes for models that read 512 tokens."""
+
+
 class TextLength(Struct, frozen=True):
-    """The number of tokens of a text, including special ones, and the limit of the model."""
+    """The number of tokens of a text, including special ones, and the limit of the model.
+
+    With `or_more`, tokens far beyond the limit were not counted.
+    """
 
     tokens: int
     read: int
+    or_more: bool = False
 
     @property
     def is_cut(self) -> bool:
@@ -62,7 +71,8 @@ class LongTexts(Struct, frozen=True):
                 )
             if one.is_cut and self.truncate is False:
                 raise ContextLengthError(
-                    f"text {number} has {one.tokens} tokens, the model reads {limit} of a text",
+                    f"text {number} has {one.tokens} tokens{' or more' if one.or_more else ''},"
+                    f" the model reads {limit} of a text",
                     hint="give it in parts, or let it be cut: truncate=True, --truncate",
                 )
         cut = sum(one.is_cut for one in own)

@@ -17,6 +17,7 @@ from gptrs.spans import span
 from gptrs_runtime.results import Tokenize, TokenPiece
 from gptrs_runtime.sources.model_source import MAX_TOKENIZER_BYTES, TOKENIZER, ModelSource
 from gptrs_runtime.tokenization.encoded_text import (
+    MOST_COUNTED,
     EncodedText,
     TextLength,
     add_missing,
@@ -169,12 +170,14 @@ class TextTokenizer:
 
         The special tokens are kept even if they alone exceed the limit. UsageError as in `encode`.
         """
-        encoding = self._encoded(text, special=False)
+        encoding = self._encoded(text, special=False, enough=MOST_COUNTED * limit)
         special = self._tokenizer.num_special_tokens_to_add(False)
         whole = len(encoding.ids)
         encoding.truncate(max(0, limit - special))
         tokens = self._finished(encoding, special=True).ids
-        return tokens, TextLength(len(tokens) + whole - len(encoding.ids), len(tokens))
+        or_more = whole > MOST_COUNTED * limit and len(text) > SLICE
+        length = TextLength(len(tokens) + whole - len(encoding.ids), len(tokens), or_more)
+        return tokens, length
 
     def encode_pair(self, first: str, second: str | None, limit: int) -> EncodedText:
         """Return a text, or a pair as one, with special tokens, truncated to `limit` tokens.
@@ -182,14 +185,16 @@ class TextTokenizer:
         The longer of two is truncated first. UsageError as in `encode`.
         """
         texts = [first] if second is None else [first, second]
-        parts = [self._encoded(text, special=False) for text in texts]
+        enough = MOST_COUNTED * limit
+        parts = [self._encoded(text, special=False, enough=enough) for text in texts]
         room = limit - self._tokenizer.num_special_tokens_to_add(second is not None)
         lengths = [len(part.ids) for part in parts]
         kept = cut_lengths(lengths, max(0, room))
         for part, length in zip(parts, kept, strict=True):
             part.truncate(length)
         whole = self._finished(parts[0], special=True, pair=None if second is None else parts[1])
-        return _facts(whole, left_out=sum(lengths) - sum(kept))
+        or_more = sum(lengths) > enough and max(map(len, texts)) > SLICE
+        return _facts(whole, left_out=sum(lengths) - sum(kept), or_more=or_more)
 
     def encode_with_offsets(self, text: str) -> EncodedText:
         """Return the tokens of a whole text with their offsets; UsageError as in `encode`."""
@@ -299,21 +304,28 @@ class TextTokenizer:
         added = self._tokenizer.get_added_tokens_decoder().items()
         return {number: token.content for number, token in added if token.special}
 
-    def _encoded(self, text: str, special: bool) -> Encoding:
+    def _encoded(self, text: str, special: bool, enough: int | None = None) -> Encoding:
+        """Return the tokens of a text; those after more than `enough` may be left out."""
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise UsageError(f"the text is not valid Unicode at character {error.start}") from error
         if len(text) * max(1.0, self._growth / 16) > SLICE:
-            return self._long_encoded(text, special)
+            return self._long_encoded(text, special, enough)
         encode = self._tokenizer.encode
         with panics_unheard():
             return without_panics(lambda: encode(text, add_special_tokens=special), self._name)
 
-    def _long_encoded(self, text: str, special: bool) -> Encoding:
+    def _long_encoded(self, text: str, special: bool, enough: int | None) -> Encoding:
         if self._sliceable is None:
             self._sliceable = is_sliceable(self._tokenizer)
-        parts = [self._interruptible(part) for part in slices(text)] if self._sliceable else []
+        parts: list[Encoding] = []
+        count = 0
+        for part in slices(text) if self._sliceable else ():
+            parts.append(self._interruptible(part))
+            count += len(parts[-1].ids)
+            if enough is not None and count > enough:
+                break
         whole = Encoding.merge(parts) if parts else self._interruptible(text)
         return self._finished(whole, special)
 
@@ -384,13 +396,13 @@ def tokenize(
     return Tokenize(text=text or "", tokens=pieces)
 
 
-def _facts(encoding: Encoding, *, left_out: int = 0) -> EncodedText:
+def _facts(encoding: Encoding, *, left_out: int = 0, or_more: bool = False) -> EncodedText:
     return EncodedText(
         tokens=tuple(encoding.ids),
         segments=tuple(encoding.type_ids),
         offsets=tuple(encoding.offsets),
         special=tuple(map(bool, encoding.special_tokens_mask)),
-        length=TextLength(len(encoding.ids) + left_out, len(encoding.ids)),
+        length=TextLength(len(encoding.ids) + left_out, len(encoding.ids), or_more),
     )
 
 
