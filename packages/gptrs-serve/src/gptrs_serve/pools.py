@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import heapq
 import time
 from collections.abc import Callable
@@ -103,6 +104,9 @@ class Pool:
             self._running -= 1
             self._large -= bool(size)
             self._begin(loop)
+            if size > _BYTES_PER_SECOND and not any(each.size for each in self._waiting):
+                with suppress(RuntimeError):  # the pool is closed
+                    self._threads.submit(return_memory)
 
         with suppress(RuntimeError):  # the loop is closed: the server has ended
             loop.call_soon_threadsafe(free)
@@ -114,6 +118,15 @@ class Pool:
         for entry in list(self._waiting):
             entry.done.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def return_memory() -> None:
+    """Return freed memory to the system, which takes some milliseconds."""
+    # glibc keeps what was freed between blocks in use: 70 MB of each SmolLM2-135M that was
+    # unloaded, and 600 MB after forty kinds of bodies of 4 MB.
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _settle(done: Future[Any], work: Callable[[], Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -11,7 +10,7 @@ from typing import Final, Protocol
 from gptrs.quoting import did_you_mean, listed
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_serve.accounts import Ledger
-from gptrs_serve.pools import Pool
+from gptrs_serve.pools import Pool, return_memory
 from gptrs_serve.problems import RequestError
 
 Load = Callable[[], LoadedModel]
@@ -161,7 +160,4 @@ def _freed(remove: Callable[[float], None], seconds: float) -> None:
     """Remove a model, and return its memory to the system."""
     remove(seconds)
     gc.collect()  # models and their captures refer to each other
-    # glibc keeps what was freed between blocks in use: 70 MB of each SmolLM2-135M that went.
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    return_memory()
