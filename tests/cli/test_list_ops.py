@@ -5,6 +5,7 @@ from __future__ import annotations
 import gptrs as gptrs_core
 from gptrs.ir.dtypes import ALL
 from gptrs.ir.op import OPS
+from gptrs.ir.ops.custom_call import CustomCall
 from gptrs_conformance.op_case import legal_dtypes
 from gptrs_conformance.op_support import op_support
 from gptrs_runtime.load_options import LoadOptions
@@ -16,7 +17,13 @@ class Picky:
     name = "picky"
     falls_back_to = None
 
-    def refusal(self, op, operands, results):
+    def claim(self, op, operands, results) -> CustomCall | None:
+        return None
+
+    def legalize(self):
+        return ()
+
+    def refusal(self, op, operands, results) -> str | None:
         if op.name == "exp":
             return "`exp` (too hard)"
         if op.name == "add" and operands[0].dtype.name != "f32":
@@ -24,6 +31,16 @@ class Picky:
         if op.name == "tanh" and not operands[0].rank:
             return "`tanh` (needs an axis)"
         return None
+
+
+class Claiming(Picky):
+    """Has a kernel for softmax."""
+
+    def refusal(self, op, operands, results):
+        return "`erf` (too hard)" if op.name == "erf" else None
+
+    def claim(self, op, operands, results):
+        return CustomCall("picky.softmax.v1", tuple(results)) if op.title == "softmax" else None
 
 
 def test_support_is_what_the_backend_says():
@@ -55,7 +72,7 @@ def test_the_table_has_a_column_for_each_type_and_fits_80_columns(gptrs):
     result = gptrs("list", "ops", "--backend", "ref")
     assert (result.code, result.err) == (0, "")
     kinds, bits, *rest = result.out.splitlines()
-    rows, (blank, legend, summary) = rest[:-3], rest[-3:]
+    rows, (blank, legend, summary, kernels) = rest[:-4], rest[-4:]
     assert max(map(len, result.out.splitlines())) <= 80
     assert kinds.split() == ["i", "si", "ui", "f8", "bf", "f", "cf"]
     assert len(bits.split()) == 1 + len(ALL)
@@ -67,6 +84,19 @@ def test_the_table_has_a_column_for_each_type_and_fits_80_columns(gptrs):
     assert blank == ""
     assert "refused" in legend
     assert summary.startswith("backend `ref` takes ")
+    assert "it runs their ops" in kernels
+
+
+def test_who_computes_functionals_is_a_table_where_a_backend_has_kernels(gptrs, monkeypatch):
+    monkeypatch.setattr(LoadOptions, "made_backend", lambda self: Claiming())
+    out = gptrs("list", "ops").out
+    table = out[out.index("who computes") :].splitlines()
+    assert " ".join(table[1].split()) == "FUNCTIONAL A KERNEL FOR IT ITS OPS REFUSED"
+    rows = {line.split()[0]: line.split()[1:] for line in table[2:]}
+    assert len(rows["softmax"]) == 1
+    found = gptrs("list", "ops", "--json").json["functionals"]
+    assert found["softmax"].keys() == {"kernel"}
+    assert found["gelu"].keys() == {"decomposition", "refused"}
 
 
 def test_marks_tell_the_three_states_apart(gptrs, monkeypatch):

@@ -9,7 +9,11 @@ import pytest
 import gptrs as gptrs_package
 from gptrs import functionals as F
 from gptrs.errors import UsageError
+from gptrs.functionals.matching import pattern
 from gptrs.ir import parse_program, print_program
+from gptrs.ir.op import OPS
+from gptrs.ir.ops.custom_call import CustomCall, Declined
+from gptrs.optimizer.fusion import FusionPass
 from gptrs.optimizer.pass_base import RewritePass
 from gptrs.optimizer.pipeline import find_pass
 from gptrs_observe.programs.report import explain
@@ -96,6 +100,33 @@ def test_the_claims_of_a_backend_are_explained(gptrs, composites, monkeypatch):
     assert "softmax.v1 1 a kernel of `numba` computes it" in lines
     reason = "the kernel takes the last axis, not axis 0"
     assert f"softmax.v1 1 composite of f32[2, 2] {reason}" in lines
+
+
+class Fusing(PartialBackend):
+    """Fuses softmax over the last axis, after a pass of its own on what that leaves."""
+
+    def __init__(self):
+        super().__init__(dict.fromkeys(OPS))
+
+    def fuse(self):
+        def kernel(call):
+            if call.attributes["axis"] != 1:
+                return Declined("the kernel takes rows")
+            return CustomCall("partial.softmax.v1", (call.result.type,))
+
+        return (RewritePass("first", ()), FusionPass("rows", pattern("softmax"), kernel))
+
+
+def test_a_pass_of_a_backend_sees_what_the_passes_before_it_make(gptrs, composites):
+    with gptrs_package.use_backend(Fusing()):
+        report = explain(parse_program(composites.read_text()), "rows")
+    assert report.equations == {"rows": "one instruction for each call of `softmax`"}
+    assert report.fired == {"rows": 1}
+    (declined,) = report.declined
+    assert (declined.instruction, declined.reason) == (
+        "softmax of f32[2, 2]", "the kernel takes rows"
+    )  # fmt: skip
+    assert report.after < report.before
 
 
 def test_a_backend_without_a_kernel_says_so(gptrs, composites, monkeypatch):

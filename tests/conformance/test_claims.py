@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 import pytest
 
-from gptrs.errors import UnsupportedError
-from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.backend.op_table import OpTable, require_supported
+from gptrs.errors import ProgramError, UnsupportedError, UsageError
+from gptrs.ir import TensorType, dtypes
+from gptrs.ir.attributes import Dictionary, FunctionName
+from gptrs.ir.op import OPS
+from gptrs.ir.ops.custom_call import Composite, CustomCall, named_arguments
 from gptrs_backend_ref.backend import RefBackend
 from gptrs_backend_ref.kernels import TABLE
-from gptrs_conformance.checks.claims import CHECKS, require_claims
-from gptrs_conformance.kit import run_check
+from gptrs_conformance.checks.claims import CHECKS, claim_check, require_claims
+from gptrs_conformance.kit import run_check, run_conformance
+from gptrs_conformance.op_support import composite_support
 
 
 def claiming(softmax: Callable[..., np.ndarray], when: Callable[..., bool] | None = None):
@@ -73,3 +78,68 @@ def test_a_claim_that_never_fires_is_told_with_its_reasons():
 def test_what_is_not_claimed_has_nothing_to_show():
     for check in CHECKS:
         assert run_check(RefBackend(), check).status == "pass"
+
+
+def few_ops(softmax: Callable[..., np.ndarray], ops: Collection[str] = ()):
+    """The reference with a kernel for softmax, and no other ops than these."""
+    backend = claiming(softmax)
+    refusal, compiled = backend.refusal, backend.compile
+
+    def refuses(op, operands, results):
+        few = op.name in ("custom_call", *ops)
+        return refusal(op, operands, results) if few else f"`{op.name}` (not one of few)"
+
+    def compile_few(program, roles):
+        require_supported(backend, program)
+        return compiled(program, roles)
+
+    backend.refusal, backend.compile = refuses, compile_few
+    return backend
+
+
+def test_without_the_ops_of_the_decomposition_numpy_says_what_is_right():
+    assert run_check(few_ops(right), claim_check("softmax")).status == "pass"
+    outcome = run_check(few_ops(lambda x, axis: right(x, axis) * 1.001), claim_check("softmax"))
+    assert outcome.status == "fail"
+    assert outcome.reason.endswith("which NumPy gives")
+
+
+def test_a_claim_that_is_named_has_to_be_made():
+    report = run_conformance(claiming(right), "smoke", ops=["neg", "softmax", "gelu"])
+    assert report.checks == {"claims of softmax": "pass", "claims of gelu": "refused"}
+    assert report.coverage.keys() == {"neg"}
+    only = run_conformance(claiming(right), "smoke", ops=["softmax"])
+    assert (only.passed, only.coverage) == (1, {})
+    with pytest.raises(UsageError, match="no op `silu`"):
+        run_conformance(RefBackend(), "smoke", ops=["silu"])
+
+
+def test_who_computes_a_functional():
+    found = composite_support(few_ops(right, ops=OPS.keys() - {"max_pool", "reduce_window"}))
+    assert found["softmax"].keys() == {"kernel"}
+    assert found["max_pool"].keys() == {"refused"}
+    assert found["gelu"].keys() == {"decomposition"}
+
+
+def test_backends_of_any_name_claim_and_kernels_get_arguments_by_name():
+    table = OpTable[Callable[..., np.ndarray]]("My-GPU")
+
+    @table.composite("rms_norm.v1")
+    def kernel(call: CustomCall, *arrays: np.ndarray) -> np.ndarray:
+        return np.array(sorted(named_arguments(call, arrays)))
+
+    type_ = TensorType(dtypes.f32, (3,))
+    names = FunctionName("f"), "weight x"
+    op = Composite("rms_norm.v1", *names, Dictionary.of(epsilon=0.5))
+    call = table.claim(op, [type_, type_], [type_])
+    assert isinstance(call, CustomCall)
+    assert call.result_types([type_, type_]) == (type_,)
+    assert call.target == "my_gpu.rms_norm.v1"
+    found = table.find(call, [type_, type_], [type_])
+    assert found is kernel
+    assert found(call, np.ones(3), np.ones(3)).tolist() == ["epsilon", "weight", "x"]
+    assert named_arguments(call, ("a", "b")) == {"epsilon": 0.5, "weight": "a", "x": "b"}
+    with pytest.raises(UsageError, match="takes 2 named tensors, got 1"):
+        named_arguments(call, ("a",))
+    with pytest.raises(ProgramError, match="needs 1 distinct names of operands, got `weight x`"):
+        call.infer(type_)

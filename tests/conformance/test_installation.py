@@ -24,7 +24,9 @@ sys.meta_path.insert(0, Missing())
 CALL = f"""{WITHOUT}
 from gptrs import api
 from gptrs_backend_ref.backend import create
-for call in (api.backends.run_conformance, api.backends.op_support):
+for call in (
+    api.backends.run_conformance, api.backends.op_support, api.backends.composite_support
+):
     try:
         call(create(None))
     except api.GptrsError as error:
@@ -51,7 +53,7 @@ def test_the_calls_of_the_api_name_the_package_that_is_missing():
     run = python(CALL)
     assert run.returncode == 0, run.stderr
     lines = run.stdout.splitlines()
-    assert len(lines) == 2
+    assert len(lines) == 3
     assert all("gptrs-conformance`" in line for line in lines)
 
 

@@ -12,6 +12,7 @@ import doc_examples
 import gptrs
 from gptrs import functionals as F
 from gptrs.backend.op_table import OpTable
+from gptrs.functionals.dispatch.registry import composite_names
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs_backend_ref.backend import RefBackend
 from gptrs_backend_ref.kernels import TABLE
@@ -51,3 +52,10 @@ def test_the_recipe_computes_softmax(axis: int) -> None:
         np.testing.assert_allclose(found, F.softmax(gptrs.tensor(x), axis).numpy(), rtol=1e-6)
     assert [call.target for call in backend.calls] == ["ref.softmax.v1"]
     assert backend.calls[0].attrs["axis"] == axis
+
+
+def test_the_page_about_claims_names_every_composite() -> None:
+    text = RECIPE.with_name("fuse_a_functional.md").read_text(encoding="utf-8")
+    listed = text[text.index("These functionals are composites:") : text.index("A functional of")]
+    ours = {name for name in composite_names() if name != "soft_sign_twice"}
+    assert set(re.findall(r"`(\w+)`", listed)) == ours

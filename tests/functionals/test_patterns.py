@@ -10,13 +10,14 @@ from fuzzing.differential import evaluate
 from gptrs import functionals as F
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
-from gptrs.errors import UsageError
+from gptrs.errors import ProgramError, UsageError
 from gptrs.functionals.dispatch.examples import pattern_names
 from gptrs.functionals.matching import FunctionalPattern, pattern
 from gptrs.ir import print_program, verify
-from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.ops.custom_call import CustomCall, Declined
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.type_text import parse_type
+from gptrs.optimizer import recording
 from gptrs.optimizer.fusion import FoundCall, FusionPass, find_calls
 
 EXAMPLES = [
@@ -211,6 +212,32 @@ def test_a_fusion_pass_puts_a_kernel_in_place_of_each_call():
     assert names.count("reduce") == 2
     assert "test.softmax.f32.v1" in print_program(fused)
     assert fuse.apply(fused) is fused
+
+
+def test_a_fusion_pass_takes_operands_in_its_own_order_and_says_why_it_declines():
+    def replacement(call: FoundCall):
+        if call.attributes["epsilon"] > 1e-4:
+            return Declined("the kernel has one epsilon")
+        return CustomCall("test.shifted.f32.v1", (call.result.type,)), ("bias", "x")
+
+    fuse = FusionPass("norms", pattern("layer_norm"), replacement)
+    program = canonical(
+        lambda x, w, b: F.layer_norm(F.layer_norm(x, w, b), w, b, 1e-3),
+        "f32[2, 3]", "f32[3]", "f32[3]",
+    )  # fmt: skip
+    with recording() as journal:
+        fused = fuse.apply(program)
+    verify(fused)
+    (call,) = [made for made in fused.main.body.instructions if made.op.name == "custom_call"]
+    assert [str(operand.type) for operand in call.operands] == ["f32[3]", "f32[2, 3]"]
+    assert journal.fired == {"norms": 1}
+    reasons = list(map(str, journal.refused))  # of the call, then of smaller ones without a bias
+    assert reasons[0] == (
+        "norms at layer_norm of f32[2, 3], f32[3], f32[3]: the kernel has one epsilon"
+    )
+    wrong = FusionPass("norms", pattern("layer_norm"), lambda c: (call.op, ("biass",)))
+    with pytest.raises(ProgramError, match="takes the operand 'biass' of `layer_norm`, which has"):
+        wrong.apply(program)
 
 
 def test_a_fusion_pass_transposes_what_the_product_had_taken_in():

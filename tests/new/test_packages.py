@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from gptrs.api import API_VERSION
+from gptrs.api import API_VERSION, UsageError
 from gptrs_new.package import Kind, Names, rendered
 
 pytestmark = pytest.mark.long
 NAME = "acme-x2"
+WHOLE = "acme-x2-whole"
+"""A backend that computes functionals, too."""
 FILES_TO_TOUCH = 3
 
 
@@ -29,8 +31,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, done = root / "made", root / "made.done"
     with FileLock(root / "made.lock"):
         if not done.exists():
-            for kind in Kind:
-                command = [sys.executable, "-m", "gptrs_cli", "new", kind, NAME]
+            whole = (Kind.BACKEND, WHOLE, "--with-composites")
+            for words in (*((kind, NAME) for kind in Kind), whole):
+                command = [sys.executable, "-m", "gptrs_cli", "new", *words]
                 subprocess.run([*command, "--into", str(folder)], check=True, timeout=60)
             pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
             offline = ["--no-index", "--no-deps", "--no-build-isolation"]
@@ -51,14 +54,24 @@ def environment(made: Path) -> dict[str, str]:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", Kind)
 def test_its_own_tests_pass(made: Path, kind: Kind) -> None:
-    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "error"]
-    folder = made / Names(kind, NAME).distribution
+    _require_own_tests(made, Names(kind, NAME))
+
+
+def test_a_backend_with_composites_passes_its_own_tests(made: Path) -> None:
+    ran = _require_own_tests(made, Names(Kind.BACKEND, WHOLE), "-k", "claim or needs or logits")
+    assert "7 passed" in ran, ran
+
+
+def _require_own_tests(made: Path, names: Names, *chosen: str) -> str:
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "error", *chosen]
+    folder = made / names.distribution
     run = subprocess.run(
         [sys.executable, "-m", "pytest", *options],
         cwd=folder, env=environment(made), capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout
     assert " passed" in run.stdout
+    return run.stdout
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -113,6 +126,13 @@ def test_the_code_is_formatted(made: Path) -> None:
             cwd=made, capture_output=True, text=True, timeout=60,
         )  # fmt: skip
         assert run.returncode == 0, run.stdout
+
+
+def test_only_backends_compute_composites() -> None:
+    plain = rendered(Names(Kind.BACKEND, NAME))
+    assert "composites" not in "".join((*plain, *plain.values()))
+    with pytest.raises(UsageError, match="a model computes no composites"):
+        Names(Kind.MODEL, NAME, composites=True)
 
 
 def test_a_backend_is_three_files_to_change() -> None:

@@ -18,12 +18,14 @@ from msgspec import Struct
 from gptrs.backend.contract import Backend
 from gptrs.capture.fallback.parts_executable import fallback_of, noting_fallback
 from gptrs.errors import GptrsError, UnsupportedError, UsageError
+from gptrs.functionals.dispatch.registry import composite_names
 from gptrs.ir.op import OPS
 from gptrs.ir.tensor_type import TensorType
 from gptrs.progress import StepProgress
 from gptrs_conformance import cases as cases  # registers the rows
 from gptrs_conformance.check import Check, CheckFailure
 from gptrs_conformance.checks import ALL_CHECKS
+from gptrs_conformance.checks.claims import claim_check
 from gptrs_conformance.derivatives import (
     derivative_cases,
     differentiable_ops,
@@ -57,11 +59,11 @@ class CaseGroup(Struct, frozen=True):
 class Plan(Struct, frozen=True, kw_only=True):
     """A part of the kit to run, the same in every process.
 
-    `ops` limits it to these ops, without checks; `model` selects the ops of this model's programs,
-    with their types and shapes, instead of a level. `sample` selects at most so many of all cases
-    and checks, evenly over ops and types, by `seed`; `shard` (i, n) is the i-th of n parts, from 1.
-    `derivatives` selects those of
-    the ops instead. UsageError for contradictions.
+    `ops` limits it to these ops, without checks, and to the claims of these functionals; `model`
+    selects the ops of this model's programs, with their types and shapes, instead of a level.
+    `sample` selects at most so many of all cases and checks, evenly over ops and types, by `seed`;
+    `shard` (i, n) is the i-th of n parts, from 1. `derivatives` selects those of the ops instead.
+    UsageError for contradictions.
     """
 
     level: Level = "core"
@@ -78,9 +80,14 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in self.ops:
+            if name in composite_names() and not (self.derivatives or self.model):
+                continue
             if name not in OPS:
                 listed = ", ".join(sorted(OPS))
-                raise UsageError(f"PTIR has no op `{name}`", hint=f"it has {listed}")
+                raise UsageError(
+                    f"PTIR has no op `{name}`",
+                    hint=f"it has {listed}; backends claim {', '.join(composite_names())}",
+                )
         index, count = self.shard
         if not 1 <= index <= count:
             raise UsageError(
@@ -106,10 +113,11 @@ class Plan(Struct, frozen=True, kw_only=True):
         """Return the ops on each type, and the checks."""
         of_ops = [
             CaseGroup(name, partial(_cases_in, name, dtype.name, self.level))
-            for name in sorted(set(self.ops) or OPS)
+            for name in sorted(set(self.ops) & OPS.keys() or (() if self.ops else OPS))
             for dtype in legal_dtypes(OPS[name])
         ]
-        checks = [] if self.ops else checks_of(self.level)
+        functionals = [name for name in dict.fromkeys(self.ops) if name not in OPS]
+        checks = list(map(claim_check, functionals)) if self.ops else checks_of(self.level)
         return [*of_ops, *(CaseGroup(check.name, partial(_check_alone, check)) for check in checks)]
 
 
@@ -124,7 +132,8 @@ def run_conformance(
 
     `smoke` runs one case of each op and element type; `core` all cases, whole graphs and the
     runtime contract; `full` also the functionals, tiny models and generated programs. `ops` limits
-    the run to these ops and leaves the checks out. UsageError for an op that PTIR does not have.
+    the run to these ops and leaves the checks out; the name of a functional that the backend
+    claims, such as `softmax`, stands for the check of its claim. UsageError for any other name.
     """
     return run_plan(backend, Plan(level=level, ops=ops), progress)
 

@@ -1,20 +1,29 @@
-"""The ops and element types that a backend claims, without running anything."""
+"""The ops, element types and functionals that a backend claims, without running anything."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
 from gptrs.backend.contract import Backend
 from gptrs.backend.op_table import refusals_of
 from gptrs.capture.fallback.parts_executable import fallback_of
+from gptrs.functionals.dispatch.registry import composite_names
 from gptrs.ir.op import OPS
+from gptrs.ir.ops.custom_call import Declined
+from gptrs.ir.program import Program
+from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs_conformance import cases as cases  # registers the rows
+from gptrs_conformance.checks.claims import captured, claims_of
 from gptrs_conformance.op_case import OpCase, legal_dtypes
 from gptrs_conformance.op_case import cases as cases_of
 from gptrs_conformance.op_runner import prepared, program_of
+from gptrs_conformance.uses import ALL_USES
 
 Support = Literal["all", "some", "fallback", "none"]
+Computed = Literal["kernel", "decomposition", "fallback", "refused"]
+"""Who computes a functional: a kernel of the backend, its ops, or in part another backend."""
 
 
 def op_support(backend: Backend) -> dict[str, dict[str, Support]]:
@@ -42,3 +51,37 @@ def _support(backend: Backend, fallback: Backend | None, op_cases: Sequence[OpCa
         return "all"
     elsewhere = fallback is not None and _support(fallback, None, op_cases) != "none"
     return "fallback" if elsewhere else "none"
+
+
+def composite_support(backend: Backend) -> dict[str, dict[Computed, int]]:
+    """By functional that backends may claim, how many uses of the kit are computed by whom.
+
+    Uses are in f32, or of the types that they are defined for. `decomposition`: the backend claims
+    no call of the use and runs all of its ops; `fallback`: it refuses some of them, which the
+    backend that it falls back to runs; `refused`: nobody does.
+    """
+    fallback = fallback_of(backend)
+    counts = {name: Counter[Computed]() for name in composite_names()}
+    for use in ALL_USES:
+        if use.functional in counts:
+            _, arrays = next(iter(use.cases()))
+            program = captured(use, arrays)
+            counts[use.functional][_computed(program, use.functional, backend, fallback)] += 1
+    return {name: dict(found) for name, found in counts.items()}
+
+
+def _computed(
+    program: Program, functional: str, backend: Backend, fallback: Backend | None
+) -> Computed:
+    claimed = any(
+        not isinstance(each, Declined | None) for each in claims_of(program, functional, backend)
+    )
+    left = Inlining(backend.claim).apply(program)
+    for each in backend.legalize():
+        left = each.apply(left)
+    reasons = refusals_of(backend, left)
+    if not reasons:
+        return "kernel" if claimed else "decomposition"
+    whole = prepared(program)
+    elsewhere = fallback is not None and not refusals_of(fallback, whole)
+    return "fallback" if elsewhere else "refused"

@@ -9,7 +9,7 @@ This module needs pytest; the rest of `gptrs_conformance` does not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import pytest
@@ -17,6 +17,7 @@ import pytest
 from gptrs.backend.contract import Backend
 from gptrs.ir.op import OPS
 from gptrs.plugins.manager import manager
+from gptrs_conformance.checks.claims import claim_check
 from gptrs_conformance.kit import Plan, checks_of, run_check
 from gptrs_conformance.op_case import cases, legal_dtypes
 from gptrs_conformance.op_runner import Outcome, run_case
@@ -29,7 +30,9 @@ _LEFT = ("refused", "fallback")
 class ConformanceSuite:
     """One test for each op and one for each check, on the backend called `backend_name`.
 
-    With a `model`, a path or `demo` for the bundled one, a test more: that it has what that needs.
+    With `claims`, a test more for each of these functionals: the backend claims calls of it, and
+    its results are right. With a `model`, a path or `demo` for the bundled one, a test more: that
+    it has what that needs.
 
     An op that the backend refuses is skipped with the reason, after checking that it is refused
     before it runs; so is what the backend that it falls back to computes, if that is right.
@@ -39,6 +42,7 @@ class ConformanceSuite:
 
     backend_name: ClassVar[str]
     level: ClassVar[Level] = "full"
+    claims: ClassVar[Sequence[str]] = ()
     model: ClassVar[str | None] = None
     known_failures: ClassVar[Mapping[str, str]] = {}
 
@@ -49,6 +53,8 @@ class ConformanceSuite:
         if "check_name" in metafunc.fixturenames:
             names = [] if self.level == "smoke" else [c.name for c in checks_of(self.level)]
             metafunc.parametrize("check_name", names)
+        if "claimed" in metafunc.fixturenames:
+            metafunc.parametrize("claimed", self.claims)
 
     @pytest.fixture
     def conformance_backend(self) -> Backend:
@@ -84,6 +90,16 @@ class ConformanceSuite:
             pytest.fail("\n".join(failures), pytrace=False)
         if outcome.status in _LEFT:
             pytest.skip(outcome.reason)
+
+    def test_claim(self, claimed: str, conformance_backend: Backend) -> None:
+        """Every use of a functional that the backend claims; one that is never claimed fails."""
+        check = claim_check(claimed)
+        outcome = run_check(conformance_backend, check)
+        failures = self._judged(check.name, [("", outcome)])
+        if outcome.status == "refused":
+            failures.append(outcome.reason)
+        if failures:
+            pytest.fail("\n".join(failures), pytrace=False)
 
     def test_needs(self, conformance_backend: Backend) -> None:
         """Every op of the programs of `model`, on its types and shapes; a refusal is a failure."""

@@ -38,13 +38,21 @@ def new(
     into: Annotated[
         Path, typer.Option("--into", metavar="DIR", help="Make the package in this folder.")
     ] = Path(),
+    with_composites: Annotated[
+        bool,
+        typer.Option(
+            "--with-composites",
+            help="A backend that also computes functionals whole: softmax, norms, attention,"
+            " convolution.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Make a package with a plugin of your own.
 
     It has metadata, tests, a CI file, and working code to start from.
     """
-    names = Names(kind, name)
+    names = Names(kind, name, with_composites)
     _require_free(names)
     files = write_package(names, into)
     folder = into / names.distribution
@@ -53,6 +61,7 @@ def new(
         f'python -m pip install {find_links()}-e ".[test]"',
         "pytest",
         f"gptrs plugins check {names.plugin}",
+        *([f"gptrs list ops --backend {names.plugin}"] if with_composites else []),
         _TRY[kind].format(name=name, suffix=names.suffix),
     ]
     if as_json:

@@ -47,6 +47,8 @@ class Names(Struct, frozen=True):
 
     kind: Kind
     name: str
+    composites: bool = False
+    """Whether a backend also computes whole functionals."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or len(self.name) > _LONGEST:
@@ -56,6 +58,10 @@ class Names(Struct, frozen=True):
             )
         if keyword.iskeyword(self.module) or self.module in sys.stdlib_module_names:
             raise UsageError(f"`{self.name}` is a name of Python itself", hint="take another one")
+        if self.composites and self.kind is not Kind.BACKEND:
+            raise UsageError(
+                f"a {self.kind} computes no composites", hint="`--with-composites` is for backends"
+            )
 
     @property
     def module(self) -> str:
@@ -88,7 +94,7 @@ _SUFFIX = ".jinja"
 
 
 def rendered(names: Names) -> dict[str, str]:
-    """Return the files of a package by relative path."""
+    """Return the files of a package by relative path; without templates that render to nothing."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("gptrs_new"),
         undefined=jinja2.StrictUndefined,
@@ -109,7 +115,9 @@ def rendered(names: Names) -> dict[str, str]:
         for template in environment.list_templates(filter_func=_is_in(folder)):
             path = template.removeprefix(f"{folder}/").removesuffix(_SUFFIX)
             path = path.replace("MODULE", names.module).replace("dot-", ".")
-            files[path] = environment.get_template(template).render(values)
+            text = environment.get_template(template).render(values)
+            if text or path.endswith("__init__.py"):
+                files[path] = text
     return files
 
 

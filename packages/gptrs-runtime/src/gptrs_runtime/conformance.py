@@ -131,6 +131,16 @@ def scoreboard(reports: Sequence[Conformance]) -> str:
     return cast("Callable[..., str]", _from_kit("scoreboard"))(reports)
 
 
+def composite_support(backend: Backend) -> dict[str, dict[str, int]]:
+    """Count, by functional, the kit's uses that a kernel of `backend`, its ops, or others compute.
+
+    See `gptrs_conformance.op_support.composite_support`. MissingLibraryError if the kit is not
+    installed.
+    """
+    find = _from_kit("op_support", "composite_support")
+    return cast("Callable[[Backend], dict[str, dict[str, int]]]", find)(backend)
+
+
 def op_support(backend: Backend) -> dict[str, dict[str, str]]:
     """Return which ops a backend claims: "all", "some" or "none", by op and element type.
 

@@ -62,7 +62,11 @@ class KitOptions(Struct):
     ] = LevelChoice.core
     op: Annotated[
         list[str] | None,
-        option("--op", "Run only this op; repeatable.", metavar="NAME"),
+        option(
+            "--op",
+            "Run only this op, or the claim of this functional, such as softmax; repeatable.",
+            metavar="NAME",
+        ),
     ] = None
     model: Annotated[
         str | None,

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+import numpy as np
+
 from gptrs.backend.contract import Backend, Executable, InputRole
+from gptrs.backend.op_table import refusals_of
 from gptrs.capture.compilation import compile_program
 from gptrs.capture.graph import Argument, GraphSlice
 from gptrs.capture.tensor import Tensor
@@ -23,39 +26,65 @@ from gptrs_conformance.running import run_on
 from gptrs_conformance.uses import ALL_USES
 
 
-def require_claims(functional: str, backend: Backend) -> None:
+def require_claims(functional: str, backend: Backend, *, claimed: bool = False) -> None:
     """Raise CheckFailure if a claimed call differs too much from its decomposition.
 
-    Every use of the functional is run both ways in f32, and one use in each other float type. A
-    backend that does not claim it passes. UnsupportedError, with the reasons, for a backend that
-    knows the composite but declines every use: such a claim never fires.
+    Every use of the functional is run both ways in f32, and one use in each other float type. Where
+    the backend refuses the decomposition, NumPy says what is expected; a use with other ops that it
+    refuses is left out. A backend that does not claim it passes. UnsupportedError, with the
+    reasons, for a backend that knows the composite but declines every use, so that its claim never
+    fires, and for one that should have `claimed` it.
     """
     reasons: dict[str, None] = {}
     fired: set[DType] = set()
     for use in ALL_USES:
         for dtype, arrays in use.cases() if use.functional == functional else ():
             program = captured(use, arrays)
-            found = list(_claims(program, functional, backend))
+            found = list(claims_of(program, functional, backend))
             reasons |= {each.reason: None for each in found if isinstance(each, Declined)}
             declined = all(each is None or isinstance(each, Declined) for each in found)
             if declined or (dtype in fired and dtype is not dtypes.f32):
                 continue
+            try:
+                executable = _compiled(program, backend)
+            except UnsupportedError:
+                lacking = _lacking(program, backend)
+                if not lacking:  # the call of the kernel itself is refused
+                    raise
+                reasons |= dict.fromkeys(lacking)
+                continue
             fired.add(dtype)
-            _require_same(use, dtype, program, backend, arrays)
-    if reasons and not fired:
-        listed = "; ".join(reasons)
+            _require_same(
+                use, dtype, program, backend, arrays, run_on(backend, executable, *arrays)
+            )
+    if not fired and (reasons or claimed):
+        listed = "; ".join(reasons) or f"`{backend.name}` has no kernel for it"
         raise UnsupportedError(f"no use of `{functional}` is claimed: {listed}")
 
 
+def _lacking(program: Program, backend: Backend) -> list[str]:
+    """Return why the backend refuses ops of a use beside its claimed call."""
+    claimed = Inlining(backend.claim).apply(program)
+    beside = [made for made in claimed.main.body.instructions if made.op.name != "custom_call"]
+    return refusals_of(backend, claimed, beside)
+
+
 def _require_same(
-    use: Use, dtype: DType, program: Program, backend: Backend, arrays: Arrays
+    use: Use,
+    dtype: DType,
+    program: Program,
+    backend: Backend,
+    arrays: Arrays,
+    claimed: Sequence[np.ndarray],
 ) -> None:
-    claimed = run_on(backend, _compiled(program, backend), *arrays)
-    inlined = run_on(backend, _inlined(program, backend), *arrays)
     try:
-        use.require_close(claimed, list(map(wide, inlined)), dtype, "claimed")
+        wanted, source = run_on(backend, _inlined(program, backend), *arrays), "its decomposition"
+    except UnsupportedError:  # a backend of few ops may compute a functional whose ops it lacks
+        wanted, source = several(use.expected(*map(wide, arrays))), "NumPy"
+    try:
+        use.require_close(claimed, list(map(wide, wanted)), dtype, "claimed")
     except CheckFailure as failure:
-        raise CheckFailure(f"{use.name} {failure}, which its decomposition gives") from None
+        raise CheckFailure(f"{use.name} {failure}, which {source} gives") from None
 
 
 def captured(use: Use, arrays: Arrays) -> Program:
@@ -65,7 +94,7 @@ def captured(use: Use, arrays: Arrays) -> Program:
     return GraphSlice([result.source for result in results]).lower(leaves)
 
 
-def _claims(program: Program, functional: str, backend: Backend) -> Iterator[Claimed]:
+def claims_of(program: Program, functional: str, backend: Backend) -> Iterator[Claimed]:
     """Yield the backend's decision on each call of the functional, including calls in functions."""
     for function in program.functions:
         for made in function.body.walk():
@@ -89,6 +118,15 @@ def _inlined(program: Program, backend: Backend) -> Executable:
 
 def _roles(program: Program) -> Sequence[InputRole]:
     return [InputRole.ARGUMENT] * len(program.main.body.params)
+
+
+def claim_check(functional: str) -> Check:
+    """Return the check of a functional that the backend is said to claim.
+
+    It is refused if the backend claims no call.
+    """
+    run = partial(require_claims, functional, claimed=True)
+    return Check(f"claims of {functional}", "smoke", run)
 
 
 CHECKS = [

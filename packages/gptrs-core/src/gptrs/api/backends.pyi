@@ -31,12 +31,16 @@ from gptrs.backend.weight_identity import WeightIdentity as WeightIdentity
 from gptrs.disk_cache import CachePart as CachePart
 from gptrs.disk_cache import CacheReport as CacheReport
 from gptrs.disk_cache import Entries as Entries
+from gptrs.ir.ops.custom_call import Claimed as Claimed
 from gptrs.ir.ops.custom_call import Composite as Composite
+from gptrs.ir.ops.custom_call import CustomCall as CustomCall
+from gptrs.ir.ops.custom_call import named_arguments as named_arguments
 from gptrs.ir.size_guards import SizeGuards as SizeGuards
 from gptrs.ir.size_guards import deciding as deciding
 from gptrs.ir.size_guards import greatest as greatest
 from gptrs.ir.size_guards import least as least
 from gptrs.ir.size_guards import select as select
 from gptrs.private_files import private_folder as private_folder
+from gptrs_runtime.conformance import composite_support as composite_support
 from gptrs_runtime.conformance import op_support as op_support
 from gptrs_runtime.conformance import run_conformance as run_conformance

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
@@ -51,9 +52,10 @@ class OpTable(Struct, Generic[Kernel]):
     def composite(self, kind: str, *, when: Condition | None = None) -> Callable[[Kernel], Kernel]:
         """Decorator: register a kernel for composites of `kind`, where `when` holds.
 
-        It runs a `custom_call` with the composite's operands and `attrs`. Composites that no kernel
-        claims are inlined. ValueError for a kind that is already claimed, or that names another
-        implementation, such as `gelu.v1/sigmoid`, whose results differ from the usual one.
+        It runs a `custom_call` with the composite's operands and `attrs`; `named_arguments` returns
+        both by parameter of the functional. Composites that no kernel claims are inlined.
+        ValueError for a kind that is already claimed, or that names another implementation, such as
+        `gelu.v1/sigmoid`, whose results differ from the usual one.
         """
 
         def add(kernel: Kernel) -> Kernel:
@@ -77,10 +79,11 @@ class OpTable(Struct, Generic[Kernel]):
             return None
         if found[1] is not None and not found[1](op, operands):
             return Declined(f"`when` of its kernel refuses {', '.join(map(str, operands))}")
-        return CustomCall(self._target(op.kind), tuple(results), op.attrs)
+        return CustomCall(self._target(op.kind), tuple(results), op.attrs, op.operands)
 
     def _target(self, kind: str) -> str:
-        return f"{self.backend}.{kind}"
+        # Names of backends may have characters that targets may not, as in `my-gpu`.
+        return f"{re.sub('[^a-z0-9_]', '_', self.backend.lower())}.{kind}"
 
     def changed(self, changes: Mapping[type[Op], Callable[[Kernel], Kernel]]) -> OpTable[Kernel]:
         """Return a copy of the table with the kernels of some ops replaced by a function."""

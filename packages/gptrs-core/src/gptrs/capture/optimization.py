@@ -54,6 +54,28 @@ def claim_of(backend: Backend) -> Claim:
     return _ForBackend(backend).claim
 
 
+def own_pass(program: Program, backend: Backend, name: str) -> tuple[Pass, Program] | None:
+    """Return a pass of `backend` itself, and `program` as it gets it in the pipeline.
+
+    None if the backend has no pass of this name.
+    """
+    for_backend = _ForBackend(backend)
+    pipeline = for_backend.pipeline(Inlining(for_backend.claim), None)
+    with blamed(backend, "`legalize` and `fuse`"):
+        legalize, fuse = backend.legalize(), backend.fuse()
+    for number, each in enumerate(legalize):
+        if each.name == name:
+            until = replace(pipeline, legalize=pipeline.legalize[:number])
+            return each, until.before_folding(program)
+    for number, each in enumerate(fuse):
+        if each.name == name:
+            program = pipeline.before_folding(program)
+            for earlier in pipeline.fuse[:number]:
+                program = earlier.apply(program)
+            return each, program
+    return None
+
+
 class _ForBackend(Struct, frozen=True):
     backend: Backend
 

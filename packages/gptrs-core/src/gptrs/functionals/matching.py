@@ -30,6 +30,7 @@ from gptrs.optimizer.evaluation import Evaluator
 from gptrs.optimizer.fusion import FoundCall
 from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs.optimizer.pipeline import Pipeline
+from gptrs.optimizer.rewrite.rewriter import recording
 from gptrs.optimizer.rewrite.template import Definer, Template, TemplateMatch
 
 Conversion = Callable[[object], object]
@@ -192,7 +193,8 @@ def capture(
     if not own.issuperset(graph.leaves):
         raise UsageError("a pattern needs a function that reads only its arguments")
     pipeline = Pipeline(inlining=Inlining(claim), evaluate=evaluate)
-    return pipeline.before_folding(graph.lower(leaves))
+    with recording():  # the journal of the program in which calls are sought is not about this one
+        return pipeline.before_folding(graph.lower(leaves))
 
 
 class Variant(Struct, frozen=True):

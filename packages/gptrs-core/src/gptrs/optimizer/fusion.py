@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
 
+from gptrs.errors import ProgramError
 from gptrs.ir.op import Op
+from gptrs.ir.ops.custom_call import Declined
 from gptrs.ir.ops.layout import Transpose
 from gptrs.ir.program import Program, Region, Value
 from gptrs.optimizer.evaluation import definitions
 from gptrs.optimizer.pass_base import change_regions
-from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
+from gptrs.optimizer.rewrite.rewriter import InstructionNode, Refusal, Rewriter, current_journal
 from gptrs.optimizer.rewrite.template import Bound, Definer, Made
 
 
@@ -61,8 +63,10 @@ def find_calls(pattern: ProgramPattern, region: Region) -> list[FoundCall]:
     return [call for call in found if call.result not in inner]
 
 
-Replacement = Callable[[FoundCall], Op | None]
-"""Returns the op that computes a call from its operands in order; None declines."""
+Replacement = Callable[[FoundCall], Op | tuple[Op, Sequence[str]] | Declined | None]
+"""Returns the op that computes a call from its operands in the order of `FoundCall.operands`, or
+the op and the parameters whose operands it takes, in its own order. `Declined` and None leave the
+call as it is; `gptrs inspect PROGRAM --why PASS` prints the reason of the former."""
 
 
 class FusionPass(Struct, frozen=True):
@@ -88,15 +92,38 @@ class FusionPass(Struct, frozen=True):
             if len(used) != 1:
                 continue
             call = self.pattern.find_call(used[0], rewriter.definition)
-            op = None if call is None else self.replacement(call)
-            if call is not None and op is not None:
-                _put(op, call, node, rewriter)
+            found = None if call is None else self.replacement(call)
+            if call is None or found is None:
+                continue
+            journal = current_journal()
+            if isinstance(found, Declined):
+                if journal:
+                    types = ", ".join(str(bound.type) for bound in call.operands.values())
+                    at = f"{call.pattern} of {types}"
+                    journal.refused[Refusal(self.name, at, found.reason)] += 1
+                continue
+            op, names = found if isinstance(found, tuple) else (found, call.operands)
+            if journal:
+                journal.fired[self.name] += 1
+            _put(op, self._taken(call, names), call, node, rewriter)
         return rewriter.region()
 
+    def _taken(self, call: FoundCall, names: Iterable[str]) -> list[Bound]:
+        """Return the operands called so; ProgramError for names that the call lacks."""
+        try:
+            return [call.operands[name] for name in names]
+        except KeyError as error:
+            listed = ", ".join(call.operands)
+            raise ProgramError(
+                f"`{self.name}` takes the operand {error} of `{call.pattern}`, which has {listed}"
+            ) from None
 
-def _put(op: Op, call: FoundCall, root: InstructionNode, rewriter: Rewriter) -> None:
+
+def _put(
+    op: Op, taken: Sequence[Bound], call: FoundCall, root: InstructionNode, rewriter: Rewriter
+) -> None:
     operands: list[Value] = []
-    for bound in call.operands.values():
+    for bound in taken:
         value = bound.value
         if bound.permutation is not None:
             value = rewriter.insert(Transpose(bound.permutation), [value], root).results[0]

@@ -13,11 +13,10 @@ from typing_extensions import override
 
 from gptrs.backend.memory import program_peak_bytes
 from gptrs.backend.op_table import refusals_of
-from gptrs.capture.backend_calls import blamed
 from gptrs.capture.compilation import compile_program
 from gptrs.capture.events import CompileEnd, ExecutionTraceSink, tracing
 from gptrs.capture.execute import chosen_backend
-from gptrs.capture.optimization import claim_of
+from gptrs.capture.optimization import claim_of, own_pass
 from gptrs.errors import UsageError
 from gptrs.ir.ops.control_flow import Cond, Scan
 from gptrs.ir.ops.creation import Constant
@@ -25,6 +24,7 @@ from gptrs.ir.ops.custom_call import Composite, Declined
 from gptrs.ir.program import Instruction, Program, Region
 from gptrs.ir.specialize import symbols
 from gptrs.optimizer import recording
+from gptrs.optimizer.fusion import FusionPass
 from gptrs.optimizer.pass_base import RewritePass
 from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs.optimizer.pipeline import find_pass, instruction_count
@@ -349,19 +349,30 @@ def _explain_parts(program: Program) -> PassReport:
 
 
 def explain_pass(program: Program, name: str) -> PassReport:
-    """Apply the pass called `name` to `program`, and report; UsageError for an unknown pass."""
-    backend = chosen_backend()
-    with blamed(backend, "`legalize` and `fuse`"):
-        own = {each.name: each for each in (*backend.legalize(), *backend.fuse())}
-    pass_ = own[name] if name in own else find_pass(name)
+    """Apply the pass called `name` to `program`, and report; UsageError for an unknown pass.
+
+    A pass of the backend in scope gets what the passes before it in the pipeline make of a program
+    with composites, in which it would find nothing.
+    """
+    own = own_pass(program, chosen_backend(), name)
+    pass_, before = own or (find_pass(name), program)
+    captured = any(
+        isinstance(made.op, Composite)
+        for function in program.functions
+        for made in function.body.walk()
+    )
+    program = before if captured else program
     with recording() as journal:
         changed = pass_.apply(program)
     rewrites = pass_.rewrites if isinstance(pass_, RewritePass) else ()
+    equations = {rewrite.name: rewrite.equation for rewrite in rewrites}
+    if isinstance(pass_, FusionPass):
+        equations = {name: f"one instruction for each call of `{pass_.pattern.name}`"}
     return PassReport(
         name,
         instruction_count(program),
         instruction_count(changed),
-        {rewrite.name: rewrite.equation for rewrite in rewrites},
+        equations,
         dict(journal.fired),
         [
             DeclinedRewrite(refusal.rewrite, refusal.instruction, refusal.reason, times)

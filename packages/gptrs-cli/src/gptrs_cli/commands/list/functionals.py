@@ -10,7 +10,7 @@ from typing import Annotated, Literal, cast
 import typer
 from msgspec import Struct
 
-from gptrs.api.backends import op_support
+from gptrs.api.backends import composite_support, op_support
 from gptrs.plugins.descriptions import FunctionalPlugin
 from gptrs.plugins.manager import manager
 from gptrs_cli.commands.list.plugins import explain_unusable
@@ -216,30 +216,36 @@ def _cell(mark: str, colored: bool) -> str:
 _Support = dict[str, dict[str, Literal["all", "some", "fallback", "none"]]]
 
 
+_Computed = dict[Literal["kernel", "decomposition", "fallback", "refused"], int]
+
+
 class ListOps(Result, frozen=True, kw_only=True, tag="gptrs.list.ops/1"):
     """`gptrs list ops`: whether the backend takes each pair of op and element type."""
 
     backend: str
     falls_back_to: str | None
     ops: _Support
+    functionals: dict[str, _Computed]
+    """Who computes the uses of a functional that backends may claim, by number of uses."""
 
 
 @command_options("backend")
 def ops(settings: Settings) -> None:
-    """List the ops that a backend claims, by element type.
+    """List the ops that a backend claims, by element type, and who computes whole functionals.
 
     Nothing is run for this. "Some forms": other types, attributes or shapes decide. To check the
     results of a backend, use `gptrs conformance run`.
     """
     engine = settings.load.made_backend()
     with Waiting(f"asking {engine.name}"):
-        support = op_support(engine)
+        support, computed = op_support(engine), composite_support(engine)
     if settings.json:
         return print_result(
             ListOps(
                 backend=engine.name,
                 falls_back_to=engine.falls_back_to,
                 ops=cast("_Support", support),
+                functionals=cast("dict[str, _Computed]", computed),
             )
         )
     print_op_matrix(support)
@@ -250,6 +256,29 @@ def ops(settings: Settings) -> None:
         count = states.count("fallback")
         print(f"f runs on `{engine.falls_back_to}`, to which it falls back: {count} pairs")
     print(f"backend `{engine.name}` takes {taken} of {len(states)} pairs of op and element type")
+    _print_computed(engine.name, computed)
+
+
+def _print_computed(backend: str, computed: Mapping[str, Mapping[str, int]]) -> None:
+    """Print who computes functionals, unless all of them are the ops that they consist of."""
+    if {state for counts in computed.values() for state in counts} == {"decomposition"}:
+        print(f"backend `{backend}` has no kernels for whole functionals: it runs their ops")
+        return
+    states = [s for s in _COMPUTED if any(s in counts for counts in computed.values())]
+    rows = [
+        [name, *(str(counts.get(state, "")) for state in states)]
+        for name, counts in computed.items()
+    ]
+    print("\nwho computes a functional, by number of the kit's uses")
+    print_table(["functional", *(_COMPUTED[state] for state in states)], rows)
+
+
+_COMPUTED = {
+    "kernel": "a kernel for it",
+    "decomposition": "its ops",
+    "fallback": "partly the fallback",
+    "refused": "refused",
+}
 
 
 # `gptrs list patterns`: lists the calls that backends can match in programs.
@@ -261,12 +290,15 @@ class ListPatterns(Result, frozen=True, kw_only=True, tag="gptrs.list.patterns/1
     patterns: list[ListedPattern]
 
 
-@command_options()
+@command_options("backend")
 def patterns(settings: Settings) -> None:
     """List the patterns of functions that are matched in programs.
 
-    One kernel can compute such a call. With --json, each variant has an example program.
+    One kernel can compute such a call. With --json, each variant has an example program. A backend
+    that is named adds the patterns of its package.
     """
+    if settings.load.backend is not None:
+        settings.load.made_backend()  # its modules register their functionals
     listed = list_patterns()
     if settings.json:
         print_result(ListPatterns(patterns=listed))

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from msgspec import Struct
 
+from gptrs.errors import UsageError
 from gptrs.ir import dtypes
-from gptrs.ir.attributes import Dictionary, FunctionName
+from gptrs.ir.attributes import Dictionary, DictionaryValue, FunctionName
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op, Signature, op
 from gptrs.ir.ops.control_flow import ControlFlow, Types
 from gptrs.ir.program import Program, Region
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quoting import counted
 
 _KIND = re.compile(r"(?:[a-z][a-z0-9_]*\.)+v[0-9]+(?:/\S+)?")
 _TARGET = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)+\.v[0-9]+")
+
+
+T = TypeVar("T")
+
+
+def _require_names(op: Op, given: str, count: int) -> None:
+    names = given.split()
+    if len(names) != count or len(set(names)) != count:
+        raise op.error(f"needs {count} distinct names of operands, got `{given}`")
 
 
 @op("composite")
@@ -41,10 +53,7 @@ class Composite(ControlFlow):
         if not _KIND.fullmatch(self.kind):
             reason = "needs a kind of dotted words and a version such as `softmax.v1`"
             raise self.error(f"{reason}, got `{self.kind}`")
-        names = self.operand_names_given
-        if len(names) != len(operands) or len(set(names)) != len(names):
-            count = len(operands)
-            raise self.error(f"needs {count} distinct names of operands, got `{self.operands}`")
+        _require_names(self, self.operands, len(operands))
         (body,) = bodies
         self.require_types(f"arguments for `@{self.decomposition}`", body.params, operands)
         return self.require_some(body.results)
@@ -67,12 +76,14 @@ class CustomCall(Op):
     `target` is namespaced and versioned, as in `gptrs.numba.linear.f32.v1`; its owner defines its
     meaning. `results` lists the result types, at least one, since they cannot be inferred. A
     backend that does not know the target refuses the program before it runs; the call is never
-    replaced. For computations that every backend can run, use `composite`.
+    replaced. For computations that every backend can run, use `composite`. A call that stands for a
+    composite keeps the names of its `operands`.
     """
 
     target: str
     results: tuple[TensorType, ...]
     attrs: Dictionary = Dictionary()
+    operands: str = ""
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         """`results`."""
@@ -81,11 +92,28 @@ class CustomCall(Op):
             raise self.error(f"{reason}, got `{self.target}`")
         if not self.results:
             raise self.error("needs at least one result")
+        if self.operands:
+            _require_names(self, self.operands, len(operands))
         return self.results
 
     def key_dtype(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> DType:
         """`i1` for all operands: a backend recognizes a call by its target."""
         return dtypes.i1
+
+
+def named_arguments(call: CustomCall, operands: Sequence[T]) -> dict[str, T | DictionaryValue]:
+    """Return the arguments of the functional that `call` stands for, by parameter.
+
+    `operands` has a tensor for each operand of the call. Parameters whose argument is None are left
+    out; pairs of pairs are flat: a `padding` of `((0, 1), (2, 3))` is `(0, 1, 2, 3)`. UsageError
+    for another number of tensors.
+    """
+    names = call.operands.split()
+    if len(names) != len(operands):
+        raise UsageError(
+            f"`{call.target}` takes {counted(len(names), 'named tensor')}, got {len(operands)}"
+        )
+    return {**dict(call.attrs.items), **dict(zip(names, operands, strict=True))}
 
 
 def decompositions(program: Program) -> frozenset[str]:
