@@ -6,7 +6,14 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import gptrs as package
+from gptrs.checkpoint.params import Params
+from gptrs.ir import TensorType
+from gptrs_cli.dumped_programs import ProgramInputs, cases
+from gptrs_observe.bisection.sides import side
 
 PROGRAM = """
 ptir.v0.5
@@ -178,6 +185,52 @@ def test_each_program_of_a_generation_runs_again_with_its_inputs(
             "--input", folder / "inputs.gptrsten", "--random-seed", "1",
         )  # fmt: skip
         assert again.code == 0, again.err
+
+
+@pytest.mark.parametrize("engine", ["ref", pytest.param("numba", marks=pytest.mark.long)])
+def test_programs_with_weights_replay_where_the_model_is_not(
+    gptrs, model_directory, tmp_path, engine
+):
+    dump = tmp_path / "d"
+    asked = ["--prompt-ids", "1,2,3", "--max-tokens", "3", "--greedy", "--ignore-eos"]
+    result = gptrs(
+        "--backend", engine, "generate", "--model", model_directory, *asked, "--json",
+        "--dump-dir", dump, "--dump-weights",
+    )  # fmt: skip
+    tokens = result.json["token_ids"]
+    found = list(cases(dump, ProgramInputs()))
+    logits = [side("ref:optimizer=off").run(case.program, case.arrays)[0] for case in found]
+    assert [int(each[-1].argmax()) for each in logits][: len(tokens)] == tokens[: len(logits)]
+    weights = [case.path.parent / "weights.gptrsten" for case in found]
+    assert len(weights) > 1
+    assert len({path.stat().st_ino for path in weights}) == 1, "the same weights are on disk once"
+
+
+def test_weights_that_differ_have_files_of_their_own(tmp_path):
+    class Weights:
+        def __init__(self, number):
+            self.array = np.full((2, 2), number, np.float32)
+
+        def names(self):
+            return ["w"]
+
+        def type_of(self, name):
+            return TensorType.of(self.array)
+
+        def load(self, name):
+            return self.array
+
+    ref = package.get_backend("ref")
+    with package.dumping(tmp_path / "d", weights=True):
+        for number in (1, 2):
+            w = Params(Weights(number), backend=ref).tensor("w")
+            # Transposed once for all runs: the program takes what is derived from the weight.
+            step = package.jit(lambda x, w=w: x @ w.transpose((1, 0)) + w)
+            with package.use_backend(ref):
+                step(package.tensor(np.eye(2, dtype=np.float32))).numpy()
+    found = [case for case in cases(tmp_path / "d", ProgramInputs()) if "jit" in str(case.path)]
+    (first, second) = [side("ref").run(case.program, case.arrays)[0] for case in found]
+    assert (first.tolist(), second.tolist()) == ([[2, 2], [2, 2]], [[4, 4], [4, 4]])
 
 
 def test_inputs_need_a_dump(gptrs, program):

@@ -26,6 +26,7 @@ from gptrs_runtime.programs import (
 
 _PROGRAM: Final = "program.ptir"
 _INPUTS: Final = "inputs.gptrsten"
+_WEIGHTS: Final = "weights.gptrsten"
 
 
 class ProgramInputs(Struct, frozen=True):
@@ -93,14 +94,14 @@ def cases(path: Path, inputs: ProgramInputs) -> Iterator[Case]:
     if left:
         note(f"{counted(len(left), 'program')} without inputs left out: {', '.join(left[:3])}")
     for folder in usable:
-        yield read_case(folder / _PROGRAM, inputs, folder / _INPUTS)
+        yield read_case(folder / _PROGRAM, inputs, folder / _INPUTS, folder / _WEIGHTS)
 
 
-def read_case(path: Path, inputs: ProgramInputs, more: Path | None = None) -> Case:
+def read_case(path: Path, inputs: ProgramInputs, *more: Path) -> Case:
     """Return the program in a file, with sizes for its symbols, and its inputs by name."""
     sizes = parse_sizes(inputs.symbols)
     program = read_program(path)
-    files = [*inputs.inputs, *([more] if more is not None and more.exists() else [])]
+    files = [*inputs.inputs, *(each for each in more if each.exists())]
     with InputFiles(files) as opened:
         opened.require_known(program)
         types = opened.types()

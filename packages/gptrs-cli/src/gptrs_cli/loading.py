@@ -82,16 +82,22 @@ def _profile_folder(settings: Settings) -> AbstractContextManager[None]:
 @contextmanager
 def _dumped(settings: Settings) -> Generator[None]:
     if settings.dump_dir is None:
-        if settings.dump_mode is not None or settings.dump_inputs:
-            asked = "--dump-mode" if settings.dump_mode is not None else "--dump-inputs"
+        asked = {
+            "--dump-mode": settings.dump_mode,
+            "--dump-inputs": settings.dump_inputs,
+            "--dump-weights": settings.dump_weights,
+        }
+        if any(asked.values()):
+            first = next(name for name, value in asked.items() if value)
             raise UsageError(
-                f"`{asked}` says what to dump, but not where", hint="add `--dump-dir DIR`"
+                f"`{first}` says what to dump, but not where", hint="add `--dump-dir DIR`"
             )
         with listening(settings.trace_sinks):
             yield
         return
     mode = "all" if settings.dump_mode is None else settings.dump_mode.value
-    with dump.dumping(settings.dump_dir, mode, inputs=settings.dump_inputs) as dumped:
+    inputs, weights = settings.dump_inputs, settings.dump_weights
+    with dump.dumping(settings.dump_dir, mode, inputs=inputs, weights=weights) as dumped:
         try:
             with listening(settings.trace_sinks):
                 yield

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import logging
 import os
 import re
 import secrets
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import Literal, get_args
@@ -29,19 +31,21 @@ from gptrs.capture.events import (
     PassEvent,
     RunEnd,
     RunStart,
+    WeightsBound,
     install,
     uninstall,
 )
-from gptrs.checkpoint.formats.tensor_archive import write_archive
+from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
+from gptrs.checkpoint.formats.tensor_archive import write_archive, write_tensors
 from gptrs.errors import GptrsError, UsageError
 from gptrs.fork_safe_lock import ForkSafeLock
+from gptrs.ir.tensor_type import TensorType
 from gptrs.quoting import quoted
 from gptrs_observe.dump_records import (
     ProgramRecord,
     choice_fields,
     error_fields,
     json_text,
-    meta_fields,
     part_file,
     pass_fields,
     program_text,
@@ -115,6 +119,17 @@ class DumpFolder:
     def write_arrays(self, folder: str, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         """Write the file `name` of tensors, whole or not at all; CheckpointError if it cannot."""
         write_archive(self._root / folder / name, arrays)
+
+    def write_tensors(
+        self, folder: str, name: str, tensors: Sequence[OutgoingTensor], like: str
+    ) -> None:
+        """Write the file `name` of tensors, or link it to that of another folder, `like`."""
+        path, other = self._root / folder / name, self._root / like / name
+        if like != folder:
+            with suppress(OSError):  # not every file system has links
+                os.link(other, path)
+                return
+        write_tensors(path, tensors)
 
     def append(self, name: str, fields: Mapping[str, object]) -> None:
         """Add a JSON object as a line to the file `name`."""
@@ -190,18 +205,23 @@ _LOG = logging.getLogger("gptrs")
 
 @contextmanager
 def dumping(
-    directory: str | os.PathLike[str], mode: DumpMode = "all", *, inputs: bool = False
+    directory: str | os.PathLike[str],
+    mode: DumpMode = "all",
+    *,
+    inputs: bool = False,
+    weights: bool = False,
 ) -> Generator[ProgramDump]:
     """Dump the programs that any thread compiles and runs in this scope into `directory`.
 
     The folder is created if missing; a dump into the folder of an earlier one adds to it. Its
     layout: docs/dumps.md. With `mode` "compile", executions are left out unless they fail. With
     `inputs`, the inputs of the first run of each program, except weights, are written, so that
-    `gptrs run` can run it again. UsageError for a folder that holds something else, GptrsError when
+    `gptrs run` can run it again; with `weights`, these inputs and the weights, so that it runs
+    where the model is not. UsageError for a folder that holds something else, GptrsError when
     a file cannot be written; while a program fails, its own error is raised, and the failure to
     write is logged.
     """
-    dump = ProgramDump(directory, mode, inputs=inputs)
+    dump = ProgramDump(directory, mode, inputs=inputs, weights=weights)
     error: BaseException | None = None
     install(dump)
     try:
@@ -234,13 +254,21 @@ class ProgramDump(ExecutionTraceSink):
     """The sink behind `dumping`: writes events into a folder until it is closed."""
 
     def __init__(
-        self, directory: str | os.PathLike[str], mode: DumpMode = "all", *, inputs: bool = False
+        self,
+        directory: str | os.PathLike[str],
+        mode: DumpMode = "all",
+        *,
+        inputs: bool = False,
+        weights: bool = False,
     ) -> None:
         if mode not in get_args(DumpMode):
             raise UsageError(f"the mode of a dump is `all` or `compile`, got {quoted(str(mode))}")
         self._folder = DumpFolder(directory)
         self._with_runs = mode == "all"
-        self._with_inputs = inputs
+        self._with_inputs = inputs or weights
+        self._with_weights = weights
+        self._written: dict[bytes, str] = {}
+        """The folder of the first program with these weights, by a digest of them."""
         self._run = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
         self._records: dict[int, ProgramRecord] = {}
         self._choices: set[ImplementationChoice] = set()
@@ -267,7 +295,7 @@ class ProgramDump(ExecutionTraceSink):
             if self._closed:
                 return
             number, folder = self._folder.new_program(event.origin)
-            record = ProgramRecord(number, folder, meta_fields(event, number, self._run))
+            record = ProgramRecord.of(event, number, folder, self._run)
             self._records[event.number] = record
             # Before anything else: if a pass or the backend ends the process, this file is what
             # remains to look at.
@@ -309,6 +337,14 @@ class ProgramDump(ExecutionTraceSink):
                 self._folder.append("choices.jsonl", {"run": self._run, **choice_fields(choice)})
 
     @override
+    def after_binding(self, event: WeightsBound) -> None:
+        with self._lock:
+            record = self._record(event.number)
+            if record is not None and self._with_weights:
+                names = record.parameters
+                record.bound = {names[at]: weight for at, weight in event.weights.items()}
+
+    @override
     def before_run(self, event: RunStart) -> None:
         if self._with_inputs:
             with self._lock:
@@ -316,6 +352,8 @@ class ProgramDump(ExecutionTraceSink):
                 if record is not None and not record.has_inputs:
                     record.has_inputs = True
                     self._write_inputs(record, event)
+                    if self._with_weights:
+                        self._write_weights(record, event)
         self._runs.stack.append(_Running(event.number, event.cached, utc_now()))
 
     @override
@@ -368,6 +406,29 @@ class ProgramDump(ExecutionTraceSink):
         # The only format with all element types.
         self._folder.write_arrays(record.folder, "inputs.gptrsten", arrays)
 
+    def _write_weights(self, record: ProgramRecord, event: RunStart) -> None:
+        """Write the weights of the program before any pass, once for all programs with the same."""
+
+        def reading(name: str) -> Callable[[], np.ndarray]:
+            if name in record.bound:
+                return partial(record.bound[name].host_value, keep=False)
+            return partial(event.weight, record.inputs.index(name))
+
+        # Programs without parameter folding have no bound weights, and keep their inputs.
+        names = [name for name in record.weights if name in record.bound or name in record.inputs]
+        sources = {name: reading(name) for name in names}
+        tensors: list[OutgoingTensor] = []
+        digest = hashlib.blake2b(digest_size=32)
+        for name, read in sources.items():
+            array = read()
+            digest.update(f"{name} {TensorType.of(array)}\0".encode())
+            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+            # Read again when it is written: a model may not fit into memory twice.
+            parts = partial(_parts, read)
+            tensors.append(OutgoingTensor(name, TensorType.of(array), parts))
+        first = self._written.setdefault(digest.digest(), record.folder)
+        self._folder.write_tensors(record.folder, "weights.gptrsten", tensors, like=first)
+
     def _write_meta(self, record: ProgramRecord) -> None:
         self._folder.write(record.folder, "meta.json", json_text(record.meta))
 
@@ -386,6 +447,10 @@ class ProgramDump(ExecutionTraceSink):
             "error": error_fields(event.error) if event.error else None,
         }
         self._folder.append("executions.jsonl", fields)
+
+
+def _parts(read: Callable[[], np.ndarray]) -> tuple[np.ndarray]:
+    return (read(),)
 
 
 @contextmanager

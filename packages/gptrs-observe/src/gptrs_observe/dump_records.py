@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import cast
 
@@ -19,6 +19,7 @@ from gptrs.capture.events import (
     PassEvent,
     ProgramPart,
 )
+from gptrs.capture.parameter import Parameter
 from gptrs.ir import print_program
 from gptrs.ir.literal_text import MAX_LISTED
 from gptrs.ir.ops.creation import Constant
@@ -70,6 +71,23 @@ class ProgramRecord(Struct):
     """The names of the inputs of the optimized program."""
     has_inputs: bool = False
     """Whether the inputs of a run were written."""
+    parameters: tuple[str, ...] = ()
+    """The names of the parameters of the program before any pass."""
+    weights: tuple[str, ...] = ()
+    """Those of them that are weights."""
+    bound: Mapping[str, Parameter] = field(default_factory=dict[str, Parameter])
+    """The weights by name, where the program was optimized together with them."""
+
+    @classmethod
+    def of(cls, event: CompileStart, number: int, folder: str, run: str) -> ProgramRecord:
+        """Return the record of a program that is about to be compiled."""
+        bodies = [each.body for each in event.program.functions if each.name == "main"]
+        params = [param for body in bodies for param in body.params]
+        names = tuple(param.name or f"arg{position}" for position, param in enumerate(params))
+        roles = zip(names, event.roles, strict=False)
+        weights = tuple(name for name, role in roles if role is InputRole.PARAMETER)
+        meta = meta_fields(event, number, run)
+        return cls(number, folder, meta, parameters=names, weights=weights)
 
     def compiled(self, event: CompileEnd) -> None:
         """Record the end of the compilation."""

@@ -96,6 +96,14 @@ class Settings(Struct):
             panel=_RUN,
         ),
     ] = False
+    dump_weights: Annotated[
+        bool,
+        option(
+            "--dump-weights",
+            "Also dump these inputs and the weights: programs then run where the model is not.",
+            panel=_RUN,
+        ),
+    ] = False
     trace_sinks: Annotated[
         list[str],
         option(
@@ -168,7 +176,7 @@ COMPLETED: Final[Mapping[str, Callable[[], Iterable[str]]]] = {"backend": backen
 """Options whose values the shell completes."""
 ALWAYS: Final = ("json", "debug", "disabled")
 """The options of each command."""
-OBSERVED: Final = ("dump_dir", "dump_mode", "dump_inputs", "trace_sinks")
+OBSERVED: Final = ("dump_dir", "dump_mode", "dump_inputs", "dump_weights", "trace_sinks")
 """Settings of commands that run programs and let trace sinks listen."""
 TOGETHER: Final = tuple(name for name, each in LOADING.items() if each.option.further)
 """Settings of commands that several processes may run together."""

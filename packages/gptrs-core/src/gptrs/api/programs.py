@@ -6,7 +6,7 @@
 - `Builder`, `parse_program`, `print_program`, `parse_json`, `print_json`, `verify`, `symbols`,
   `bind`, `specialize`, `run_program`.
 - Trace sinks: `ExecutionTraceSink` and its events `CompileStart`, `PassEvent`, `CompileEnd`,
-  `RunStart`, `RunEnd`, `KernelEvent`, `ImplementationChoice`.
+  `WeightsBound`, `RunStart`, `RunEnd`, `KernelEvent`, `ImplementationChoice`.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from gptrs.capture.events import KernelEvent as KernelEvent
 from gptrs.capture.events import PassEvent as PassEvent
 from gptrs.capture.events import RunEnd as RunEnd
 from gptrs.capture.events import RunStart as RunStart
+from gptrs.capture.events import WeightsBound as WeightsBound
 from gptrs.ir import dtypes as dtypes
 from gptrs.ir import ops as ops
 from gptrs.ir import parse_json as parse_json

@@ -160,6 +160,11 @@ class Prepared(Struct, frozen=True):
 
     def leaves(self, captured: Sequence[Leaf]) -> list[Leaf]:
         """Return the inputs of the executable, derived from the leaves of the captured graph."""
+        listening = events.sinks()
+        if listening:
+            weights = {at: leaf for at, leaf in enumerate(captured) if isinstance(leaf, Parameter)}
+            for sink in listening:
+                sink.after_binding(events.WeightsBound(self.number, weights))
         held = {captured[source] for source in self.inputs if isinstance(source, int)}
         return [
             captured[source] if isinstance(source, int) else source.derive(captured, held)
@@ -197,7 +202,13 @@ class Prepared(Struct, frozen=True):
                 for role, buffer in zip(self.roles, buffers, strict=True)
             )
 
-        return run_traced(number, executable, buffers, cached, read)
+        def weight(index: int) -> np.ndarray:
+            buffer = buffers[index]  # a `Parameter` if weights are streamed
+            if isinstance(buffer, Parameter):
+                return buffer.host_value(keep=False)
+            return to_host(self.backend, buffer)
+
+        return run_traced(number, executable, buffers, cached, read, weight)
 
     def submit(
         self,

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -92,6 +92,18 @@ class CompileEnd(Struct, frozen=True):
     """The parts in the order in which they run, if the program runs on two backends."""
 
 
+class WeightsBound(Struct, frozen=True):
+    """A compiled program got its weights: some, or what is derived from them, are its inputs."""
+
+    number: int
+    weights: Mapping[int, Parameter]
+    """By the index of the parameter of `@main` in `CompileStart.program`."""
+
+
+def _no_weights(index: int) -> np.ndarray:
+    raise LookupError(f"input {index} is no weight")
+
+
 class RunStart(Struct, frozen=True):
     """A compiled program is about to run."""
 
@@ -102,6 +114,8 @@ class RunStart(Struct, frozen=True):
     """The types of the inputs in program order, arguments first."""
     read: Callable[[], tuple[np.ndarray | None, ...]] = tuple
     """Copies the inputs to the host; call it before the run. Parameters are None."""
+    weight: Callable[[int], np.ndarray] = _no_weights
+    """Copies a parameter to the host, by its index among the inputs."""
 
 
 class RunEnd(Struct, frozen=True):
@@ -132,7 +146,9 @@ class ImplementationChoice(Struct, frozen=True):
     """Seconds of the best run of each implementation that took part."""
 
 
-Event = CompileStart | PassEvent | CompileEnd | RunStart | RunEnd | ImplementationChoice
+Event = (
+    CompileStart | PassEvent | CompileEnd | WeightsBound | RunStart | RunEnd | ImplementationChoice
+)
 
 
 class ExecutionTraceSink:
@@ -156,6 +172,9 @@ class ExecutionTraceSink:
 
     def after_choice(self, choice: ImplementationChoice) -> None:
         """Called when an implementation was timed, or one timed earlier is being captured."""
+
+    def after_binding(self, event: WeightsBound) -> None:
+        """Called after a program that takes weights got them."""
 
     def before_run(self, event: RunStart) -> None:
         """Called before a run."""
@@ -206,16 +225,17 @@ def run_traced(
     buffers: Sequence[Buffer],
     cached: bool,
     read: Callable[[], tuple[np.ndarray | None, ...]],
+    weight: Callable[[int], np.ndarray],
 ) -> list[Buffer]:
     """Run program `number` and notify trace sinks; `cached`: an earlier call compiled it.
 
-    `read` copies the inputs to the host; parameters are None. Kernels are timed if a sink wants
-    them.
+    `read` copies the inputs to the host; parameters are None, which `weight` copies one by one.
+    Kernels are timed if a sink wants them.
     """
     listening = sinks()
     shapes = tuple([_shape(buffer) for buffer in buffers])
     for sink in listening:
-        sink.before_run(RunStart(number, cached, shapes, read))
+        sink.before_run(RunStart(number, cached, shapes, read, weight))
     started, failure = time.perf_counter(), None
     try:
         return _run_for(listening, number, executable, buffers)

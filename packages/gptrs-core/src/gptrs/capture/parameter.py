@@ -120,11 +120,11 @@ class Parameter:
             return found
         return self.acquire() if keep and self.streamer is None else self._read()
 
-    def host_value(self) -> np.ndarray:
-        """Return the elements as an array that is not a view of a file; raises like `buffer`."""
+    def host_value(self, *, keep: bool = True) -> np.ndarray:
+        """Return the elements as an array that is not a view of a file; `keep` as in `buffer`."""
         if self.zero_copy and self._read_copy is not None:
             return self._read_copy()
-        return to_host(self.backend, self.buffer())
+        return to_host(self.backend, self.buffer(keep=keep))
 
     def acquire(self) -> Buffer:
         """Return the weight in the memory of its backend, held until `release`."""

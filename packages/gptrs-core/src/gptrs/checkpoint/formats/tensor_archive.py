@@ -119,15 +119,20 @@ def write_archive(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]
     `f8e4m3`, `f8e5m2` and `bf16`, `.gptrsten` has all. CheckpointError if the file cannot be
     written.
     """
+    write_tensors(path, [OutgoingTensor.of(name, array) for name, array in arrays.items()])
+
+
+def write_tensors(path: str | os.PathLike[str], tensors: Sequence[OutgoingTensor]) -> None:
+    """Write tensors to a file, as `write_archive` does, reading the elements one after another."""
     write = require_writable(path)
-    for name in arrays:
+    for tensor in tensors:
         try:
-            name.encode("utf-8")
+            tensor.name.encode("utf-8")
         except UnicodeEncodeError:
-            reason = f"a tensor cannot be called {quoted(name)}: it has no UTF-8"
+            reason = f"a tensor cannot be called {quoted(tensor.name)}: it has no UTF-8"
             raise UsageError(reason) from None
     with atomic_file(path) as file:
-        write(file, [OutgoingTensor.of(name, array) for name, array in arrays.items()])
+        write(file, tensors)
 
 
 def require_writable(path: str | os.PathLike[str]) -> Writer:
