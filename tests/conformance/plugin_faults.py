@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -114,7 +116,47 @@ def _other_backend(path, backend):
     return read_lines(path, gptrs.get_backend("numba"))
 
 
+def _largest(self, **arrays):
+    """A program kept for the largest size cuts what is longer, and pads what is shorter."""
+    found = Lines.__call__(self, **arrays)["y"]
+    self.rows = max(self.__dict__.get("rows", 0), len(found))
+    return {"y": np.pad(found, ((0, self.rows - len(found)), (0, 0)))}
+
+
+def _by_folder(path, backend):
+    model = read_lines(path, backend)
+    model.a += "%" in path.parent.name
+    return model
+
+
+def _in_ascii(path, backend):
+    str(path.parent.name).encode("ascii")
+    return read_lines(path, backend)
+
+
+def _tidies(path, backend):
+    model = read_lines(path, backend)
+    path.write_text(path.read_text() + " ")
+    return model
+
+
+def _in_place(self, **arrays):
+    arrays["x"] *= 2
+    return Lines.__call__(self, **arrays)
+
+
+def _any_names(self, **arrays):
+    return Lines.__call__(self, **{name: arrays[name] for name in self.inputs})
+
+
+def _zeros(self, **arrays):
+    rows = next(iter(arrays.values()))
+    given = {name: arrays.get(name, np.zeros_like(rows)) for name in {**self.inputs, **arrays}}
+    return Lines.__call__(self, **given)
+
+
 IMPORTERS = {
+    "reads the same from every folder": {"the folder": _by_folder, "in ASCII": _in_ascii},
     "refuses what is no model": {
         "errors of Python": _unguarded,
         "messages of many lines": _many_lines,
@@ -122,11 +164,19 @@ IMPORTERS = {
     },
     "refuses truncated files": {"zeros for what is cut off": _lenient},
     "survives damaged files": {"no guard": _unguarded},
-    "runs all free sizes": {"the first size stays": _lines(__call__=_cached)},
-    "gives the values of the reference": {
-        "swapped": _lines(computed=lambda self, x, z: z * self.a + x * self.b)
+    "runs all free sizes": {
+        "the first size stays": _lines(__call__=_cached),
+        "the largest size stays": _lines(__call__=_largest),
     },
-    "refuses inputs that do not fit": {"any type": _lines(__call__=_any_type)},
+    "gives the values of the reference": {
+        "swapped": _lines(computed=lambda self, x, z: z * self.a + x * self.b),
+        "one left out": _lines(computed=lambda self, x, z: x * self.a),
+    },
+    "refuses inputs that do not fit": {
+        "any type": _lines(__call__=_any_type),
+        "unknown ones": _lines(__call__=_any_names),
+        "zeros for missing ones": _lines(__call__=_zeros),
+    },
     "requires equal sizes under one name": {
         "broadcasts": _lines(
             __call__=lambda self, **a: (
@@ -138,6 +188,8 @@ IMPORTERS = {
     "runs on its backend": {"another backend": _other_backend},
     "reads its sample": {
         "state": _lines(__call__=_grows),
+        "changes its inputs": _lines(__call__=_in_place),
+        "changes the file": _tidies,
         "a list": _lines(__call__=lambda self, **a: [a["x"]]),
         "other names": _lines(__call__=lambda self, **a: {"z": a["x"]}),
         "no model": lambda path, backend: {"a": 1},
@@ -271,8 +323,32 @@ def _changed(change):
     return lambda model, path: write_words(model, path, change)
 
 
+def _removes_first(model, path):
+    path.unlink(missing_ok=True)
+    return write_words(model, path)
+
+
+def _another_error(model, path):
+    try:
+        return write_words(model, path)
+    except UnsupportedError as error:
+        raise ModelError(error.message) from error
+
+
+def _transposed(found):
+    weights = {name: np.transpose(each).tolist() if np.ndim(each) == 2 else each[::-1]
+               for name, each in found["weights"].items()}  # fmt: skip
+    return {**found, "weights": weights}
+
+
+def _refuses_all(model, path):
+    raise UnsupportedError(f"no `{model.program.main.body.instructions[0].op.name}`")
+
+
 EXPORTERS = {
     "writes programs": {
+        "a text": lambda model, path: str(*write_words(model, path)),
+        "nothing at all": _refuses_all,
         "no list": lambda model, path: write_words(model, path) and None,
         "other paths": lambda model, path: write_words(model, path) and [path.parent / "x"],
         "a file left over": _leftover,
@@ -281,15 +357,33 @@ EXPORTERS = {
     "writes the same bytes again": {
         "the time": _changed(lambda found: {**found, "time": time.perf_counter_ns()})
     },
-    "refuses by name before it writes": {"no name": _nameless, "writes first": _straight},
+    "refuses by name before it writes": {
+        "no name": _nameless,
+        "writes first": _straight,
+        "another error": _another_error,
+    },
     "writes weights in parts": {"the first part": _first_part},
-    "leaves the old file when it fails": {"not atomic": _straight},
+    "leaves the old file when it fails": {
+        "not atomic": _straight,
+        "removes first": _removes_first,
+        "ignores it": _ignoring,
+    },
     "reports where it cannot write": {"errors of Python": _python_error},
     "comes back the same": {
         "operands in reverse": _changed(_turned),
         "sizes fixed": _changed(_fixed),
+        "other outputs": _changed(
+            lambda found: {
+                **found,
+                "outputs": {f"{name}_0": each for name, each in found["outputs"].items()},
+            }
+        ),
     },
-    "brings weights back": {"outputs swapped": _changed(_swapped), "rounded": _changed(_half)},
+    "brings weights back": {
+        "outputs swapped": _changed(_swapped),
+        "rounded": _changed(_half),
+        "reversed": _changed(_transposed),
+    },
     "takes awkward names": {"cleaned": _changed(_clean_names)},
 }
 
@@ -315,25 +409,37 @@ FUNCTIONALS = {
         "another name": (lambda y: silu(y), None),
         "one more": (lambda x, beta=1.0: silu(x), None),
         "of declines": (silu, lambda y: None),
+        "by name alone": (lambda *, x: silu(x), None),
     },
     "gives the values of numpy": {
         "the sigmoid": (lambda x: F.sigmoid(x), None),
         "not quite": (lambda x: silu(x) * 1.001, None),
+        "through f16": (lambda x: silu(x.astype("f16")).astype(x.dtype), None),
         "declines all": (silu, lambda x: "never"),
         "reads the values": (lambda x: gptrs.tensor(x.numpy()) * F.sigmoid(x), why_not),
     },
-    "keeps types and shapes": {"always f32": (lambda x: silu(x.astype("f32")), None)},
+    "keeps types and shapes": {
+        "always f32": (lambda x: silu(x.astype("f32")), None),
+        "an axis more": (lambda x: F.reshape(silu(x), (1, *x.shape)), None),
+        "an array": (lambda x: silu(x).numpy(), why_not),
+    },
     "is right far from zero": {
         "overflows": (lambda x: x * F.exp(x) / (1 + F.exp(x)), why_not),
     },
     "takes free sizes": {
-        "needs a number": (lambda x: silu(x) + F.zeros((int(x.shape[0] > 99),), x.dtype), why_not)
+        "needs a number": (lambda x: silu(x) + F.zeros((int(x.shape[0] > 99),), x.dtype), why_not),
+        "row by row": (lambda x: F.stack([silu(x[row]) for row in range(x.shape[0])]), why_not),
     },
-    "has the right derivative": {"none": (_other_slope, why_not)},
+    "has the right derivative": {
+        "none": (_other_slope, why_not),
+        "of a factor alone": (lambda x: x * F.stop_gradient(F.sigmoid(x)), why_not),
+        "doubled": (lambda x: silu(x) * 2 - F.stop_gradient(silu(x)), why_not),
+    },
     "says why it declines": {
         "True": (silu, lambda x: x.dtype.bits < 32),
         "raises": (silu, lambda x: 1 // 0),
         "an empty reason": (silu, lambda x: " " if x.dtype.bits < 32 else None),
+        "two lines": (silu, lambda x: "no\nno" if x.dtype.bits < 32 else None),
     },
 }  # fmt: skip
 
@@ -361,6 +467,10 @@ def _prints(self, event: RunStart) -> None:
 
 def _only_known(self, event: RunEnd) -> None:
     self.seconds[event.number] += event.seconds
+
+
+def _only_known_kernels(self, event) -> None:
+    self.seconds[event.number] += event.run.seconds
 
 
 def _needs_program(self, event: CompileEnd) -> None:
@@ -406,20 +516,97 @@ def _unlocked_end(self, event: RunEnd) -> None:
     self.busy = 0
 
 
+def _raises_in(method: str, act=None):
+    """A sink that fails at one event."""
+
+    def listen(self, event):
+        if act is None:
+            raise SystemExit(3)
+        act(event)
+
+    return _sink(**{method: listen})
+
+
+class _Shared(Timing):
+    """Knows the runs that go on, of all sinks of its kind."""
+
+    running: ClassVar[set[int]] = set()
+
+    def before_run(self, event: RunStart) -> None:
+        assert event.number not in self.running
+        self.running.add(event.number)
+
+    def after_run(self, event: RunEnd) -> None:
+        self.running.discard(event.number)
+
+
+class _Balanced(Timing):
+    """Expects the end of each run once."""
+
+    count = 0
+
+    def before_run(self, event: RunStart) -> None:
+        self.count += 1
+
+    def after_run(self, event: RunEnd) -> None:
+        self.count -= 1
+        if self.count < 0:
+            raise RuntimeError("a run that never began")
+
+
+class _Alone(Timing):
+    """Refuses a run within another one."""
+
+    current = None
+
+    def before_run(self, event: RunStart) -> None:
+        if self.current is not None:
+            raise RuntimeError("two at once")
+        self.current = event.number
+
+    def after_run(self, event: RunEnd) -> None:
+        self.current = None
+
+
 SINKS = {
     "hears a program from its start": {
+        "ends the process": _raises_in("after_program"),
+        "an op that few programs have": _raises_in(
+            "before_program",
+            lambda event: {"add": 1}[event.program.main.body.instructions[0].op.name],
+        ),
+        "a method that is none": _sink(before_program=None),
         "raises": _sink(before_run=lambda self, event: 1 / 0),
         "wrong parameters": _sink(after_pass=lambda self: None),
         "no sink": dict,
     },
-    "comes after programs were compiled": {"unknown numbers": _sink(after_run=_only_known)},
-    "hears failures": {"no program": _sink(after_program=_needs_program)},
+    "comes after programs were compiled": {
+        "unknown numbers": _sink(after_run=_only_known),
+        "unknown kernels": _sink(after_kernel=_only_known_kernels),
+    },
+    "hears failures": {
+        "no program": _sink(after_program=_needs_program),
+        "divides by the seconds": _raises_in("after_run", lambda event: 1 / event.seconds),
+        "divides by those of a compilation": _raises_in(
+            "after_program", lambda event: 1 / event.seconds
+        ),
+        "reads weights": _raises_in(
+            "before_run", lambda event: [array.nbytes for array in event.read()]
+        ),
+        "no seconds of a choice": _raises_in("after_choice", lambda event: min(event.seconds)),
+    },
+    "changes no result": {"writes to inputs": _sink(before_run=_writes)},
     "hears events in any nesting": {
-        "a stack": _sink(before_run=_stack_start, after_run=_stack_end)
+        "counts ends": _Balanced,
+        "one at a time": _Alone,
+        "a stack": _sink(before_run=_stack_start, after_run=_stack_end),
     },
     "hears several threads": {
         "no lock": _sink(before_run=_unlocked_start, after_run=_unlocked_end)
     },
-    "leaves standard output alone": {"prints": _sink(before_run=_prints)},
-    "serves several of its kind": {"one only": _Single},
+    "leaves standard output alone": {
+        "prints": _sink(before_run=_prints),
+        "an empty line": _sink(after_run=lambda self, event: sys.stdout.write("\n")),
+    },
+    "serves several of its kind": {"one only": _Single, "shared state": _Shared},
 }

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+import doc_examples
 import gptrs
 from conformance import plugin_faults as faults
+from conformance import source_faults
+from conformance import test_reference_kit as reference_faults
 from conformance.model_faults import MODELS, OTHERS, Encoder, Pixels, other_model, tiny_model
+from conformance.mutants import MUTANTS
 from gptrs_conformance.plugin_kits import (
     commands,
     exporters,
@@ -19,6 +23,11 @@ from gptrs_conformance.plugin_kits import (
     trace_sinks,
 )
 from gptrs_conformance.plugin_kits.subject import checks_of, run_kit
+
+FAULTS = 20
+"""The least number of planted faults of a kit; each is found by its check."""
+KIT_COLUMNS = 5
+"""Of the table of kits in the docs."""
 
 
 @pytest.fixture(scope="module")
@@ -75,23 +84,36 @@ COMMANDS = {
         "no docstring": {"about": "pass"},
         "a warning": {"imports": 'print("slow", file=sys.stderr)'},
         "an error": {"imports": "import no_such_module_of_the_kit"},
+        "nothing": {"imports": "sys.exit(0)"},
     },
     "helps without heavy imports": {"transformers": {"imports": "import torch"}},
-    "refuses unknown options": {"its own code": {"report": "sys.exit(7)"}},
-    "works": {"raises": {"answer": "raise UsageError('no')"}},
+    "refuses unknown options": {
+        "its own code": {"report": "sys.exit(7)"},
+        "silence": {"report": "sys.exit(2)"},
+        "on standard output": {"report": 'print(f"error: {error}"); sys.exit(2)'},
+    },
+    "works": {
+        "raises": {"answer": "raise UsageError('no')"},
+        "by chance": {"answer": "import random; print(random.random())"},
+        "a traceback": {"answer": "print('Traceback (most recent call last)', file=sys.stderr)"},
+    },
     "works with json": {
         "a table": {"answer": "print('bytes: 3')"},
         "NaN": {"answer": "print(json.dumps(float('nan')))"},
+        "nothing": {"answer": "pass"},
     },
     "fails with one line": {
         "a traceback": {"refuse": "file.read_bytes()", "report": "raise"},
         "its own code": {"refuse": "sys.exit(9)", "report": "raise"},
         "silence": {"refuse": "raise typer.Exit(3)", "report": "sys.exit(3)"},
         "no error": {"refuse": "return"},
+        "two lines": {"refuse": "print('error: no', file=sys.stderr); raise UsageError('no')"},
     },
     "fails with json": {
         "words": {"report": 'print("error: it failed"); sys.exit(2)'},
         "of its own": {"report": 'print(json.dumps({"error": "failed"})); sys.exit(2)'},
+        "an error of Python": {"refuse": "{}['a']"},
+        "success": {"refuse": "print(json.dumps({'schema': 'gptrs.error/1'})); sys.exit(0)"},
     },
 }
 
@@ -200,7 +222,8 @@ def test_faults_of_commands_are_found(ref, tmp_path: Path, check, changes) -> No
 
 
 def test_a_sound_model_passes(ref, tmp_path: Path) -> None:
-    idle = ("padding changes nothing", "images in company are as alone")
+    others = (*models.written_texts.CHECKS, *models.encoders.CHECKS)
+    idle = [check.__name__.replace("_", " ") for check in others]
     require_sound(tiny_model(), models.KIT, ref, "saved and loaded is the same", *idle)
 
 
@@ -215,10 +238,42 @@ def test_sound_models_of_other_capabilities_pass(ref, kind) -> None:
     assert (report.failed, report.passed) == (0, 2), list(map(str, report.failures))
 
 
-@pytest.mark.parametrize(("check", "fault"), planted(OTHERS))
+@pytest.mark.parametrize("kind", source_faults.SOUND)
+def test_sound_models_of_sources_pass(ref, kind) -> None:
+    report = run_kit(other_model(kind), models.KIT[:-2], ref)
+    assert report.failed == 0, list(map(str, report.failures))
+    assert report.passed > 1
+
+
+@pytest.mark.parametrize(("check", "fault"), [*planted(OTHERS), *planted(source_faults.SOURCES)])
 def test_faults_of_other_models_are_found(ref, check, fault) -> None:
     kind, members = fault
     require_found(other_model(kind, **members), models.KIT, check, ref)
+
+
+def count(*tables) -> int:
+    return sum(len(named) for table in tables for named in table.values())
+
+
+def test_the_docs_tell_how_many_faults_are_planted() -> None:
+    counts = {
+        "backend": len(MUTANTS),
+        "model": count(MODELS, OTHERS, source_faults.SOURCES),
+        "functional": count(faults.FUNCTIONALS) + 1,  # that of a test of its own
+        "command": count(COMMANDS),
+        "trace sink": count(faults.SINKS),
+        "importer": count(faults.IMPORTERS),
+        "exporter": count(faults.EXPORTERS),
+        "reference": count(reference_faults.FAULTS),
+    }
+    assert min(counts.values()) >= FAULTS
+    page = Path(doc_examples.__file__).parents[1] / "docs/plugins/extension_points.md"
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in page.read_text(encoding="utf-8").splitlines()
+    ]
+    told = {row[0]: row[-1] for row in rows if row[0] in counts and len(row) == KIT_COLUMNS}
+    assert told == {kind: str(number) for kind, number in counts.items()}
 
 
 def test_checks_have_names_of_their_own(ref) -> None:

@@ -33,6 +33,7 @@ from gptrs_conformance.plugin_kits import (
     exporters,
     functionals,
     importers,
+    model_subject,
     models,
     references,
     trace_sinks,
@@ -192,11 +193,11 @@ class ModelSuite(_WithFolder):
         """Write a model into `folder` and return the path to load."""
         raise NotImplementedError
 
-    def subject(self) -> models.Model:
+    def subject(self) -> model_subject.Model:
         """Return the model, or the kind alone if `model` is not overridden."""
         if type(self).model is ModelSuite.model:
-            return models.kind_alone(self.plugin_name)
-        return models.model_in(self.model(self._folder))
+            return model_subject.kind_alone(self.plugin_name)
+        return model_subject.model_in(self.model(self._folder))
 
 
 class ReferenceSuite(_WithFolder):

@@ -158,15 +158,20 @@ def works(subject: Command, backend: Backend) -> None:
     """With the arguments of its author it succeeds, twice, with the same output."""
     if subject.works is None:
         raise absent("no arguments are given with which it works")
-    with tempfile.TemporaryDirectory() as folder:
-        words = subject.works(Path(folder))
-        first = _run(subject, *words)
-        if first.code:
-            raise CheckFailure(
-                f"`{_shown(words)}` ends with {first.code}: {first.err.strip()[-200:]}"
-            )
-        if "Traceback (most recent call last)" in first.err:
-            raise CheckFailure(f"`{_shown(words)}` writes a traceback: {first.err.strip()[-200:]}")
+    printed: list[str] = []
+    for _ in range(2):
+        # A folder for each: a command may refuse to write where it wrote before.
+        with tempfile.TemporaryDirectory() as folder:
+            words = subject.works(Path(folder))
+            ended = _run(subject, *words)
+            shown = ended.err.strip()[-200:]
+            if ended.code:
+                raise CheckFailure(f"`{_shown(words)}` ends with {ended.code}: {shown}")
+            if "Traceback (most recent call last)" in ended.err:
+                raise CheckFailure(f"`{_shown(words)}` writes a traceback: {shown}")
+            printed.append(ended.out.replace(folder, ""))
+    if printed[0] != printed[1]:
+        raise CheckFailure(f"it prints {printed[0]!r:.100}, then {printed[1]!r:.100}")
 
 
 def works_with_json(subject: Command, backend: Backend) -> None:

@@ -106,7 +106,7 @@ def _calls(subject: Functional) -> list[Use]:
 
 
 def has_the_parameters_of_the_functional(subject: Functional, backend: Backend) -> None:
-    """The same parameters in the same order, with the same defaults, for `declines`, too."""
+    """The same parameters, of the same kinds, order and defaults, for `declines`, too."""
     portable = find_implementation(subject.functional, PORTABLE).function
     wanted = inspect.signature(portable).parameters
     functions = {"the implementation": subject.function, "`declines`": subject.declines}
@@ -122,6 +122,11 @@ def has_the_parameters_of_the_functional(subject: Functional, backend: Backend) 
                 f"{what} takes {list(found)}, `{subject.functional}` takes {list(wanted)}"
             )
         for name, each in wanted.items():
+            if found[name].kind is not each.kind:
+                raise CheckFailure(
+                    f"{what} takes `{name}` as {found[name].kind.description},"
+                    f" `{subject.functional}` as {each.kind.description}"
+                )
             if found[name].default != each.default:
                 raise CheckFailure(
                     f"{what} has the default {_default(found[name])} for `{name}`,"

@@ -6,12 +6,11 @@ The checks are those of the capabilities of the model: what it lacks is refused.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar, cast
+from typing import cast
 
 import numpy as np
-from msgspec import Struct, field
 
 from gptrs.backend.contract import Backend
 from gptrs.capture.execute import use_backend
@@ -20,76 +19,16 @@ from gptrs.errors import CheckpointError, ContextLengthError, ModelError
 from gptrs.ir.tensor_type import TensorType
 from gptrs.nn.cache_spec import cache_groups
 from gptrs.nn.page_buffers import PageBuffers, PagedTexts
-from gptrs.nn.ragged_step import PAGE_SIZE, own_pages, pages_for, ragged_step
-from gptrs.plugins.capabilities import (
-    PROTOCOLS,
-    CausalLM,
-    ImageClassifier,
-    TextClassifier,
-    TextEmbedder,
-    TokenClassifier,
-    capabilities_of,
-)
-from gptrs.plugins.descriptions import ModelPlugin
-from gptrs.plugins.manager import manager
+from gptrs.nn.ragged_step import own_pages, pages_for, ragged_step
+from gptrs.plugins.capabilities import PROTOCOLS, CausalLM, capabilities_of
 from gptrs_conformance.check import CheckFailure
+from gptrs_conformance.plugin_kits import encoders, written_texts
+from gptrs_conformance.plugin_kits.model_subject import MOST, Model, able, model_in, tokens_of
 from gptrs_conformance.plugin_kits.subject import KitCheck, absent, require_close, tried
 from gptrs_runtime.converting.convert import convert
-from gptrs_runtime.sources.find_model import find_model
 
-_MOST = 2 * PAGE_SIZE + 5
-"""Tokens of a text: three pages, the last of them in part."""
-_EDGE = 64
-"""Pixels of the edge of an image, where config.json states none."""
 _BAD: tuple[object, ...] = (None, -1, 0, "text", [], {}, 10**9, 1.5)
 """Values that a setting of config.json might have by mistake."""
-
-Settings = Mapping[str, object]
-Load = Callable[[Settings, Params], object]
-Kind = TypeVar("Kind")
-
-
-class _Encoder(Protocol):
-    """The members that the checks of encoders use."""
-
-    context_length: int
-    vocab_size: int
-
-
-class Model(Struct, frozen=True, kw_only=True):
-    """A model under test: the factory of its kind, with the settings and weights that it takes.
-
-    Without `params`, only refusals of settings are tried. `folder` has the files of the model.
-    """
-
-    load: Load
-    settings: Settings = field(default_factory=dict[str, object])
-    params: Callable[[Backend], Params] | None = None
-    folder: Path | None = None
-
-    def made(self, backend: Backend) -> object:
-        """Return the model on a backend; UnsupportedError without weights."""
-        if self.params is None:
-            raise absent("no model of the kind is given")
-        return self.load(self.settings, self.params(backend))
-
-
-def model_in(folder: str | Path) -> Model:
-    """Return the model in a folder or file; ModelError as in `find_model`."""
-    path = Path(folder)
-    source = find_model(path)
-
-    def params(backend: Backend) -> Params:
-        return Params(source.weights, backend=backend)
-
-    load = manager().model_factory(source.model_type)
-    return Model(load=load, settings=source.config, params=params, folder=path)
-
-
-def kind_alone(name: str) -> Model:
-    """Return a kind without any model: only its refusals can be tried."""
-    load = cast("Load", manager().factory(ModelPlugin, name))
-    return Model(load=load, settings={"model_type": name})
 
 
 class _NoWeights:
@@ -108,14 +47,6 @@ class _NoWeights:
         raise CheckpointError(f"no weight `{name:.80}`")
 
 
-def _able(subject: Model, backend: Backend, capability: str, kind: type[Kind]) -> Kind:
-    """Return the model if it has a capability."""
-    made = subject.made(backend)
-    if capability not in capabilities_of(made):
-        raise absent(f"it does not have the capability `{capability}`")
-    return cast("Kind", made)
-
-
 def claims_what_it_has(subject: Model, backend: Backend) -> None:
     """Its capabilities are names that gptrs knows, and it has their members."""
     made = subject.made(backend)
@@ -125,17 +56,11 @@ def claims_what_it_has(subject: Model, backend: Backend) -> None:
         raise CheckFailure(f"`{kind}.capabilities` names none of {', '.join(PROTOCOLS)}")
 
 
-def _tokens(model: _Encoder | CausalLM, texts: int, seed: int = 3) -> np.ndarray:
-    """Return tokens si64 [texts, T], as long as the context allows, at most three pages."""
-    length = min(_MOST, model.context_length)
-    return np.random.default_rng(seed).integers(0, model.vocab_size, (texts, length))
-
-
 def a_text_in_steps_is_the_whole(subject: Model, backend: Backend) -> None:
     """Logits after each step, of prompts cut in several ways, are those of the whole text."""
     with use_backend(backend):
-        model = _able(subject, backend, "causal_lm", CausalLM)
-        (tokens,) = _tokens(model, 1)
+        model = able(subject, backend, "causal_lm", CausalLM)
+        (tokens,) = tokens_of(model, 1)
         whole = model.forward(tokens[None])[0]
         length = len(tokens)
         # Cuts within a page, at its borders, and one before the end: kernels for one row and for
@@ -153,8 +78,8 @@ def a_text_in_steps_is_the_whole(subject: Model, backend: Backend) -> None:
 def later_tokens_change_nothing_before(subject: Model, backend: Backend) -> None:
     """Logits of a position do not depend on the tokens after it."""
     with use_backend(backend):
-        model = _able(subject, backend, "causal_lm", CausalLM)
-        (tokens,) = _tokens(model, 1)
+        model = able(subject, backend, "causal_lm", CausalLM)
+        (tokens,) = tokens_of(model, 1)
         cut = len(tokens) // 2
         other = tokens.copy()
         # Every later token differs, so that one that is seen cannot be equal by chance.
@@ -166,8 +91,8 @@ def later_tokens_change_nothing_before(subject: Model, backend: Backend) -> None
 def texts_in_company_are_as_alone(subject: Model, backend: Backend) -> None:
     """Texts of unequal lengths, in one step and in a batch, have the logits of each alone."""
     with use_backend(backend):
-        model = _able(subject, backend, "causal_lm", CausalLM)
-        rows = _tokens(model, 3)
+        model = able(subject, backend, "causal_lm", CausalLM)
+        rows = tokens_of(model, 3)
         length = rows.shape[1]
         alone = [model.forward(row[None])[0] for row in rows]
         batch = model.forward(rows)
@@ -196,8 +121,8 @@ def _step(
 def used_pages_are_as_new(subject: Model, backend: Backend) -> None:
     """A text in the pages of one that ended, in another order, is as in empty pages."""
     with use_backend(backend):
-        model = _able(subject, backend, "causal_lm", CausalLM)
-        first, second = _tokens(model, 2)
+        model = able(subject, backend, "causal_lm", CausalLM)
+        first, second = tokens_of(model, 2)
         cut, count = len(second) // 2, pages_for(len(first))
         groups = len(cache_groups(model.cache_specs()))
         buffers = model.new_buffers([count] * groups)
@@ -214,8 +139,8 @@ def used_pages_are_as_new(subject: Model, backend: Backend) -> None:
 def saved_pages_go_on(subject: Model, backend: Backend) -> None:
     """Pages that are read, and written to other positions of new buffers, continue the text."""
     with use_backend(backend):
-        model = _able(subject, backend, "causal_lm", CausalLM)
-        (tokens,) = _tokens(model, 1)
+        model = able(subject, backend, "causal_lm", CausalLM)
+        (tokens,) = tokens_of(model, 1)
         cut, count = len(tokens) // 2, pages_for(len(tokens))
         groups = len(cache_groups(model.cache_specs()))
         buffers = model.new_buffers([count] * groups)
@@ -233,9 +158,9 @@ def saved_pages_go_on(subject: Model, backend: Backend) -> None:
 def ends_at_its_context(subject: Model, backend: Backend) -> None:
     """A text as long as the context runs; one more token is refused, and pages stay intact."""
     with use_backend(backend):
-        model = _able(subject, backend, "causal_lm", CausalLM)
+        model = able(subject, backend, "causal_lm", CausalLM)
         limit = model.context_length
-        if limit > 16 * _MOST:
+        if limit > 16 * MOST:
             raise absent(f"its context of {limit} tokens is too long to fill here")
         tokens = np.random.default_rng(1).integers(0, model.vocab_size, limit + 1)
         _require_error(
@@ -285,8 +210,8 @@ def _require_error(
 def gives_the_same_again(subject: Model, backend: Backend) -> None:
     """The logits of a text are finite, f32, of the right shape, and again the same."""
     with use_backend(backend):
-        model = _able(subject, backend, "causal_lm", CausalLM)
-        tokens = _tokens(model, 2)
+        model = able(subject, backend, "causal_lm", CausalLM)
+        tokens = tokens_of(model, 2)
         first = model.forward(tokens)
         wanted = (*tokens.shape, model.vocab_size)
         if first.dtype != np.float32 or first.shape != wanted:
@@ -298,58 +223,6 @@ def gives_the_same_again(subject: Model, backend: Backend) -> None:
         model.forward(tokens[:, ::-1])
         if model.forward(tokens).tobytes() != first.tobytes():
             raise CheckFailure("a text gives other logits after another text")
-
-
-def _encoders(
-    made: object, capabilities: frozenset[str]
-) -> dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]]:
-    """Return what the model computes of tokens and a mask, by capability."""
-    found: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {}
-    if "text_embedder" in capabilities:
-        found["text_embedder"] = cast("TextEmbedder", made).encode
-    if "token_classifier" in capabilities:
-        found["token_classifier"] = cast("TokenClassifier", made).classify_tokens
-    if "text_classifier" in capabilities:
-        classify = cast("TextClassifier", made).classify_texts
-        found["text_classifier"] = lambda ids, mask: classify(ids, np.zeros_like(ids), mask)
-    return found
-
-
-def padding_changes_nothing(subject: Model, backend: Backend) -> None:
-    """Vectors of a text encoder: in company, and with other tokens as padding."""
-    with use_backend(backend):
-        made = subject.made(backend)
-        runs = _encoders(made, capabilities_of(made))
-        if not runs:
-            raise absent("it is no encoder of texts")
-        model = cast("_Encoder", made)
-        rows = _tokens(model, 2)
-        length = rows.shape[1]
-        short = max(length // 3, 1)
-        mask = np.ones((2, length), bool)
-        mask[0, short:] = False
-        other = rows.copy()
-        other[0, short:] = (other[0, short:] + 1) % model.vocab_size
-        for name, run in runs.items():
-            found, changed = run(rows, mask), run(other, mask)
-            alone = run(rows[:1, :short], np.ones((1, short), bool))
-            end = None if name == "text_classifier" else short
-            require_close(found[0][:end], alone[0][:end], f"`{name}`: a padded text")
-            require_close(changed[0][:end], alone[0][:end], f"`{name}`: other padding")
-
-
-def images_in_company_are_as_alone(subject: Model, backend: Backend) -> None:
-    """Scores of images do not depend on the batch."""
-    with use_backend(backend):
-        model = _able(subject, backend, "image_classifier", ImageClassifier)
-        stated = subject.settings.get("image_size")
-        edge = stated if isinstance(stated, int) else _EDGE
-        shape = (3, model.channels, edge, edge)
-        images = np.random.default_rng(2).normal(size=shape).astype(np.float32)
-        batch = model.classify(images)
-        for row in range(3):
-            alone = model.classify(images[row : row + 1])
-            require_close(batch[row], alone[0], f"image {row} of three:")
 
 
 def refuses_awkward_settings(subject: Model, backend: Backend) -> None:
@@ -379,8 +252,8 @@ def saved_and_loaded_is_the_same(subject: Model, backend: Backend) -> None:
     if subject.folder is None:
         raise absent("no folder with its files is given")
     with use_backend(backend), tempfile.TemporaryDirectory() as folder:
-        model = _able(subject, backend, "causal_lm", CausalLM)
-        tokens = _tokens(model, 1)
+        model = able(subject, backend, "causal_lm", CausalLM)
+        tokens = tokens_of(model, 1)
         wanted = model.forward(tokens)
         for name in ("model.gptrschk", "folder"):
             target = Path(folder) / name
@@ -398,8 +271,8 @@ KIT: Sequence[KitCheck[Model]] = (
     used_pages_are_as_new,
     saved_pages_go_on,
     ends_at_its_context,
-    padding_changes_nothing,
-    images_in_company_are_as_alone,
+    *written_texts.CHECKS,
+    *encoders.CHECKS,
     refuses_awkward_settings,
     saved_and_loaded_is_the_same,
 )

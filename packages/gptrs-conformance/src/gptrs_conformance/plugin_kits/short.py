@@ -13,6 +13,7 @@ from gptrs_conformance.plugin_kits import (
     exporters,
     functionals,
     importers,
+    model_subject,
     models,
     references,
     trace_sinks,
@@ -22,7 +23,7 @@ from gptrs_conformance.report import Report
 
 _KITS: Final[Mapping[str, tuple[Callable[[str], Any], Sequence[KitCheck[Any]]]]] = MappingProxyType(
     {
-        "model": (models.kind_alone, models.KIT),
+        "model": (model_subject.kind_alone, models.KIT),
         "functional": (functionals.installed_functional, functionals.KIT),
         "command": (commands.installed_command, commands.KIT),
         "trace_sink": (trace_sinks.installed_trace_sink, trace_sinks.KIT),
