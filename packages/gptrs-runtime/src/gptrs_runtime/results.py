@@ -410,7 +410,7 @@ class GenerateLine(Result, frozen=True, kw_only=True, tag="gptrs.generate.line/1
 
 
 class Converted(Struct, frozen=True, kw_only=True, rename={"form": "format", "nbytes": "bytes"}):
-    """What `convert` wrote."""
+    """The files and tensors that `convert` wrote."""
 
     form: str
     """`hf`, `gptrschk` or `tensors`, or the name of an exporter."""
@@ -455,7 +455,7 @@ class TensorError(Struct, frozen=True):
 
 
 class Quantized(Struct, frozen=True, kw_only=True, rename={"form": "format", "nbytes": "bytes"}):
-    """What quantization wrote."""
+    """The files and errors of a quantization."""
 
     form: Literal["hf", "gguf"]
     kind: str

@@ -472,7 +472,7 @@ def _engine(
 def _leading(options: LoadOptions) -> Backend:
     """Return the backend of the first process, with which the others end."""
     backend = options.made_backend(led=True)
-    # The server hands a signal on when it has ended; whoever follows hears of an exit.
+    # The server hands a signal on when it has ended; the processes that follow hear of an exit.
     signal.signal(signal.SIGTERM, _exit)
     return backend
 

@@ -202,7 +202,7 @@ _FIRST_NAME = 1 << 46
 
 @contextmanager
 def named_kernels() -> Generator[None]:
-    """Scope in which kernels are told apart by their addresses, but not compiled or called: those
+    """Scope in which kernels differ by their addresses, but not compiled or called: those
     of a program for other processors.
     """
     former, _SURVEY.names_only = _SURVEY.names_only, True

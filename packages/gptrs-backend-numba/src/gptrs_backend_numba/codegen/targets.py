@@ -74,6 +74,6 @@ def target_named(name: str) -> Target:
 
 @cache
 def chosen_target() -> Target | None:
-    """Return the target of this process, None where kernels are for this machine alone."""
+    """Return the target of this process; None if kernels are for this machine alone."""
     name = os.environ.get(VARIABLE)
     return target_named(name) if name else None

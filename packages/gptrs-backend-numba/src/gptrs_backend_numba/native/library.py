@@ -161,7 +161,7 @@ class _Objects:
 
 
 class _KnownWeights(Struct):
-    """What the file of weights holds, for the next part of a library."""
+    """The content of the file of weights, for the next part of a library."""
 
     end: int = HEAD
     begins: dict[str, int] = field(default_factory=dict[str, int])

@@ -20,7 +20,7 @@ _CODE: Final = "from gptrs_runtime.libraries.write import serve_part; serve_part
 
 
 class PartRequest(Struct, frozen=True, kw_only=True):
-    """What to write: the arguments of `compile_library`, all of them data."""
+    """The arguments of `compile_library`, all of them data."""
 
     source: str
     folder: str
@@ -60,7 +60,9 @@ def written_part(
     request: PartRequest, variables: dict[str, str], target: str, progress: StepProgress | None
 ) -> WrittenPart:
     """Have a process write a part; the errors of gptrs that it raises are raised here."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
+    # What this process has of the same library, such as its own processor, is for this one alone.
+    families = tuple({f"{name.partition('_')[0]}_" for name in variables})
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(families)}
     environment = {**ours, **variables, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     running = subprocess.Popen(
         [sys.executable, "-c", _CODE],

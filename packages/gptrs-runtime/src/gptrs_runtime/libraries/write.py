@@ -141,26 +141,35 @@ def compile_library(
             written = engine.write_library(outgoing, staged.path, progress)
             facts = _facts(outgoing, kind, written)
         manifest = _manifest(facts, os.fspath(source), engine)
-        (staged.path / MANIFEST).write_bytes(
-            msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
-        )
-        example = "texts.c" if facts.is_step else "call.c"
-        text = files("gptrs_runtime.libraries").joinpath(example).read_text(encoding="utf-8")
-        text = text.replace("@NAME@", facts.name).replace("@PREFIX@", facts.name.upper())
-        (staged.path / EXAMPLE).write_text(text, encoding="utf-8")
+        _write_texts(staged.path, manifest, facts)
         if wheel is not None:
-            if facts.written.link is not None:
-                raise UnsupportedError(
-                    f"a wheel needs the library, and no compiler here makes `{manifest.library}`",
-                    hint="leave out `--wheel`, or install the compiler that `CC` names",
-                )
-            contents = (MANIFEST, manifest.library, manifest.header, manifest.weights)
-            module = "texts.py.txt" if facts.is_step else "call.py.txt"
-            write_wheel(staged.path, manifest.name, wheel, contents, module, __version__)
+            _write_wheel(staged.path, manifest, facts, wheel)
         names = sorted(os.listdir(staged.path))
-    made = tuple(target / each for each in names)
-    nbytes = sum(path.stat().st_size for path in made)
-    return CompiledLibrary(manifest, made, nbytes, round(time.perf_counter() - started, 3))
+    paths = tuple(target / each for each in names)
+    nbytes = sum(path.stat().st_size for path in paths)
+    return CompiledLibrary(manifest, paths, nbytes, round(time.perf_counter() - started, 3))
+
+
+def _write_texts(folder: Path, manifest: Manifest, facts: WrittenPart) -> None:
+    """Write the manifest and the example in C."""
+    (folder / MANIFEST).write_bytes(
+        msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+    )
+    example = "texts.c" if facts.is_step else "call.c"
+    text = files("gptrs_runtime.libraries").joinpath(example).read_text(encoding="utf-8")
+    text = text.replace("@NAME@", facts.name).replace("@PREFIX@", facts.name.upper())
+    (folder / EXAMPLE).write_text(text, encoding="utf-8")
+
+
+def _write_wheel(folder: Path, manifest: Manifest, facts: WrittenPart, version: str) -> None:
+    if facts.written.link is not None:
+        raise UnsupportedError(
+            f"a wheel needs the library, and no compiler here makes `{manifest.library}`",
+            hint="leave out `--wheel`, or install the compiler that `CC` names",
+        )
+    contents = (MANIFEST, manifest.library, manifest.header, manifest.weights)
+    module = "texts.py.txt" if facts.is_step else "call.py.txt"
+    write_wheel(folder, manifest.name, version, contents, module, __version__)
 
 
 def _facts(outgoing: OutgoingLibrary, kind: str, written: WrittenLibrary) -> WrittenPart:

@@ -353,7 +353,7 @@ def integer_task(
     On AMX a tile reads and writes `ROWS_OF_TILE` rows, and whole steps of a panel.
     """
     G = pointer(geometry, np.int64)
-    m, n, k = G[M], G[N], G[K]
+    n, k = G[N], G[K]
     panels = (n + PANEL - 1) // PANEL
     task = turned_task(G, task, (panels + G[PANELS_A_TASK] - 1) // G[PANELS_A_TASK])
     part = block_of_task(G, task, panels)

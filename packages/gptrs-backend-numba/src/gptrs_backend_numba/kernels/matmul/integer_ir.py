@@ -127,11 +127,15 @@ def _emit_tile(emit, arguments, rows):
         return [emit.moved(begin, (line, 1)), *rest]
 
     found = emit.loop(runs, 1, [emit.pointer(left), emit.pointer(panel), *sums], run)[2:]
-    for at in range(size, size * chains):
+    _store_sums(emit, found, size, rows, out)
+
+
+def _store_sums(emit, found, size, rows, out):
+    """Add up the chains of `size` sums each, and store those of every row."""
+    b = emit.builder
+    for at in range(size, len(found)):
         found[at % size] = b.add(found[at % size], found[at])
-    found = found[:size]
-    if HAS_MATRICES:
-        found = rows_of(b, found, rows)
+    found = rows_of(b, found[:size], rows) if HAS_MATRICES else found[:size]
     for value, address in zip(
         found, vector_addresses(emit, out, number(PANEL), rows, VECTORS), strict=True
     ):
