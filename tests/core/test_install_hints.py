@@ -38,9 +38,7 @@ def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
 
 def recorded(monkeypatch: pytest.MonkeyPatch, place: Path | None) -> None:
     record = None if place is None else json.dumps({"url": place.as_uri()})
-    monkeypatch.setattr(
-        install_hints.importlib.metadata, "distribution", lambda name: Recorded(record)
-    )
+    monkeypatch.setattr(install_hints.metadata, "distribution", lambda name: Recorded(record))
 
 
 def test_from_an_index(monkeypatch: pytest.MonkeyPatch, command: str):

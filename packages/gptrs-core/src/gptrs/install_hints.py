@@ -6,7 +6,6 @@ locates its siblings. Third-party libraries are named as they are, since every i
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import re
@@ -19,6 +18,8 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Final, cast
 from urllib.parse import unquote, urlsplit
+
+from gptrs.metadata_library import metadata
 
 _ALL: Final = "gptrs"
 """The distribution that brings all the others."""
@@ -90,8 +91,8 @@ def _origin(distribution: str) -> Path | None:
     """Return the wheel or the clone's folder from which the distribution was installed, if it
     exists."""
     try:
-        record = importlib.metadata.distribution(distribution).read_text("direct_url.json")
-    except importlib.metadata.PackageNotFoundError:
+        record = metadata.distribution(distribution).read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
         return None
     if record is None:
         return None
@@ -117,8 +118,8 @@ def _parts(root: Path) -> list[str]:
 def _libraries(distribution: str, extra: str) -> list[str]:
     """Return the requirements of an extra, including those of our extras that it names."""
     try:
-        texts = importlib.metadata.requires(distribution) or []
-    except importlib.metadata.PackageNotFoundError:
+        texts = metadata.requires(distribution) or []
+    except metadata.PackageNotFoundError:
         return []
     found: list[str] = []
     for match in filter(None, map(_OPTIONAL.match, texts)):

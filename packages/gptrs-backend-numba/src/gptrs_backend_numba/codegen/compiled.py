@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import logging
 import platform
 import threading
@@ -18,6 +17,7 @@ import llvmlite
 from msgspec import Struct
 
 from gptrs.backend.contract import Compiling
+from gptrs.metadata_library import metadata
 from gptrs.spans import span
 from gptrs_backend_numba.codegen import machine
 from gptrs_backend_numba.codegen.kernel import (
@@ -328,7 +328,7 @@ def kernel_store() -> KernelStore:
 
 def _version_of(distribution: str) -> str:
     """Return the version of a distribution; the library's function reads it with that for mail."""
-    text = importlib.metadata.distribution(distribution).read_text("METADATA") or ""
+    text = metadata.distribution(distribution).read_text("METADATA") or ""
     return next(line[9:] for line in text.splitlines() if line.startswith("Version: "))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from importlib.metadata import EntryPoint
 from itertools import islice
 from typing import TypeVar, cast
 
@@ -16,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gptrs.errors import PluginError
+from gptrs.metadata_library import metadata
 from gptrs.plugins.descriptions import API_VERSION, PluginDescription, is_compatible
 from gptrs.plugins.entry_points import ENTRY_POINTS_FILE, MOST_ENTRIES, Installed, installed
 from gptrs.plugins.foreign_code import foreign_import
@@ -59,7 +59,7 @@ class Plugin(Struct):
     """
 
     point: ExtensionPoint | None
-    entry_point: EntryPoint
+    entry_point: metadata.EntryPoint
     record: PluginRecord
     description: PluginDescription | None = None
     unread: bool = False
@@ -71,7 +71,7 @@ class Plugin(Struct):
     def of(
         cls,
         point: ExtensionPoint,
-        entry_point: EntryPoint,
+        entry_point: metadata.EntryPoint,
         distribution: str,
         version: str,
         description: PluginDescription | None = None,
@@ -211,7 +211,9 @@ def known_names(plugins: Iterable[Plugin]) -> set[str]:
     return {name for plugin in plugins if not plugin.built_in for name in plugin.names} - {""}
 
 
-def _record(entry_point: EntryPoint, kind: str, distribution: str, version: str) -> PluginRecord:
+def _record(
+    entry_point: metadata.EntryPoint, kind: str, distribution: str, version: str
+) -> PluginRecord:
     return PluginRecord(
         name=entry_point.name,
         kind=kind,
@@ -227,7 +229,7 @@ def _record(entry_point: EntryPoint, kind: str, distribution: str, version: str)
 
 
 def _unreadable(found: Installed, error: Exception) -> Plugin:
-    entry_point = EntryPoint(found.distribution, ENTRY_POINTS_FILE, "")
+    entry_point = metadata.EntryPoint(found.distribution, ENTRY_POINTS_FILE, "")
     plugin = Plugin(
         None, entry_point, _record(entry_point, DISTRIBUTION, found.distribution, found.version)
     )
@@ -278,7 +280,7 @@ def read_several(plugin: Plugin) -> list[Plugin]:
     value, group = plugin.entry_point.value, plugin.entry_point.group
     return [
         Plugin.of(
-            cast("ExtensionPoint", point), EntryPoint(each.name, value, group),
+            cast("ExtensionPoint", point), metadata.EntryPoint(each.name, value, group),
             record.distribution or "", record.version or "", each,
         )
         for each in _imported(plugin, _described) or ()

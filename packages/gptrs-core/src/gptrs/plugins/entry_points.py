@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import importlib.resources
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import reduce
-from importlib.metadata import Distribution, EntryPoint
 from pathlib import Path
 
 from msgspec import Struct
 
 from gptrs.errors import PluginError
+from gptrs.metadata_library import metadata
 from gptrs.plugins.selection import canonical
 
 ENTRY_POINTS_FILE = "entry_points.txt"
@@ -33,7 +32,7 @@ class Installed(Struct, frozen=True):
 
     distribution: str
     version: str
-    entry_points: tuple[EntryPoint, ...] = ()
+    entry_points: tuple[metadata.EntryPoint, ...] = ()
     error: Exception | None = None
 
 
@@ -46,7 +45,7 @@ class Metadata(Struct, frozen=True):
 
 def metadata_of(distribution: str) -> Metadata | None:
     """Return the metadata of a distribution, read defensively; None if it is not installed."""
-    for found in Distribution.discover(name=distribution):
+    for found in metadata.Distribution.discover(name=distribution):
         folder = _folder(found)
         try:
             if folder is None:
@@ -63,11 +62,11 @@ def installed(groups: Collection[str]) -> Iterator[Installed]:
 
     Of two distributions with one name, the first on `sys.path` counts, as for imports.
     """
-    return installed_in(importlib.metadata.distributions(), groups)
+    return installed_in(metadata.distributions(), groups)
 
 
 def installed_in(
-    distributions: Iterable[Distribution], groups: Collection[str]
+    distributions: Iterable[metadata.Distribution], groups: Collection[str]
 ) -> Iterator[Installed]:
     """Yield the given distributions, as `installed` does."""
     seen: set[str] = set()
@@ -78,7 +77,7 @@ def installed_in(
             yield found
 
 
-def _read(distribution: Distribution, groups: Collection[str]) -> Installed | None:
+def _read(distribution: metadata.Distribution, groups: Collection[str]) -> Installed | None:
     try:
         text = _text(distribution)
         if text is None:  # without entry points for us, its name and version do not matter
@@ -89,7 +88,7 @@ def _read(distribution: Distribution, groups: Collection[str]) -> Installed | No
     return Installed(*_identify(distribution), entries)
 
 
-def _text(distribution: Distribution) -> str | None:
+def _text(distribution: metadata.Distribution) -> str | None:
     """Return the text of the file if it has one of our groups; PluginError if it is unreadable."""
     folder = _folder(distribution)
     if folder is None:  # in a zip file, or from a finder without files
@@ -103,7 +102,7 @@ def _text(distribution: Distribution) -> str | None:
     return data.decode() if _OURS.encode() in data else None
 
 
-def _entries(text: str, groups: Collection[str]) -> Iterator[EntryPoint]:
+def _entries(text: str, groups: Collection[str]) -> Iterator[metadata.EntryPoint]:
     """Yield the entry points in `groups`; PluginError for a malformed line, or too many."""
     group, count = "", 0
     for number, line in enumerate(map(str.strip, text.splitlines()), start=1):
@@ -120,10 +119,10 @@ def _entries(text: str, groups: Collection[str]) -> Iterator[EntryPoint]:
         count += 1
         if count > MOST_ENTRIES:
             raise PluginError(f"it has more than {MOST_ENTRIES} entry points for gptrs")
-        yield EntryPoint(name.strip(), value.strip(), group)
+        yield metadata.EntryPoint(name.strip(), value.strip(), group)
 
 
-def _identify(distribution: Distribution) -> tuple[str, str]:
+def _identify(distribution: metadata.Distribution) -> tuple[str, str]:
     """Return name and version, from the folder's name if the metadata is damaged."""
     folder = _folder(distribution)
     try:
@@ -157,7 +156,7 @@ def _headers(folder: Path) -> dict[str, list[str]]:
     return found
 
 
-def _folder(distribution: Distribution) -> Path | None:
+def _folder(distribution: metadata.Distribution) -> Path | None:
     """Return the folder `NAME-VERSION.dist-info`; None if the distribution has no such folder."""
     folder = getattr(distribution, "_path", None)
     return folder if isinstance(folder, Path) else None
