@@ -12,14 +12,19 @@ import re
 import shlex
 import shutil
 import sys
-import tomllib
 from collections.abc import Iterable
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import unquote, urlsplit
 
+from gptrs.lazy_module import lazy_module
 from gptrs.metadata_library import metadata
+
+if TYPE_CHECKING:
+    import tomllib
+else:
+    tomllib = lazy_module("tomllib")
 
 _ALL: Final = "gptrs"
 """The distribution that brings all the others."""

