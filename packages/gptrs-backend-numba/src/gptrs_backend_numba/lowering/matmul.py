@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.size_guards import greatest, select
-from gptrs.ir.symbolic_dim import SymbolicDim
+from gptrs.ir.symbolic_dim import SymbolicDim, symbols_of
 from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.cost_model import is_one
@@ -70,6 +70,12 @@ _WHOLE_BLOCKS = 32
 _FEW_ALONG_N, _FEW_ALONG_K = 24, 8
 """Rows up to which a right side that is contiguous along n or k is better read in place: a tile
 along k transposes it anew, which packing does once for all tiles (16 rows: 0.75 times as fast)."""
+_SMALL_RIGHT = 1 << 18
+"""Elements of a right side that the L2 cache holds."""
+_TALL = 3 * ROWS // 4
+"""Rows of a tile that is nearly as fast as one of all rows."""
+_PACKED_BY_ALL = 8_192
+"""Elements of a left side from which all threads pack it, each the rows that it will read."""
 _LARGE = 16_384
 """Columns from which a weight that is contiguous along k is not copied: it is an embedding, which
 is also read as a table, or at least too large to have twice."""
@@ -221,15 +227,18 @@ def _multiply_tiles(
     kind = kind or right.dtype
     m, n, k = product.lhs.rows, product.rhs.rows, product.k
     batch = math.prod(product.batch)
-    tiles = -(-m // ROWS)
+    mode = BLOCKS if packer else _right_mode(product, right, can_transpose=kind in FLOATS)
+    # Tasks of whole rows each read all of the right side: from their own caches, if it is small.
+    known = not symbols_of([*product.batch, m, n, k])
+    by_rows = known and mode not in (PACKED, BLOCKS) and n * k <= _SMALL_RIGHT
+    tiles = _even_tiles(m, builder.context.threads) if by_rows else -(-m // ROWS)
     block_length = greatest(_block_length(2 if packer else m, k), 1)
     if packer and block_length < k:
         block_length = -(-block_length // _WHOLE_BLOCKS) * _WHOLE_BLOCKS
     most = _most_tiles(block_length)
     fields = call_fields(product, out, epilogue)
-    mode = BLOCKS if packer else _right_mode(product, right, can_transpose=kind in FLOATS)
     shares = tasks_of_thread(product)
-    fields |= division(product, tiles, most, builder.context.threads, shares) | {
+    fields |= division(product, tiles, most, builder.context.threads, shares, by_rows) | {
         RIGHT_MODE: mode,
         BLOCK_LENGTH: block_length,
         REPEATS: int(mode == PACKED and repeats(builder, product)),
@@ -247,6 +256,16 @@ def _multiply_tiles(
     count = batch * -(-tiles // fields[TILES_A_TASK]) * column_blocks(n, fields)
     task = compiled_task(kernels.tiled_product(kind))
     run(builder, product, task, count, (left, right), sums, out, epilogue, fields, packer)
+
+
+def _even_tiles(rows: int, threads: int) -> int:
+    """Return how many tiles there are, the same number for each thread if they stay tall.
+
+    A sum does not depend on the height of its tile.
+    """
+    tiles = -(-rows // ROWS)
+    even = -(-tiles // threads) * threads
+    return even if rows >= _TALL * even else tiles
 
 
 def _most_tiles(block_length: int) -> int:
@@ -302,6 +321,6 @@ def _packed_left(builder: ScheduleBuilder, product: Product, fields: dict[int, i
             (lhs.view, lhs.view),
             target,
             geometry(product, fields),
-            builder.threads_from(PARALLEL_FROM, target.size),
+            builder.threads_from(_PACKED_BY_ALL, target.size),
         )
     return target
