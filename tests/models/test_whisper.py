@@ -10,6 +10,7 @@ import pytest
 
 import gptrs
 from gptrs.errors import ModelError, UsageError
+from gptrs_runtime.speech import sound_files
 from gptrs_runtime.speech.sound_files import log_mel, read_sound, resampled
 from gptrs_runtime.speech.timestamps import srt, vtt
 from models.llama_support import assert_close
@@ -158,6 +159,14 @@ def test_wav_files_of_each_width(tmp_path, width):
     stereo = np.stack([samples, samples * 0.5], axis=1).ravel()
     path = save_wav(tmp_path / "a.wav", stereo, 16000, width, channels=2)
     assert np.abs(read_sound(path, 16000) - samples * 0.75).max() <= 1.1 * 2.0 ** (1 - 8 * width)
+
+
+@pytest.mark.parametrize("rate", [7919, 8000, 16000, 22050, 44100, 48000])
+def test_sounds_are_read_in_blocks_with_the_same_bits(tmp_path, monkeypatch, rate):
+    path = save_wav(tmp_path / "a.wav", sound(0.3), rate, 2, channels=1)
+    whole = read_sound(path, 16000)
+    monkeypatch.setattr(sound_files, "_BLOCK", 500)
+    np.testing.assert_array_equal(read_sound(path, 16000), whole)
 
 
 @pytest.mark.parametrize("rate", [8000, 11025, 44100, 48000])

@@ -13,6 +13,7 @@ from gptrs.errors import ContextLengthError, UsageError
 from gptrs_runtime.embedding.embed import embed, match
 from gptrs_runtime.text_classes.classify import classify, longest_text, rank, zero_shot
 from gptrs_runtime.tokenization.encoded_text import LongTexts, TextLength
+from gptrs_runtime.tokenization.text_slices import SLICE
 from runtime.tiny_bert import save_tiny_bert
 from runtime.tiny_clip import save_tiny_clip
 from runtime.tiny_heads import save_tiny_head
@@ -89,6 +90,23 @@ def test_the_longest_text_that_is_read_whole_is_not_cut(models, name, extra):
             CALLS[name](models, [text], truncate=False)
     CALLS[name](models, [text], truncate=bool(extra), lengths=lengths.extend)
     assert lengths == [TextLength(limit + extra, limit)]
+
+
+@pytest.mark.parametrize("name", ["embed", "classify"])
+def test_tokens_far_beyond_the_limit_are_not_counted(models, monkeypatch, name):
+    text = "cat " * 3 * SLICE
+    model = models["embed" if name == "embed" else "nli"]
+    encoded: list[str] = []
+    encode = type(model.tokenizer)._interruptible
+
+    def counted(tokenizer, part):
+        encoded.append(part)
+        return encode(tokenizer, part)
+
+    monkeypatch.setattr(type(model.tokenizer), "_interruptible", counted)
+    with pytest.raises(ContextLengthError, match=r"has \d+ tokens or more, the model reads"):
+        CALLS[name](models, [text], truncate=False)
+    assert sum(map(len, encoded)) < 2 * SLICE
 
 
 def test_whole_texts_have_their_length(models):

@@ -11,7 +11,9 @@ import pytest
 
 import gptrs
 from gptrs_runtime.load import load_model
+from gptrs_runtime.speech.sound_files import sent_seconds
 from gptrs_runtime.speech.timestamps import srt, vtt
+from gptrs_serve import problems
 from gptrs_serve.app import Access
 from gptrs_serve.dialects import audio
 from gptrs_serve.problems import RequestError
@@ -129,6 +131,18 @@ def test_what_is_no_sound_or_too_long_is_refused(address, data, message):
     answer = post(address, data)
     assert answer.status_code == 400, answer.text
     assert message in answer.json()["error"]["message"]
+
+
+def test_a_sound_may_be_as_long_as_its_file():
+    assert (sent_seconds(1000), sent_seconds(115_200_000)) == (1800, 7200)
+
+
+def test_longer_files_are_read_where_bodies_may_be_longer(whisper, sound, monkeypatch):
+    monkeypatch.setattr(problems, "MOST_BYTES_IN_FLIGHT", 1000)
+    monkeypatch.setattr(audio, "MOST_BYTES", 100)
+    with serving({"whisper": whisper}, Access(most_body_bytes=300_000)) as (address, _):
+        assert post(address, sound).status_code == 200
+        assert post(address, bytes(300_001)).status_code == 413
 
 
 def test_forms_are_bounded_and_those_of_other_sites_are_refused(address, sound):

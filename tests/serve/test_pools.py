@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+import types
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -131,6 +133,25 @@ def test_bodies_of_many_objects_are_refused_before_they_are_decoded(address, sta
     told = httpx.post(f"{address}/v1/chat/completions", content=data, headers=headers, timeout=60)
     assert told.status_code == 413
     assert f"{MOST_OBJECTS + 2} objects" in told.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/tokenize"])
+def test_refused_bodies_are_freed_without_the_garbage_collector(address, path):
+    """Errors of threads and tasks refer to their futures; only a traceback closes the cycle."""
+    post(address, path, {"prompt": "x " * 300_000})  # whatever is made once
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        assert post(address, path, {"prompt": "x " * 300_000}).status_code == 400
+        gc.collect()
+        frames = [each for each in gc.garbage if isinstance(each, types.TracebackType)]
+        own = [each.tb_frame.f_code.co_qualname for each in frames]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert [name for name in own if "answering" in name or "Pool" in name] == []
 
 
 def test_a_prompt_that_cannot_fit_is_not_tokenized(address, model, monkeypatch):

@@ -63,7 +63,7 @@ class Pool:
         turn = time.monotonic() + size / _BYTES_PER_SECOND
         entry = _Waiting((turn, self._count), size, done, work)
         # Work that has started counts to its end, even if nobody waits for it any more.
-        done.add_done_callback(lambda _: self._ended(entry))
+        done.add_done_callback(lambda done: self._ended(done, size))
         heapq.heappush(self._waiting, entry)
         self._begin(loop)
         return await asyncio.wrap_future(done)
@@ -85,16 +85,16 @@ class Pool:
             elif entry.done.set_running_or_notify_cancel():
                 self._running += 1
                 self._large += bool(entry.size)
-                running = self._threads.submit(_settle, entry.done, entry.work)
+                running = self._threads.submit(_settle, entry)
                 running.add_done_callback(lambda _, size=entry.size: self._free(loop, size))
         for entry in passed:
             heapq.heappush(self._waiting, entry)
 
-    def _ended(self, entry: _Waiting) -> None:
+    def _ended(self, done: Future[Any], size: int) -> None:
         """Count work no longer; a body whose client has gone is dropped at once."""
-        self._ledger.end(entry.size)
-        if entry.done.cancelled():  # by the event loop, in whose thread the list changes
-            self._waiting = [each for each in self._waiting if each is not entry]
+        self._ledger.end(size)
+        if done.cancelled():  # by the event loop, in whose thread the list changes
+            self._waiting = [each for each in self._waiting if each.done is not done]
             heapq.heapify(self._waiting)
 
     def _free(self, loop: asyncio.AbstractEventLoop, size: int) -> None:
@@ -129,11 +129,19 @@ def return_memory() -> None:
         trim(0)
 
 
-def _settle(done: Future[Any], work: Callable[[], Any]) -> None:
-    """Give a future the result or the error of work."""
+def _settle(entry: _Waiting) -> None:
+    """Give a future the result or the error of its work."""
+    work, entry.work = entry.work, _nothing
     try:
         result = work()
     except BaseException as error:
-        done.set_exception(error)
+        # The traceback keeps this frame and its caller's, which keep the entry, and it the future
+        # of the error: without the work, that cycle keeps no body.
+        del work
+        entry.done.set_exception(error)
     else:
-        done.set_result(result)
+        entry.done.set_result(result)
+
+
+def _nothing() -> None:
+    """Stand for work that has been done."""

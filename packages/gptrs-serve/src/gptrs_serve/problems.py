@@ -313,7 +313,8 @@ async def _read(request: Request, most_bytes: int, too_long: RequestError) -> by
                 # and adding.
                 _in_flight[0] += size - held
                 held = size
-                if _in_flight[0] > MOST_BYTES_IN_FLIGHT:
+                # A single one may be longer, as `--most-body` allows.
+                if _in_flight[0] > max(MOST_BYTES_IN_FLIGHT, held):
                     is_dropped = True
                     _in_flight[0] -= held
                     held = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import wave
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Final
 
@@ -32,10 +32,12 @@ from gptrs_runtime.speech.timestamps import SoundForm, normalized, require_frame
 _OTHERS: Final = (".mp3", ".flac", ".ogg", ".opus", ".m4a", ".aac", ".webm", ".mp4")
 _CONVERT: Final = "convert it, such as with `ffmpeg -i FILE -ar 16000 -ac 1 FILE.wav`"
 _MOST_SECONDS: Final = 24 * 3600
-MOST_SENT_SECONDS: Final = 1800
-"""The longest sound that is given as the bytes of a file, which a client may have sent."""
+_SENT_SECONDS: Final = 1800
+_SENT_BYTES_PER_SECOND: Final = 16_000
 _RATES: Final = (1_000, 768_000)
 """Samples a second of the sounds that are read."""
+_BLOCK: Final = 1 << 18
+"""Samples that are converted at once."""
 _LOBES: Final = 10
 _BETA: Final = 5.0
 
@@ -55,6 +57,14 @@ def read_sound(path: str | Path, rate: int) -> np.ndarray:
     except OSError as problem:
         told = f"{shown} cannot be read as a WAV file: {problem}"
         raise UsageError(told, hint=_CONVERT) from None
+
+
+def sent_seconds(nbytes: int) -> int:
+    """Return the most seconds of sound in a file of so many bytes, which a client may have sent.
+
+    Few samples become many: half an hour takes 115 MB, longer sounds four times their file at most.
+    """
+    return max(_SENT_SECONDS, nbytes // _SENT_BYTES_PER_SECOND)
 
 
 def decoded_sound(
@@ -81,11 +91,16 @@ def decoded_sound(
     # Of odd rates the filter is as long as they are high, and slow ones become much longer.
     if not _RATES[0] <= own_rate <= _RATES[1] or width not in (1, 2, 3, 4):
         raise UsageError(f"{shown} has samples of {width} bytes at {own_rate} Hz", hint=_CONVERT)
-    samples = _integers(data[: len(data) // (width * channels) * width * channels], width)
-    mono = samples.reshape(-1, channels).mean(axis=1)
-    if not mono.size:
+    frame = width * channels
+    size = len(data) // frame
+    if not size:
         raise UsageError(f"{shown} holds no sound")
-    return resampled(mono, own_rate, rate).astype(np.float32)
+
+    def mono(start: int, stop: int) -> np.ndarray:
+        samples = _integers(data[start * frame : stop * frame], width)
+        return samples.reshape(-1, channels).mean(axis=1)
+
+    return _resampled(mono, size, own_rate, rate, np.float32)
 
 
 def _integers(data: bytes, width: int) -> np.ndarray:
@@ -103,29 +118,48 @@ def resampled(samples: np.ndarray, rate: int, wanted: int) -> np.ndarray:
 
     A sinc of 10 lobes on each side in a Kaiser window of 5, as `scipy.signal.resample_poly` does.
     """
+    return _resampled(lambda start, stop: samples[start:stop], samples.size, rate, wanted,
+                      np.float64)  # fmt: skip
+
+
+def _resampled(
+    read: Callable[[int, int], np.ndarray],
+    size: int,
+    rate: int,
+    wanted: int,
+    dtype: type[np.floating],
+) -> np.ndarray:
+    """Return `size` samples at another rate; `read` gives f64 ones from a position to another."""
     common = math.gcd(rate, wanted)
     up, down = wanted // common, rate // common
-    if up == down:
-        return samples
     most = max(up, down)
-    half = _LOBES * most
+    half = 0 if up == down else _LOBES * most
     taps = np.sinc(np.arange(-half, half + 1) / most) * np.kaiser(2 * half + 1, _BETA)
     taps *= up / taps.sum()
-    count = -(-samples.size * up // down)
-    found = np.empty(count)
     reach = half // up + 1
-    padded = np.concatenate([np.zeros(reach + 1), samples, np.zeros(reach + 1)])
-    for phase in range(min(up, count)):
-        positions = np.arange(phase, count, up) * down  # positions in the upsampled signal
-        first = positions // up
-        offset = int(positions[0] - first[0] * up)
-        steps = np.arange(-reach, reach + 1)
-        index = half + offset - steps * up
-        kept = (index >= 0) & (index < taps.size)
-        total = np.zeros(positions.size)
-        for step, tap in zip(steps[kept], taps[index[kept]], strict=True):
-            total += tap * padded[np.minimum(first + step + reach + 1, padded.size - 1)]
-        found[phase::up] = total
+    steps = np.arange(-reach, reach + 1)
+    count = -(-size * up // down)
+    found = np.empty(count, dtype)
+    # In blocks of whole turns of the phases: at once, an hour would take 2 GB of f64.
+    block = max(1, _BLOCK // up) * up
+    for begin in range(0, count, block):
+        end = min(count, begin + block)
+        low, high = begin * down // up - reach, end * down // up + reach + 1
+        part = np.zeros(high - low)
+        inner = slice(max(low, 0), min(high, size))
+        part[inner.start - low : inner.stop - low] = read(inner.start, inner.stop)
+        if up == down:
+            found[begin:end] = part[reach : reach + end - begin]
+            continue
+        for phase in range(min(up, end - begin)):
+            positions = np.arange(begin + phase, end, up) * down  # in the upsampled signal
+            first = positions // up
+            index = half + int(positions[0] - first[0] * up) - steps * up
+            kept = (index >= 0) & (index < taps.size)
+            total = np.zeros(positions.size)
+            for step, tap in zip(steps[kept], taps[index[kept]], strict=True):
+                total += tap * part[first + (step - low)]
+            found[begin + phase : end : up] = total
     return found
 
 

@@ -15,11 +15,11 @@ from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import Transcription
 from gptrs_runtime.speech.fallback import Fallback
 from gptrs_runtime.speech.sound_files import (
-    MOST_SENT_SECONDS,
     RATE,
     decoded_sound,
     read_sound,
     resampled,
+    sent_seconds,
     transcribe_sounds,
 )
 from gptrs_runtime.speech.timestamps import sound_form_of, transcribe_frames
@@ -42,10 +42,11 @@ def transcribe(
 ) -> Transcription:
     """Transcribe a WAV file, by its path or its bytes, or samples f32 [N] in [-1, 1] at `rate` Hz.
 
-    Any length, of bytes half an hour: the sound is heard in windows, each begins where the last
-    finished segment ends. `language` is a code such as `en`; None lets the model detect it. `task`
-    "translate" writes English. Without `timestamps` a window is one segment. `fallback` says which
-    windows are decoded again, and which count as silent; by default generation_config.json decides.
+    Any length, but bytes hold at most half an hour, or a second for each 16 kB. The sound is heard
+    in windows, each begins where the last finished segment ends. `language` is a code such as `en`;
+    None lets the model detect it. `task` "translate" writes English. Without `timestamps` a window
+    is one segment. `fallback` says which windows are decoded again, and which count as silent; by
+    default generation_config.json decides.
 
     Models with the capability `ctc` or `sound_transcriber` have none of these choices; segments are
     words (`ctc`) or parts between silences (`sound_transcriber`), or a single one without
@@ -88,7 +89,7 @@ def _require_no_choice(
 def _samples(sound: str | Path | bytes | np.ndarray, rate: int, wanted: int) -> np.ndarray:
     """Return a sound as f32 [N] at `wanted` Hz."""
     if isinstance(sound, bytes):
-        return decoded_sound(io.BytesIO(sound), "the sound", wanted, MOST_SENT_SECONDS)
+        return decoded_sound(io.BytesIO(sound), "the sound", wanted, sent_seconds(len(sound)))
     if not isinstance(sound, np.ndarray):
         return read_sound(sound, wanted)
     if sound.ndim != 1 or sound.dtype.kind != "f" or not sound.size or rate < 1:

@@ -174,13 +174,15 @@ def require_own_page(request: Request, origins: object) -> None:
     )
 
 
-async def heard(request: Request, served: Served, origins: object) -> Response:
+async def heard(
+    request: Request, served: Served, origins: object, most_bytes: int = MOST_BYTES
+) -> Response:
     """Transcribe or translate the audio of a form; raises the errors of `transcribe`."""
     require_own_page(request, origins)
     kind = request.headers.get("content-type", "")
     if kind.partition(";")[0].strip().lower() != _FORM:
         raise RequestError(f"send `Content-Type: {_FORM}`", status=415, code="content_type")
-    data = await read_bytes(request, MOST_BYTES)
+    data = await read_bytes(request, max(most_bytes, MOST_BYTES))
     fields = await served.reading.run(lambda: form_fields(data, kind))
     # Not strict: forms have only texts, `0.5` is a number there.
     body = converted(fields, BODIES[request.url.path], strict=False)
