@@ -165,7 +165,7 @@ def test_wav_files_of_each_width(tmp_path, width):
 def test_sounds_are_read_in_blocks_with_the_same_bits(tmp_path, monkeypatch, rate):
     path = save_wav(tmp_path / "a.wav", sound(0.3), rate, 2, channels=1)
     whole = read_sound(path, 16000)
-    monkeypatch.setattr(sound_files, "_BLOCK", 500)
+    monkeypatch.setattr(sound_files, "_SAMPLES_AT_ONCE", 500)
     np.testing.assert_array_equal(read_sound(path, 16000), whole)
 
 
