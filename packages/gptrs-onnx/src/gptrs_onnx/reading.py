@@ -101,7 +101,24 @@ def model_of(
     model = _deserialized(proto, origin)
     _bind_external(model, [each for each in (folder, beside) if each is not None])
     _lift_weights(model.graph)
+    for graph in model.graphs():
+        _put_in_order(graph)
     return model
+
+
+def _put_in_order(graph: ir.Graph) -> None:
+    """Sort nodes that read what comes later: float16 converters write them, runtimes sort them."""
+    made: set[ir.Node] = set()
+    for node in graph:
+        for each in node.inputs:
+            producer = None if each is None else each.producer()
+            if producer is not None and producer.graph is graph and producer not in made:
+                try:
+                    graph.sort()
+                except ValueError as error:
+                    raise ModelError(f"the nodes form a cycle: {shown(error)}") from None
+                return
+        made.add(node)
 
 
 def _lift_weights(graph: ir.Graph) -> None:
