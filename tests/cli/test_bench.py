@@ -49,6 +49,20 @@ def test_the_cache_has_the_elements_that_were_asked_for(gptrs, quick, monkeypatc
     assert found == {dtypes.bf16}
 
 
+def test_several_numbers_of_threads_are_one_table(gptrs, quick):
+    asked = ("bench", "forward", *quick, "--tokens", 6, "--thread-counts", "1,2")
+    rows = gptrs(*asked, "--json").json["rows"]
+    assert [row["threads"] for row in rows] == [1] * (len(rows) // 2) + [2] * (len(rows) // 2)
+    works = [row["work"] for row in rows]
+    assert works == 2 * works[: len(works) // 2]
+    lines = gptrs(*asked).out.splitlines()
+    assert lines[0].startswith("THREADS")
+    assert {line.split()[0] for line in lines[1:]} == {"1", "2"}
+    for wrong in (("--threads", 2), ()):
+        refused = gptrs(*asked[:-1], "0,1" if not wrong else "1", *wrong)
+        assert refused.code == 2
+
+
 def test_forward_as_a_table(gptrs, quick):
     result = gptrs("bench", "forward", *quick, "--tokens", 6)
     assert result.code == 0

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from gptrs import __version__
 from gptrs.errors import ModelError, UsageError
@@ -82,6 +83,16 @@ _GapsOption = Annotated[
 ]
 
 
+_ThreadCountsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--thread-counts",
+        metavar="1,2,4",
+        help="Measure with each of these numbers of threads.",
+    ),
+]
+
+
 @app.command()
 @command_options(*LOAD)
 def generate(
@@ -117,6 +128,7 @@ def generate(
     ] = None,
     gaps: _GapsOption = 0,
     rounds: _RoundsOption = 5,
+    thread_counts: _ThreadCountsOption = None,
     cache_dtype: CacheDtypeOption = None,
     adapter: AdapterOption = None,
     settings: Settings,
@@ -133,7 +145,7 @@ def generate(
         found += bench.new_lengths(new_lengths) if new_lengths else []
         return found + (bench.gaps(context_length, gaps) if gaps else [])
 
-    _measure(model, rounds, settings, rows, adapter, cache_dtype)
+    _measure_each(model, rounds, settings, rows, adapter, thread_counts, cache_dtype)
 
 
 @app.command()
@@ -149,6 +161,7 @@ def forward(
         int, typer.Option("--batch", metavar="N", min=1, help="Texts or images per run.")
     ] = 1,
     rounds: _RoundsOption = 5,
+    thread_counts: _ThreadCountsOption = None,
     adapter: AdapterOption = None,
     reference: Annotated[
         str | None,
@@ -174,6 +187,8 @@ def forward(
             raise UsageError("`--adapter` is for models of gptrs", hint="leave it out")
         if reference is not None:
             raise UsageError("`--reference` is for models of gptrs", hint="leave it out")
+        if thread_counts is not None:
+            raise UsageError("`--thread-counts` is for models of gptrs", hint="give --threads N")
         measured = measured_import(model, importer, Work(batch, tokens, rounds), sizes, settings)
         imported, limits, found = measured
         named = _Measured(imported.name, imported.backend.name, imported.precision, UNSET)
@@ -192,7 +207,7 @@ def forward(
                 each.use_threads(bench.threads)
         return bench.forward(batch_of(bench.model, choice).array, references)
 
-    _measure(model, rounds, settings, rows, adapter)
+    _measure_each(model, rounds, settings, rows, adapter, thread_counts)
 
 
 def _require_generation(model: LoadedModel) -> None:
@@ -223,6 +238,32 @@ def machine_fields(limits: MachineLimits) -> dict[str, object]:
     }
 
 
+def _measure_each(
+    path: Path | None,
+    rounds: int,
+    settings: Settings,
+    rows_of: Callable[[ModelBench], list[Row]],
+    adapter: Path | None,
+    thread_counts: str | None,
+    cache_dtype: str | None = None,
+) -> None:
+    """Measure with the threads of the settings, or with each number; print one table."""
+    counts: list[int | None] = [settings.load.threads]
+    if thread_counts is not None:
+        if settings.load.threads is not None:
+            raise UsageError("`--threads` and `--thread-counts` exclude each other")
+        counts = [*parse_integers(thread_counts, "--thread-counts", "numbers of threads")]
+        if 0 in counts:
+            raise UsageError("`--thread-counts` needs numbers of threads, got 0")
+    found: list[tuple[_Measured, MachineLimits, list[Row]]] = []
+    for count in counts:
+        # A model is compiled and packed for its threads, so it is loaded for each number.
+        settings.load = replace(settings.load, threads=count)
+        found.append(_measure(path, rounds, settings, rows_of, adapter, cache_dtype))
+    measured, limits, _ = found[-1]
+    _print(measured, limits, [row for *_, rows in found for row in rows], settings)
+
+
 def _measure(
     path: Path | None,
     rounds: int,
@@ -230,7 +271,7 @@ def _measure(
     rows_of: Callable[[ModelBench], list[Row]],
     adapter: Path | None,
     cache_dtype: str | None = None,
-) -> None:
+) -> tuple[_Measured, MachineLimits, list[Row]]:
     # Before the model is loaded, which may take minutes.
     checked_dtype(cache_dtype)
     with Waiting("loading the model") as waiting:
@@ -250,7 +291,7 @@ def _measure(
         )
         rows = rows_of(bench)
     measured = _Measured(model.name, model.backend.name, model.precision, adapter_of(model))
-    _print(measured, limits, rows, settings)
+    return measured, limits, rows
 
 
 class _Measured(Struct, frozen=True):
@@ -277,10 +318,12 @@ def _print(
         )
         return print_result(result)
     columns = ["work", "figure", "GB/s", "GFLOP/s", "of limit", "beside"]
-    print_table(columns, [_cells(row) for row in rows])
+    several = len({row.threads for row in rows}) > 1
+    cells = [[*([str(row.threads)] if several else []), *_cells(row)] for row in rows]
+    print_table([*(["threads"] if several else []), *columns], cells)
     note(
         f"{measured.name} on {measured.backend} in {measured.precision},"
-        f" {threads or 'its own number of'} threads; the machine reads"
+        f" {threads or 'its own number of'} threads; with them, the machine reads"
         f" {limits.read_gb_per_s:.1f} GB/s and computes"
         f" {limits.gflop_per_s:.0f} GFLOP/s (by {limits.measured_by}), load"
         f" {os.getloadavg()[0]:.1f}"
