@@ -164,6 +164,27 @@ def test_the_parts_of_a_partial_backend(tmp_path):
         assert "whole on ref" in explain(parse_program(path.read_text()), "fallback").fired
 
 
+def test_a_loop_that_falls_back_as_a_whole_says_so():
+    text = """ptir.v0.5
+func @main(%x: f32[2], %xs: f32[3, 2]) -> f32[2] {
+  %0 = scan %x, %xs {carry_count = 1}
+  body(%c: f32[2], %s: f32[2]) {
+    %a = exp %s : f32[2]
+    %b = sin %c : f32[2]
+    %d = add %a, %b : f32[2]
+    return %d
+  } : f32[2]
+  return %0
+}
+"""
+    with gptrs_package.use_backend(PartialBackend({"scan", "exp", "add"})):
+        (declined,) = explain(parse_program(text), "fallback").declined
+    assert declined.instruction == "`scan` of f32[2], f32[3, 2]"
+    assert declined.reason == (
+        "`sin` (not one of its ops); the whole `scan` falls back, with 2 ops that could run"
+    )
+
+
 def test_a_pass_of_the_backend_is_explained():
     class Fusing(PartialBackend):
         def fuse(self):

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct, field, to_builtins
 from typing_extensions import override
 
+from gptrs.backend.contract import Backend
 from gptrs.backend.memory import program_peak_bytes
 from gptrs.backend.op_table import refusals_of
 from gptrs.capture.compilation import compile_program
@@ -23,11 +24,13 @@ from gptrs.ir.ops.creation import Constant
 from gptrs.ir.ops.custom_call import Composite, Declined
 from gptrs.ir.program import Instruction, Program, Region
 from gptrs.ir.specialize import symbols
+from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer import recording
 from gptrs.optimizer.fusion import FusionPass
 from gptrs.optimizer.pass_base import RewritePass
 from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs.optimizer.pipeline import find_pass, instruction_count
+from gptrs.quoting import counted
 from gptrs_observe.programs.op_work import Work, op_work
 
 
@@ -327,8 +330,9 @@ def _explain_parts(program: Program) -> PassReport:
     declined: Counter[tuple[str, str]] = Counter()
     for made in optimized.main.body.instructions:
         types = ", ".join(str(value.type) for value in made.operands)
+        inside = _taken_along(backend, optimized, made)
         for reason in refusals_of(backend, optimized, [made]):
-            declined[f"`{made.op.name}` of {types}", reason] += 1
+            declined[f"`{made.op.name}` of {types}", reason + inside] += 1
     parts: dict[str, str] = {}
     counts: dict[str, int] = {}
     for number, part in enumerate(sink.end.parts):
@@ -346,6 +350,20 @@ def _explain_parts(program: Program) -> PassReport:
         counts or dict.fromkeys(whole, instruction_count(optimized)),
         [DeclinedRewrite(backend.name, *each, times) for each, times in declined.items()],
     )
+
+
+def _taken_along(backend: Backend, program: Program, made: Instruction) -> str:
+    """Return what falls back with a loop or branch, though the backend has the ops of it."""
+    inner = [each for region in made.regions for each in region.walk()]
+    able = sum(not refusals_of(backend, program, [each]) for each in inner)
+    if not able or backend.refusal(made.op, *_types(made)) is not None:
+        return ""
+    return f"; the whole `{made.op.name}` falls back, with {counted(able, 'op')} that could run"
+
+
+def _types(made: Instruction) -> tuple[list[TensorType], list[TensorType]]:
+    operands, results = ([value.type for value in each] for each in (made.operands, made.results))
+    return operands, results
 
 
 def explain_pass(program: Program, name: str) -> PassReport:
