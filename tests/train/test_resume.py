@@ -46,6 +46,21 @@ def test_a_run_goes_on_only_with_its_own_settings(tmp_path):
         SavedRun.beside(tmp_path / "out", {"rate": 2e-3, "save_every": 3}).load()
 
 
+def test_a_run_has_one_process(tmp_path):
+    saved, other = (SavedRun.beside(tmp_path / "out", {}) for _ in range(2))
+    with saved.alone():
+        saved.begin()
+        saved.save({"trained": {}}, saved_run.Progressed(step=2))
+        with (
+            pytest.raises(UsageError, match=r"another process is writing .*out\.run"),
+            other.alone(),
+        ):
+            pytest.fail("two write one run")
+    with other.alone(), SavedRun.beside(tmp_path / "none", {}).alone():
+        assert other.exists
+    assert not (tmp_path / "none.run").exists()
+
+
 def test_measurements_after_the_saved_state_are_forgotten(tmp_path):
     saved = SavedRun.beside(tmp_path / "out", {})
     saved.begin()

@@ -314,10 +314,11 @@ def _run(
         labels=list(learner.goal.labels) if isinstance(learner, HeadLearner) else [],
     )
     watch.began(facts)
-    ended, kept = trainer.run(resume=outputs.resume)
-    result = _result(outputs.out, ended, trainer, facts, saved)
-    report = {"run": digest, "settings": run, "result": msgspec.to_builtins(result)}
-    write_product(outputs.out, learner, kept, report, saved.metrics, fresh=fresh)
+    with saved.alone():
+        ended, kept = trainer.run(resume=outputs.resume)
+        result = _result(outputs.out, ended, trainer, facts, saved)
+        report = {"run": digest, "settings": run, "result": msgspec.to_builtins(result)}
+        write_product(outputs.out, learner, kept, report, saved.metrics, fresh=fresh)
     return result
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -67,6 +68,37 @@ class SavedRun(Struct):
     def exists(self) -> bool:
         """Whether a state was saved."""
         return (self.folder / STATE).is_file()
+
+    @contextmanager
+    def alone(self) -> Generator[None]:
+        """Scope of the only process that writes the run; UsageError if another one does.
+
+        Makes the folder. The lock ends with the process, whatever ends that.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.folder, os.O_RDONLY)
+        except OSError as error:
+            shown = quoted(str(self.folder), 200)
+            raise SavedRunError(f"cannot write {shown}: {error.strerror}") from error
+        try:
+            self._lock(descriptor)
+            yield
+        finally:
+            os.close(descriptor)
+            with contextlib.suppress(OSError):  # a run to resume that is not there leaves nothing
+                self.folder.rmdir()
+
+    def _lock(self, descriptor: int) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"another process is writing the run in {quoted(str(self.folder), 200)}",
+                hint="wait for it, or take another --out",
+            ) from None
+        except OSError:  # some network file systems have no locks
+            return
 
     def begin(self) -> None:
         """Make the folder for a new run, and remove another one's state in it."""
