@@ -44,6 +44,8 @@ def _option(*names: str, help: str, **more: Any) -> Any:
 
 
 _FIELDS: Final = option_fields(LoadOptions)
+_DEVICES: Final = ("device", "mesh", "backend_options")
+"""Options of the backend beside its own words; several processes cannot write one run."""
 _LATER: Final = dict.fromkeys(("batch", "length", "rate", "least_rate", "warmup", "weight_decay"))
 """Settings whose defaults depend on others, on the model or on the data."""
 _DEFAULTS: Final[dict[str, dict[str, int | None]]] = {
@@ -164,7 +166,10 @@ _OPTIONS: Final[dict[str, _Row]] = {
                 _FIELDS["precision"].reworded(
                     "Type of products: f32, bf16.", metavar="TYPE", parsed=str
                 ),
-                without=[*option_fields(MachineOptions), *runs.UNTAKEN],
+                without=[
+                    *(name for name in option_fields(MachineOptions) if name not in _DEVICES),
+                    *runs.UNTAKEN,
+                ],
             ),
             told=True,
         ),
