@@ -103,7 +103,7 @@ def test_objects_for_another_machine_are_linked_by_a_script(
     monkeypatch.setenv("CC", "no-such-compiler")
     out, settings = tmp_path / "out", {"backend": "numba", "threads": 1, "targets": ("neon_dot",)}
     made = compile_library(program, out, **settings)
-    assert made.link == "sh link.sh"
+    assert made.manifest.link == "sh link.sh"
     assert {path.name for path in out.iterdir()} == {
         "example.c", "layer.h", "layer.weights", "link.sh", "manifest.json", "objects"
     }  # fmt: skip
