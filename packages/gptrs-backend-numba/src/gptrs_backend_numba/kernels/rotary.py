@@ -19,24 +19,33 @@ from gptrs_backend_numba.codegen.elements import (
 from gptrs_backend_numba.codegen.inlining import named, register_jitable
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel_part
 from gptrs_backend_numba.codegen.machine import pointer, quotient
+from gptrs_backend_numba.kernels.elementwise_tasks import OTHERS
 
 FLOATS: tuple[DType, ...] = (dtypes.f32, dtypes.bf16, dtypes.f16, dtypes.f64)
 """The element types of rows; their tables have the same, or f32."""
+
+FIELDS = range(OTHERS, OTHERS + 15)
+"""The numbers of a geometry: the sizes of the three axes of rows; the steps of x along them in
+elements, of the cosines, of the sines; rows a task, pairs, components that are kept."""
+(
+    DEPTH, HEIGHT, WIDTH,
+    X_DEPTH, X_HEIGHT, X_WIDTH, C_DEPTH, C_HEIGHT, C_WIDTH, S_DEPTH, S_HEIGHT, S_WIDTH,
+    BLOCK, HALF, KEPT,
+) = FIELDS  # fmt: skip
 
 
 @kernel
 def rotary_task(x, cosines, out, geometry, task, *, ELEMENT, TABLE, apply_rotary):
     """Rotate a block of rows, each product and sum rounded to the type of the tables.
 
-    Geometry: the address of the sines, and of nothing three times; the sizes of the three axes of
-    rows; the steps of x along them in elements, of the cosines, of the sines; rows a task, pairs,
-    components that are kept. The result is contiguous.
+    Geometry: `OTHERS` addresses, the first that of the sines; then `FIELDS`. The result is
+    contiguous.
     """
     G = pointer(geometry, np.int64)
     X, C = pointer(x, ELEMENT), pointer(cosines, TABLE)
     S, O = pointer(G[0], TABLE), pointer(out, ELEMENT)
-    height, width = G[5], G[6]
-    block, half, kept = G[16], G[17], G[18]
+    height, width = G[HEIGHT], G[WIDTH]
+    block, half, kept = G[BLOCK], G[HALF], G[KEPT]
     n = 2 * half + kept
     first = task * block
     i = quotient(first, height * width)
@@ -44,10 +53,10 @@ def rotary_task(x, cosines, out, geometry, task, *, ELEMENT, TABLE, apply_rotary
     k = first - (i * height + j) * width
     # The position along the axes is counted up: to divide for each row would take as long as the
     # row itself.
-    for row in range(first, min(G[4] * height * width, first + block)):
-        x0 = i * G[7] + j * G[8] + k * G[9]
-        c0 = i * G[10] + j * G[11] + k * G[12]
-        s0 = i * G[13] + j * G[14] + k * G[15]
+    for row in range(first, min(G[DEPTH] * height * width, first + block)):
+        x0 = i * G[X_DEPTH] + j * G[X_HEIGHT] + k * G[X_WIDTH]
+        c0 = i * G[C_DEPTH] + j * G[C_HEIGHT] + k * G[C_WIDTH]
+        s0 = i * G[S_DEPTH] + j * G[S_HEIGHT] + k * G[S_WIDTH]
         o0 = row * n
         apply_rotary(X, C, S, O, x0, c0, s0, o0, half)
         for r in range(2 * half, n):
