@@ -32,17 +32,26 @@ _ERNIE = {**_LLAMA, "moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 2
           "moe_num_shared_experts": 1}  # fmt: skip
 _NEXT = {"enorm": (C,), "hnorm": (C,), "eh_proj": (C, 2 * C), "shared_head.norm": (C,),
          "shared_head.head": (VOCABULARY, C), "embed_tokens": (VOCABULARY, C)}  # fmt: skip
+_HEAD = {"token_layernorm": (C,), "hidden_layernorm": (C,), "input_proj": (C, 2 * C),
+         "final_layernorm": (C,)}  # fmt: skip
+_QWEN = {"pre_fc_norm_embedding": (C,), "pre_fc_norm_hidden": (C,), "fc": (C, 2 * C), "norm": (C,)}
 FAMILIES = {
-    # kind, settings, scope of the block, and the other weights of the head
+    # kind, settings, scopes of the block and of the head, and its other weights: the norms of token
+    # and state, what joins them, the last norm, words and table
     "deepseek_v3": (VARIANTS["deepseek_v3"][1], "model.layers.2.", "model.layers.2.", _NEXT),
     "glm4_moe": (_GLM, "model.layers.2.", "model.layers.2.", _NEXT),
     "glm4_moe_lite": ({**_LATENT, "n_routed_experts": 4}, "model.layers.2.", "model.layers.2.",
-                      {name: _NEXT[name] for name in ("enorm", "hnorm", "eh_proj",
-                                                      "shared_head.norm")}),
+                      dict([*_NEXT.items()][:4])),
     "ernie4_5_moe": (_ERNIE, "model.mtp_block.0.", "model.",
                      {"mtp_emb_norm.0": (C,), "mtp_hidden_norm.0": (C,),
                       "mtp_linear_proj.0": (C, 2 * C)}),
+    # The forms of MiMo and Qwen3-Next, beside models of kinds with the same blocks.
+    "qwen2": (_LLAMA, "model.mtp_layers.0.", "model.mtp_layers.0.", _HEAD),
+    "qwen3": (_LLAMA, "mtp.layers.0.", "mtp.", _QWEN),
 }  # fmt: skip
+STATE_FIRST, NORMED = ("qwen2",), ("qwen2", "qwen3")
+"""The families that join the state before the token, and those that normalize what guides further
+tokens."""
 
 
 def drawn(shape, seed):
@@ -98,10 +107,11 @@ def test_a_head_is_its_block_on_token_and_state(kind, tmp_path):
     states = list(model.hidden_states(np.array([text])).values())[-1][0]
     names = [f"{scope}{name}.weight" for name in others]
     own = weights[names[5]] if len(names) > 5 else weights["model.embed_tokens.weight"]
-    epsilon = 1e-5 if kind != "deepseek_v3" else 1e-6
+    epsilon = 1e-6 if kind in ("deepseek_v3", *NORMED) else 1e-5
     given = states[:-1]
     halves = [rms(own[text[1:]], weights[names[0]], epsilon),
               rms(given, weights[names[1]], epsilon)]  # fmt: skip
+    halves = halves[::-1] if kind in STATE_FIRST else halves
     inputs = np.concatenate(halves, 1) @ weights[names[2]].T
 
     table = np.zeros((VOCABULARY, C), np.float32)
@@ -114,18 +124,21 @@ def test_a_head_is_its_block_on_token_and_state(kind, tmp_path):
     words = weights.get("lm_head.weight", weights["model.embed_tokens.weight"])
     one["model.norm.weight"] = norm
     one["lm_head.weight"] = weights[names[4]] if len(names) > 4 else words
-    first = {"first_k_dense_replace": 0, "mlp_layer_types": None, "moe_layer_start_index": layer}
     (tmp_path / "one").mkdir()
     write_archive(tmp_path / "one" / "model.safetensors", one)
+    # ERNIE's head is dense, the others are like the last layer.
+    first = {"first_k_dense_replace": 0, "moe_layer_start_index": 1}
     config = {"model_type": kind, **settings, **first, "num_hidden_layers": 1}
-    if kind == "ernie4_5_moe":
-        config["moe_layer_start_index"] = 1
     (tmp_path / "one" / "config.json").write_text(json.dumps(config), encoding="utf-8")
     single = load_model(tmp_path / "one", "ref")
     expected = single.forward(np.arange(len(inputs))[None])[0]
     logits, guide = head_logits(head, text[1:], given)
     if len(names) > 3:
         np.testing.assert_allclose(logits[0], expected[-1], rtol=2e-4, atol=2e-4)
+        last = guide[0] if kind in NORMED else rms(guide[0], norm, epsilon)
+        np.testing.assert_allclose(
+            last @ one["lm_head.weight"].T, expected[-1], rtol=2e-4, atol=2e-4
+        )
     else:  # no norm before the words
         before = rms(guide[0], norm, epsilon)
         np.testing.assert_allclose(before @ words.T, expected[-1], rtol=2e-4, atol=2e-4)
