@@ -27,7 +27,11 @@ from gptrs_backend_numba.backend import NumbaBackend, create
 from gptrs_backend_numba.evaluation import evaluate
 from gptrs_backend_numba.fusion.claims import claim
 from gptrs_backend_numba.fusion.passes import FUSE, LEGALIZE
-from gptrs_backend_numba.fusion.quantized import FUSE_QUANTIZED, FUSE_QUANTIZED_GROUPED
+from gptrs_backend_numba.fusion.quantized import (
+    DECODE_IN_PRODUCTS,
+    FUSE_QUANTIZED,
+    FUSE_QUANTIZED_GROUPED,
+)
 from gptrs_backend_numba.run.executable import NumbaExecutable
 from gptrs_backend_numba.views import MemorySpace
 from gptrs_runtime.generation.sampling_options import Sampling
@@ -336,7 +340,8 @@ def test_a_program_without_the_ops_is_the_same_object():
 def test_fusing_can_be_switched_off(monkeypatch: pytest.MonkeyPatch):
     assert create(1).with_precision("int8").fuse() == FUSE
     rounding = (*FUSE_QUANTIZED, *FUSE_QUANTIZED_GROUPED)
-    assert create(1).fuse() == tuple(each for each in FUSE if each not in rounding)
+    exact = tuple(each for each in FUSE if each not in rounding)
+    assert create(1).fuse() == (*exact, DECODE_IN_PRODUCTS)
     monkeypatch.setenv("GPTRS_NUMBA_FUSE", "0")
     assert create(1).fuse() == create(1).legalize() == ()
 

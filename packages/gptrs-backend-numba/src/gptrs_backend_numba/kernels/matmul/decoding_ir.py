@@ -31,7 +31,7 @@ def decode_run(count: int, bits: int, signed: bool, biased: bool):
             emit.store(values, emit.pointer(arguments[4]))
             return context.get_dummy_value()
 
-        return types.void(*_RUN, types.int64), generate
+        return types.void(*_run_types(), types.int64), generate
 
     return decode
 
@@ -51,7 +51,7 @@ def decode_rounded(count: int, bits: int, signed: bool, biased: bool):
             builder.store(narrow, builder.bitcast(pointer, ir.PointerType(narrow.type)), align=2)
             return context.get_dummy_value()
 
-        return types.void(*_RUN, types.int64), generate
+        return types.void(*_run_types(), types.int64), generate
 
     return decode
 
@@ -78,13 +78,17 @@ def decode_pairs(count: int, bits: int, signed: bool, biased: bool):
             emit.store(both, emit.pointer(arguments[8]))
             return context.get_dummy_value()
 
-        return types.void(*_RUN, *_RUN, types.int64), generate
+        return types.void(*_run_types(), *_run_types(), types.int64), generate
 
     return decode
 
 
-_RUN = types.int64, types.int64, types.float32, types.float32
-"""The types of codes, zero, scale, and offset."""
+def _run_types():
+    """Return the types of codes, zero, scale, and offset.
+
+    In a function: numba is imported where a kernel is compiled, not where this module is.
+    """
+    return types.int64, types.int64, types.float32, types.float32
 
 
 def _splat(count, value):
