@@ -12,7 +12,7 @@ from gptrs.errors import ProgramError, UnsupportedError, UsageError
 from gptrs.ir import TensorType, dtypes
 from gptrs.ir.attributes import Dictionary, FunctionName
 from gptrs.ir.op import OPS
-from gptrs.ir.ops.custom_call import Composite, CustomCall, named_arguments
+from gptrs.ir.ops.custom_call import Composite, CustomCall, functional_arguments
 from gptrs_backend_ref.backend import RefBackend
 from gptrs_backend_ref.kernels import TABLE
 from gptrs_conformance.checks.claims import CHECKS, claim_check, require_claims
@@ -126,7 +126,7 @@ def test_backends_of_any_name_claim_and_kernels_get_arguments_by_name():
 
     @table.composite("rms_norm.v1")
     def kernel(call: CustomCall, *arrays: np.ndarray) -> np.ndarray:
-        return np.array(sorted(named_arguments(call, arrays)))
+        return np.array(sorted(functional_arguments(call, arrays)))
 
     type_ = TensorType(dtypes.f32, (3,))
     names = FunctionName("f"), "weight x"
@@ -138,8 +138,8 @@ def test_backends_of_any_name_claim_and_kernels_get_arguments_by_name():
     found = table.find(call, [type_, type_], [type_])
     assert found is kernel
     assert found(call, np.ones(3), np.ones(3)).tolist() == ["epsilon", "weight", "x"]
-    assert named_arguments(call, ("a", "b")) == {"epsilon": 0.5, "weight": "a", "x": "b"}
+    assert functional_arguments(call, ("a", "b")) == {"epsilon": 0.5, "weight": "a", "x": "b"}
     with pytest.raises(UsageError, match="takes 2 named tensors, got 1"):
-        named_arguments(call, ("a",))
+        functional_arguments(call, ("a",))
     with pytest.raises(ProgramError, match="needs 1 distinct names of operands, got `weight x`"):
         call.infer(type_)

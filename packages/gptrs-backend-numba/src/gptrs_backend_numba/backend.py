@@ -154,7 +154,10 @@ def _best(run: Callable[[], None]) -> float:
     return min(seconds)
 
 
-SETTINGS = (FUSE, cost_model.VARIABLE, amx_matmul.VARIABLE, memory.VARIABLE, PARTS, VARIABLE)
+SETTINGS = (
+    *(FUSE, cost_model.VARIABLE, amx_matmul.VARIABLE, memory.VARIABLE, PARTS, VARIABLE),
+    TARGET_VARIABLE,
+)
 """The environment variables that decide what is made of a program."""
 _SETTINGS = Variables(*SETTINGS)
 _MATRIX, _STACK = 2, 3

@@ -34,7 +34,7 @@ from gptrs.disk_cache import Entries as Entries
 from gptrs.ir.ops.custom_call import Claimed as Claimed
 from gptrs.ir.ops.custom_call import Composite as Composite
 from gptrs.ir.ops.custom_call import CustomCall as CustomCall
-from gptrs.ir.ops.custom_call import named_arguments as named_arguments
+from gptrs.ir.ops.custom_call import functional_arguments as functional_arguments
 from gptrs.ir.size_guards import SizeGuards as SizeGuards
 from gptrs.ir.size_guards import deciding as deciding
 from gptrs.ir.size_guards import greatest as greatest

@@ -101,7 +101,7 @@ class CustomCall(Op):
         return dtypes.i1
 
 
-def named_arguments(call: CustomCall, operands: Sequence[T]) -> dict[str, T | DictionaryValue]:
+def functional_arguments(call: CustomCall, operands: Sequence[T]) -> dict[str, T | DictionaryValue]:
     """Return the arguments of the functional that `call` stands for, by parameter.
 
     `operands` has a tensor for each operand of the call. Parameters whose argument is None are left
