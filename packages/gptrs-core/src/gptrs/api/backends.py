@@ -3,7 +3,8 @@
 - The contract: `Backend`, `Executable`, `Buffer`, `InputRole`; the table of kernels: `OpTable`,
   `require_supported`; `dying_values`, which says when memory is free; `Composite`, which
   `claim` gets, and `Claimed`, what it may return: a `CustomCall`, another op, a region, `Declined`
-  of `gptrs.api.passes`, or None. `functional_arguments` gives a kernel the arguments of the functional.
+  of `gptrs.api.passes`, or None. `functional_arguments` gives a kernel the arguments of the
+  functional.
 - What comes with an offer of the contract: `BoundInputs`, `SubmittedRun`, `KernelRun`, `Precision`;
   `CacheReport`, `CachePart`, `Entries`, and `private_folder`, a directory of the cache that nobody
   else can write to; `WeightIdentity`, `WeightFile`.

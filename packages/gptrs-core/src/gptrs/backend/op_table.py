@@ -52,8 +52,8 @@ class OpTable(Struct, Generic[Kernel]):
     def composite(self, kind: str, *, when: Condition | None = None) -> Callable[[Kernel], Kernel]:
         """Decorator: register a kernel for composites of `kind`, where `when` holds.
 
-        It runs a `custom_call` with the composite's operands and `attrs`; `functional_arguments` returns
-        both by parameter of the functional. Composites that no kernel claims are inlined.
+        It runs a `custom_call` with the composite's operands and `attrs`; `functional_arguments`
+        returns both by parameter of the functional. Composites that no kernel claims are inlined.
         ValueError for a kind that is already claimed, or that names another implementation, such as
         `gelu.v1/sigmoid`, whose results differ from the usual one.
         """
