@@ -83,3 +83,11 @@ def test_a_later_process_reads_no_onnx_until_it_must(tmp_path: Path) -> None:
     assert other["beside 6"] != found["beside 6"]
     (folder / "beside.data").write_bytes(bytes(80 * 64 * 4))
     assert run(6) == (True, {**other, "beside 6": bytes(6 * 64 * 4).hex()})
+
+
+def test_operators_are_listed_by_a_process_that_reads_no_file() -> None:
+    script = "import gptrs_onnx; print(*gptrs_onnx.supported_operators()['ai.onnx'])"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert {"Conv", "Loop", "Relu"} <= set(done.stdout.split())

@@ -12,18 +12,19 @@ from gptrs.lazy_module import collector_paused
 
 if TYPE_CHECKING:
     from gptrs_onnx.exporting import export, to_proto
-    from gptrs_onnx.model import OnnxModel, from_proto, load, supported_operators
+    from gptrs_onnx.graph import supported_operators
+    from gptrs_onnx.model import OnnxModel, from_proto, load
 
 __all__ = ["OnnxModel", "export", "from_proto", "load", "supported_operators", "to_proto"]
-_WRITING = ("export", "to_proto")
+_MODULES = {"export": "exporting", "supported_operators": "graph", "to_proto": "exporting"}
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module `gptrs_onnx` has no attribute {name!r}")
-    module = "gptrs_onnx.exporting" if name in _WRITING else "gptrs_onnx.model"
+    module = _MODULES.get(name, "model")
     with collector_paused():
-        return getattr(import_module(module), name)
+        return getattr(import_module(f"gptrs_onnx.{module}"), name)
 
 
 def __dir__() -> list[str]:

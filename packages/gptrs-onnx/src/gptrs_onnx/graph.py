@@ -17,7 +17,7 @@ from gptrs_onnx.block_weights import BlockSource, block_weights
 from gptrs_onnx.conversion import Conversion, symbols_may_be_refused
 from gptrs_onnx.element_types import HELD_IN, stored_dtype
 from gptrs_onnx.graph_file import GraphFile, NarrowType
-from gptrs_onnx.node import Items, Known, Narrow, as_tensor, is_weight, refuse_sequence
+from gptrs_onnx.node import Items, Known, Narrow, as_tensor, converts, is_weight, refuse_sequence
 from gptrs_onnx.onnx_ir import ir
 from gptrs_onnx.reading import InitializerSource
 from gptrs_onnx.search import shown
@@ -155,3 +155,15 @@ def _size_of(size: int | ir.SymbolicDim, place: str) -> int | str:
         return size if size >= 0 else place
     stated = str(size.value or "")
     return stated if any(map(str.isalpha, stated)) else place
+
+
+def supported_operators() -> dict[str, list[str]]:
+    """Return the operators that have their own converters, in order, by domain.
+
+    Those that the standard defines by others (`NegativeLogLikelihoodLoss`) are converted as well.
+    """
+    found: dict[str, list[str]] = {}
+    for operator in sorted(converts):
+        domain, _, name = operator.rpartition(".")
+        found.setdefault(domain or "ai.onnx", []).append(name)
+    return found

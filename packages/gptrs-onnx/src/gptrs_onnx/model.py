@@ -37,11 +37,9 @@ if TYPE_CHECKING:
     import onnx
 
     import gptrs_onnx.graph as graphs
-    import gptrs_onnx.node as nodes
     import gptrs_onnx.reading as reading
 else:
     graphs = lazy_module("gptrs_onnx.graph")
-    nodes = lazy_module("gptrs_onnx.node")
     reading = lazy_module("gptrs_onnx.reading")
 
 Result = TypeVar("Result")
@@ -282,7 +280,7 @@ class OnnxModel(ConvertedGraph):
             stamp.keep(self._file, places, findings)
 
 
-# Models out of files and out of protobuf messages, and which operators are converted.
+# Models out of files and out of protobuf messages.
 
 
 def load(path: str | os.PathLike[str], backend: str | Backend | None = None) -> OnnxModel:
@@ -321,15 +319,3 @@ def from_proto(model: onnx.ModelProto, backend: str | Backend | None = None) -> 
     """Return a model that is in memory; errors as `load`, and external data is refused."""
     graph = graphs.Graph(reading.model_of(model, None))
     return OnnxModel(graph.declared(), backend, model.graph.name or "the model")
-
-
-def supported_operators() -> dict[str, list[str]]:
-    """Return the operators that have their own converters, in order, by domain.
-
-    Those that the standard defines by others (`NegativeLogLikelihoodLoss`) are converted as well.
-    """
-    found: dict[str, list[str]] = {}
-    for operator in sorted(nodes.converts):
-        domain, _, name = operator.rpartition(".")
-        found.setdefault(domain or "ai.onnx", []).append(name)
-    return found
