@@ -11,9 +11,10 @@ from gptrs.api.importers import DAMAGE, FileContents, FileValue
 from gptrs_onnx import known_ops, ops
 from gptrs_onnx.conversion import kind_of
 from gptrs_onnx.element_types import DTYPES, is_read
-from gptrs_onnx.node import converts, has_body, shown
+from gptrs_onnx.node import converts, has_body
 from gptrs_onnx.onnx_ir import ir
 from gptrs_onnx.reading import read_any_model, require_read_version
+from gptrs_onnx.search import shown
 
 assert ops  # its modules register the converters
 

@@ -21,7 +21,6 @@ from gptrs_onnx.node import (
     Known,
     Narrow,
     Node,
-    Origins,
     Value,
     as_tensor,
     body_of,
@@ -31,11 +30,10 @@ from gptrs_onnx.node import (
     is_weight,
     numbers,
     refuse_sequence,
-    shown,
     stored_array,
 )
 from gptrs_onnx.onnx_ir import ir
-from gptrs_onnx.search import NeedsKnownError, SymbolsRefusedError
+from gptrs_onnx.search import NeedsKnownError, Origins, SymbolsRefusedError, shown
 from gptrs_onnx.size_facts import MOST_DIMS, Refused
 
 # Operators of the standard that are not converted: why, and what to do about it.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gptrs.api import ModelError, UnsupportedError
-from gptrs_onnx.node import shown
+from gptrs_onnx.search import shown
 
 
 def runtime(path: Path) -> tuple[str, Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]]:

@@ -71,7 +71,7 @@ class Facts(Struct, frozen=True, dict=True):
         )
 
     def name(self, number: int, names: Sequence[str]) -> str | None:
-        """Return the name of a size in the program, None where it is a number."""
+        """Return the name of a size in the program; None for a number."""
         root = self._root(number)
         return None if self.static or root in self.pinned else names[root]
 

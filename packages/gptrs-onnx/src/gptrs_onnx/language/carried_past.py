@@ -26,7 +26,7 @@ from gptrs_onnx.language.decoder_graph import (
     count_input,
 )
 from gptrs_onnx.model import OnnxModel
-from gptrs_onnx.node import shown
+from gptrs_onnx.search import shown
 
 _POOL: Final = ("P", None, None, None)
 

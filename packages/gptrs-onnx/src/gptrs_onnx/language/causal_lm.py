@@ -28,10 +28,10 @@ from gptrs_onnx.language.decoder_graph import DecoderGraph, decoder_graph
 from gptrs_onnx.language.graph_parts import GraphParts, graph_parts
 from gptrs_onnx.language.trials import UnrecognizedError
 from gptrs_onnx.model import OnnxModel, load
-from gptrs_onnx.node import as_tensor, shown
+from gptrs_onnx.node import as_tensor
 from gptrs_onnx.onnx_ir import ir
 from gptrs_onnx.reading import read_model
-from gptrs_onnx.search import NeedsKnownError
+from gptrs_onnx.search import NeedsKnownError, shown
 
 _WITH_PAST: Final = "_with_past"
 """Distinguishes the name of a file with a past from the one for the first step."""

@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from gptrs.api import ModelError, UnsupportedError
 from gptrs.nn import CacheSpec
-from gptrs_onnx.node import shown
 from gptrs_onnx.onnx_ir import ir
+from gptrs_onnx.search import shown
 
 Part = Literal["key", "value"]
 PARTS: Final[tuple[Part, ...]] = ("key", "value")

@@ -11,8 +11,9 @@ from gptrs.api.models import Tensor
 from gptrs.capture.execute import use_backend
 from gptrs.ir.symbolic_dim import evaluated, symbols_of
 from gptrs_onnx.conversion import Conversion
-from gptrs_onnx.node import SMALL, Items, Known, Narrow, Value, settled, stored_array
+from gptrs_onnx.node import Items, Known, Narrow, Value, settled, stored_array
 from gptrs_onnx.onnx_ir import ir
+from gptrs_onnx.search import SMALL
 
 
 class UnrecognizedError(Exception):
