@@ -20,9 +20,13 @@ GRAPHS = {
     "beside": "(float[n, 80] x) => (float y) { h = MatMul (x, w) y = Relu (h) }",
     "facts": "(float[n, 3] x, float[m, 3] z) => (float y) { y = Add (x, z) }",
     "values": "(float[n, 6] x, int64[k] s) => (float y) { h = Reshape (x, s) y = Neg (h) }",
+    "drawn": "(float[n, 80] x) => (float y) { h = RandomUniformLike (x) y = Mul (x, h) }",
+    "named": """(float[n, 80] x, string[k] s) => (float y) {
+        dog = Constant <value_string = "dog"> () same = Equal (s, dog) ones = Cast <to = 1> (same)
+        count = ReduceSum <keepdims = 0> (ones) y = Add (x, count) }""",
 }
 SCRIPT = """
-import json, sys, time
+import json, os, sys, time
 import numpy as np
 import gptrs_onnx
 from gptrs.backend import weight_identity
@@ -31,13 +35,15 @@ from gptrs.capture.caching import source_identity
 weight_identity._SETTLED_NS = 0  # the files were written just now
 source_identity.BEGAN_NS = time.time_ns() + 10**12
 found = {}
-for name in ("weights", "beside", "facts", "values"):
-    model = gptrs_onnx.load(f"{sys.argv[1]}/{name}.onnx", "ref")
+seed = int(os.environ.get("SEED", "1"))
+for name in os.environ.get("NAMES", "weights beside facts values drawn").split():
+    model = gptrs_onnx.load(f"{sys.argv[1]}/{name}.onnx", "ref", seed=seed)
+    more = {"values": np.array([3, -1]), "named": ["ant", "dog"]}
     for rows in map(int, sys.argv[2:]):
         width = {"facts": 3, "values": 6}.get(name, 80)
         x = np.linspace(-1, 1, rows * width, dtype=np.float32).reshape(rows, width)
-        given = {"facts": [x], "values": [np.array([3, -1])]}.get(name, [])
-        found[f"{name} {rows}"] = model(x, *given)["y"].tobytes().hex()
+        given = [x, {"facts": x, **more}.get(name)][: len(model.inputs)]
+        found[f"{name} {rows}"] = model(*given)["y"].tobytes().hex()
 print(json.dumps({"read": "onnx" in sys.modules, "found": found}))
 """
 
@@ -72,9 +78,15 @@ def test_a_later_process_reads_no_onnx_until_it_must(tmp_path: Path) -> None:
     read, found = run(6)
     assert read
     assert run(6) == (False, found)
+    reseeded = run(6, SEED="2")[1]
+    assert reseeded["drawn 6"] != found["drawn 6"]
+    assert {**reseeded, "drawn 6": found["drawn 6"]} == found
+    assert run(6, SEED="2") == (False, reseeded)
     more = run(6, 9, 3, GPTRS_CACHE_BYTES="0")[1]
     assert more["weights 6"] == found["weights 6"]
     assert run(6, 9, 3) == (False, more), "one program serves all sizes"
+    named = run(6, NAMES="named")
+    assert named == run(6, NAMES="named") == (True, named[1]), "its strings are in the file alone"
     # The same names, shapes and sizes of files: only the bytes of the weights are others.
     write(folder, 1)
     read, other = run(6)

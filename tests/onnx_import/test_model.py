@@ -173,10 +173,13 @@ def test_sequences_inside_a_graph_are_the_tensors_that_they_hold() -> None:
     ("nodes", "message"),
     [
         ("s = SplitToSequence (x) y = Relu (s)", "`s`, an input of `Relu`, is a sequence"),
-        ("y = SplitToSequence (x)", "`y`, an output of the graph, is a sequence"),
+        (
+            "y = SplitToSequence (x)",
+            "the output `y` is a sequence, and the file says it is a tensor",
+        ),
         ("y = SequenceAt (x, one)", "takes a sequence, but its input 0 is not one"),
         ("s = SequenceConstruct (x) y = SequenceAt (s, one)", "element 1 of a sequence of 1"),
-        ("y = StringConcat (x, x)", "is about strings"),
+        ("z = Cast <to = 8> (x) y = StringConcat (z, z)", "writes numbers as strings"),
     ],
 )
 def test_what_a_graph_cannot_say_of_lists_is_refused_with_what_to_do(

@@ -16,8 +16,8 @@ import gptrs_onnx  # noqa: E402
 from gptrs.errors import UnsupportedError  # noqa: E402
 
 PARTS = 16
-LEAST = 0.95
-"""The share that passes; the others are strings, sequences, images and random numbers."""
+LEAST = 0.98
+"""The share that passes; the others are images, random numbers and old operator sets."""
 BUILT_IN = {"bfloat16": 1.6e-2, "float16": 2e-3}
 """Units in the last place of narrow floats: sums are in another order than the standard's."""
 
@@ -44,19 +44,33 @@ def is_right(case: Any, backend: Any) -> bool:
             given = zip(case.model.graph.input, map(array_of, inputs), strict=True)
             found = model(**{slot.name: array for slot, array in given})
             for slot, wanted in zip(case.model.graph.output, map(array_of, outputs), strict=True):
-                compare(case, slot.name, found[slot.name], np.asarray(wanted))
+                several = isinstance(wanted, list)
+                assert isinstance(found[slot.name], list) == several, case.name
+                pairs = zip(
+                    *((found[slot.name], wanted) if several else ([found[slot.name]], [wanted])),
+                    strict=True,
+                )
+                for have, want in pairs:
+                    compare(case, slot.name, have, np.asarray(want))
     except UnsupportedError:
         return False
     return True
 
 
 def array_of(value: Any) -> Any:
+    if isinstance(value, onnx.SequenceProto):
+        return onnx.numpy_helper.to_list(value)
+    if isinstance(value, onnx.OptionalProto):
+        return onnx.numpy_helper.to_optional(value)
     return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
 
 
 def compare(case: Any, name: str, found: np.ndarray, wanted: np.ndarray) -> None:
     assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape), (case.name, name)
     loose = BUILT_IN.get(str(found.dtype), 1e-3)
+    if found.dtype == object:
+        np.testing.assert_array_equal(found, wanted)
+        return
     if found.dtype.kind not in "biufc":
         found, wanted = found.astype(np.float32), wanted.astype(np.float32)
     tolerance = max(case.atol or 0, 1e-6, loose / 4 if loose > 1e-3 else 0)

@@ -93,7 +93,7 @@ class ProgramResult(Struct, frozen=True, kw_only=True):
 
 def program_result(name: str, array: np.ndarray) -> ProgramResult:
     """Return a result or a value, with its elements if they are few."""
-    dtype = TensorType.of(array).dtype.name
+    dtype = "string" if array.dtype == object else TensorType.of(array).dtype.name
     values = json_values(array) if array.size <= MAX_JSON_ELEMENTS else UNSET
     return ProgramResult(name=name, dtype=dtype, shape=list(array.shape), values=values)
 

@@ -15,6 +15,7 @@ from gptrs_onnx.node import converts, has_body
 from gptrs_onnx.onnx_ir import ir
 from gptrs_onnx.reading import read_any_model, require_read_version
 from gptrs_onnx.search import shown
+from gptrs_onnx.strings import string_nodes
 
 assert ops  # its modules register the converters
 
@@ -105,7 +106,8 @@ def _missing(
         require_read_version(model.opset_imports, str(path))
     except UnsupportedError as error:
         yield "operator sets", error.message
-    reasons = {_name(node): _reason(node, model) for node in _nodes(model)}
+    before = {*string_nodes(model.graph)}
+    reasons = {_name(node): _reason(node, model) for node in _nodes(model) if node not in before}
     yield from ((name, why) for name, why in reasons.items() if why is not None)
     for value in values:
         held = value.type

@@ -26,21 +26,24 @@ from gptrs_onnx.node import (
     body_of,
     constant,
     converts,
+    cut_before,
     is_symbolic,
     is_weight,
     numbers,
     refuse_sequence,
     stored_array,
+    strings,
 )
 from gptrs_onnx.onnx_ir import ir
 from gptrs_onnx.search import NeedsKnownError, Origins, SymbolsRefusedError, shown
 from gptrs_onnx.size_facts import MOST_DIMS, Refused
+from gptrs_onnx.strings import Words, texts_of
 
 # Operators of the standard that are not converted: why, and what to do about it.
 
 
 _REFUSED = {
-    "strings": (
+    "strings that a program computes": (
         *("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer"),
     ),
     "maps": ("CastMap", "DictVectorizer"),
@@ -58,6 +61,11 @@ def refuse(node: Node) -> NoReturn:
     kind = kind_of(node.domain, node.op_type)
     if kind is not None:
         node.refuse(f"is about {kind}, and values are tensors of numbers", hint=cut_before(node))
+    if node.domain == "com.microsoft.nchwc":
+        node.refuse(
+            "has its weights in the layout of one processor",
+            hint="save the model with `GraphOptimizationLevel.ORT_ENABLE_EXTENDED`, not ALL",
+        )
     converts.refuse(node)
 
 
@@ -66,16 +74,6 @@ def kind_of(domain: str, op_type: str) -> str | None:
     if domain not in ("", "ai.onnx.ml"):
         return None
     return next((kind for kind, names in _REFUSED.items() if op_type in names), None)
-
-
-def cut_before(node: Node) -> str:
-    """Return how to get the model without the part that begins with a node."""
-    names = [each.name for each in node.source.inputs if each is not None and each.name]
-    listed = ", ".join(f"'{shown(name)}'" for name in names[:2])
-    return (
-        "cut the model before it, `onnx.utils.extract_model(file, cut_file, inputs,"
-        f" [{listed}])`, and compute the rest of these outputs in Python"
-    )
 
 
 Results: TypeAlias = "Bound | Sequence[Bound | None] | None"
@@ -112,7 +110,14 @@ class Conversion:
         functions: Mapping[ir.OperatorIdentifier, ir.Function],
         opsets: Mapping[str, int],
         weight: Callable[[str, ir.TensorProtocol], Tensor],
+        words: Words | None = None,
+        seed: int | None = None,
     ) -> None:
+        self._words = words
+        self._seed = seed
+        self._draws = 0
+        self.repeats = 0
+        """How many loops of the program are being converted, one inside the other."""
         self._functions = functions
         self._opsets = opsets
         self._weight = weight
@@ -137,13 +142,17 @@ class Conversion:
         self._values[value] = found
         self._origins[value] = origins
 
-    def run(self, graph: ir.Graph | ir.Function) -> list[Bound]:
-        """Convert all nodes of a graph whose inputs are bound; return its outputs."""
+    def run(self, graph: ir.Graph | ir.Function, repeats: bool = False) -> list[Bound]:
+        """Convert all nodes of a graph whose inputs are bound; return its outputs.
+
+        `repeats`: the program runs them in a loop.
+        """
         # A file may have a function that calls itself; Python's own limit would end in a stack
         # overflow of the C code beneath.
         if self._depth == MAX_DEPTH:
             raise UnsupportedError(f"graphs and functions nest more than {MAX_DEPTH} deep")
         self._depth += 1
+        self.repeats += repeats
         try:
             if isinstance(graph, ir.Graph):
                 self._bind_initializers(graph)
@@ -152,6 +161,7 @@ class Conversion:
             return [self._present(each, "an output of the graph") for each in graph.outputs]
         finally:
             self._depth -= 1
+            self.repeats -= repeats
 
     def run_nodes(
         self, nodes: Sequence[ir.Node], graphs: Sequence[ir.Graph], wanted: ir.Value
@@ -185,6 +195,24 @@ class Conversion:
             return stored_array(value.const_value, why)
         return cast("Known", found.numpy())
 
+    def codes(self, texts: Sequence[str]) -> Known:
+        """Return strings of the file as their codes [count]."""
+        if self._words is None:
+            raise UnsupportedError("a language model has strings, which only other graphs may have")
+        return self._words.codes(texts)
+
+    def random_key(self, own: float | None) -> tuple[int, int] | None:
+        """Return a new key and counter for random numbers, by a node's `own` seed.
+
+        None if the model has no seed.
+        """
+        if self._seed is None:
+            return None
+        if own is not None:  # nodes with one seed make the same numbers, as in ONNX Runtime
+            return int(np.float32(own).view(np.uint32)), 0
+        self._draws += 1
+        return self._seed % 2**64, self._draws << 48
+
     def _sizes_behind(self, value: ir.Value) -> Known | None:
         """Return the sizes, some of them symbols, that a value is as floats; None for others."""
         source = value.producer()
@@ -201,7 +229,10 @@ class Conversion:
                 continue
             stored = value.const_value
             held = stored_dtype(stored.dtype, f"the initializer `{shown(name)}`")
-            if is_weight(stored):
+            if stored.dtype == ir.DataType.STRING:
+                codes = self.codes(texts_of(stored))
+                self.bind(value, strings(codes.reshape(stored.shape.numpy())))
+            elif is_weight(stored):
                 weight = self._weight(name, stored)
                 is_narrow = HELD_IN.get(stored.dtype) == held
                 self.bind(value, Narrow(weight, stored.dtype) if is_narrow else weight)
@@ -283,11 +314,13 @@ class Conversion:
         if converter is not None:
             results = converter(node, values)
             return results if node.moved is None else _as_narrow(results, node.moved)
+        if is_refused(node):
+            refuse(node)
         values = [
             None if each is None or value is None else self._found(each, what)
             for each, value in zip(inputs, values, strict=True)
         ]
-        body = None if is_refused(node) else body_of(node, values)
+        body = body_of(node, values)
         if body is None:
             refuse(node)
         function, opsets = body

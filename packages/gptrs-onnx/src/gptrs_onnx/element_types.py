@@ -47,10 +47,14 @@ HELD_IN: Final[Mapping[ir.DataType, DType]] = MappingProxyType(
         ir.DataType.FLOAT8E4M3FNUZ: dtypes.f16,
         ir.DataType.FLOAT8E5M2FNUZ: dtypes.f16,
         ir.DataType.FLOAT8E8M0: dtypes.f32,
+        ir.DataType.STRING: dtypes.si64,
     }
 )
-"""Element types that PTIR lacks, and the narrowest one that has all of their numbers."""
-_BY_NUMPY: Final = {each.numpy(): each for each in HELD_IN}
+"""Element types that PTIR lacks, and the narrowest one that has all of their numbers.
+
+Strings are held as their codes in the table of their model.
+"""
+_BY_NUMPY: Final = {each.numpy(): each for each in HELD_IN if each != ir.DataType.STRING}
 
 
 def narrow_type(dtype: np.dtype[Any]) -> ir.DataType | None:

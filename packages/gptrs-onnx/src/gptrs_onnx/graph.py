@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 from msgspec import Struct
 
-from gptrs.api import ModelError, UnsupportedError
+from gptrs.api import ModelError
 from gptrs.api.importers import ModelInput
 from gptrs.api.models import Tensor
 from gptrs.backend.weight_identity import WeightFile
 from gptrs_onnx import ops
 from gptrs_onnx.block_weights import BlockSource, block_weights
 from gptrs_onnx.conversion import Conversion, symbols_may_be_refused
-from gptrs_onnx.element_types import HELD_IN, stored_dtype
+from gptrs_onnx.element_types import HELD_IN
 from gptrs_onnx.graph_file import GraphFile, NarrowType
-from gptrs_onnx.node import Items, Known, Narrow, as_tensor, converts, is_weight, refuse_sequence
+from gptrs_onnx.inputs import Border, item_name
+from gptrs_onnx.node import Items, Known, Narrow, as_tensor, constant, converts, is_weight
 from gptrs_onnx.onnx_ir import ir
 from gptrs_onnx.reading import InitializerSource
-from gptrs_onnx.search import shown
+from gptrs_onnx.search import Origins, shown
 
 assert ops  # its modules register the converters
 
@@ -37,25 +39,31 @@ class Graph(Struct, frozen=True, dict=True):
         return weights_of(self.model, self.own)
 
     @cached_property
+    def border(self) -> Border:
+        """The inputs of calls and those of the program; the graph loses what lies between."""
+        return Border.of(self.model)
+
+    @cached_property
     def _narrow(self) -> dict[str, ir.DataType]:
+        assert self.border, "without the functions of strings, which have made inputs of results"
         values = (*self.model.graph.inputs, *self.model.graph.outputs)
         types = ((str(each.name), each.dtype) for each in values)
         return {name: each for name, each in types if each is not None and each in HELD_IN}
 
     def declared(self) -> GraphFile:
         """Return its inputs, outputs and weights; UnsupportedError for types that PTIR lacks."""
-        graph = self.model.graph
-        inner = set(graph.initializers)
+        border = self.border
         narrow = {
             name: NarrowType(dtype.name, HELD_IN[dtype].numpy, dtype.numpy())
             for name, dtype in self._narrow.items()
         }
         return GraphFile(
-            tuple([slot_of(each) for each in graph.inputs if each.name not in inner]),
-            tuple([str(each.name) for each in graph.outputs]),
+            border.inputs,
+            tuple([str(each.name) for each in self.model.graph.outputs]),
             lambda: self.weights,
             lambda: self,
             narrow,
+            border if border.is_needed else None,
         )
 
     def convert(
@@ -65,9 +73,10 @@ class Graph(Struct, frozen=True, dict=True):
         weight: Callable[[str], Tensor],
         symbols: Mapping[int, int],
         assume: Callable[[], None],
+        seed: int | None,
     ) -> tuple[Tensor, ...]:
         """Return the outputs, see `Convertible`."""
-        conversion = self._conversion(known, free, weight)
+        conversion = self._conversion(known, free, weight, seed)
         if not symbols:
             return _outputs(conversion, self.model)
         with symbols_may_be_refused(conversion, symbols):
@@ -79,25 +88,47 @@ class Graph(Struct, frozen=True, dict=True):
         known: Mapping[str, Known],
         free: Mapping[str, Tensor],
         weight: Callable[[str], Tensor],
+        seed: int | None,
     ) -> Conversion:
         """Return a conversion of the graph, with its inputs bound."""
         model = self.model
         conversion = Conversion(
-            model.functions, dict(model.opset_imports), lambda name, _: weight(name)
+            model.functions,
+            dict(model.opset_imports),
+            lambda name, _: weight(name),
+            self.border.words,
+            seed,
         )
+        sequences = {each.name: each for each in self.border.sequences}
         for value in model.graph.inputs:
             name = str(value.name)
+            narrow = self._narrow.get(name)
             if name in known:
-                conversion.bind(value, known[name])
+                held = known[name]
+                conversion.bind(value, held if narrow is None else Narrow(constant(held), narrow))
             elif name in free:
-                narrow = self._narrow.get(name)
                 found = free[name]
                 conversion.bind(
                     value, found if narrow is None else Narrow(found, narrow), frozenset({name})
                 )
+            elif name in sequences:
+                conversion.bind(value, *_items(sequences[name], known, free))
             elif name not in model.graph.initializers:
                 conversion.bind(value, None)
         return conversion
+
+
+def _items(
+    sequence: ModelInput, known: Mapping[str, Known], free: Mapping[str, Tensor]
+) -> tuple[Items | None, Origins]:
+    """Return the tensors of a sequence, None if it is omitted, and the inputs that they are."""
+    names: list[str] = []
+    while (each := item_name(sequence.name, len(names))) in known or each in free:
+        names.append(each)
+    values = [known[each] if each in known else free[each] for each in names]
+    if not values and sequence.optional:
+        return None, frozenset()
+    return Items(tuple(values)), frozenset(names)
 
 
 def weights_of(model: ir.Model, own: WeightFile | None) -> InitializerSource:
@@ -113,11 +144,24 @@ def weights_of(model: ir.Model, own: WeightFile | None) -> InitializerSource:
 
 
 def _outputs(conversion: Conversion, model: ir.Model) -> tuple[Tensor, ...]:
-    """Return the outputs, those of narrow types in the types that hold them."""
+    """Return the outputs, those of narrow types in the types that hold them.
+
+    A sequence is a tuple of its tensors, as `jit` takes it.
+    """
     results: list[Tensor] = []
     for output, found in zip(model.graph.outputs, conversion.run(model.graph), strict=True):
+        held = output.type
+        if isinstance(held, ir.OptionalType):
+            held = held.elem_type
+        if isinstance(found, Items) != isinstance(held, ir.SequenceType) and held is not None:
+            kinds = ("is a sequence", "is a tensor")
+            stated, is_it = kinds if isinstance(held, ir.SequenceType) else kinds[::-1]
+            raise ModelError(
+                f"the output `{shown(output.name)}` {is_it}, and the file says it {stated}"
+            )
         if isinstance(found, Items):
-            refuse_sequence(f"`{shown(output.name)}`, an output of the graph,")
+            results.append(cast("Tensor", tuple(as_tensor(each) for each in found.values)))
+            continue
         narrow = found.type if isinstance(found, Narrow) else None
         if narrow != (output.dtype if output.dtype in HELD_IN else None):
             stated, name = output.dtype.name if output.dtype else "nothing", shown(output.name)
@@ -127,34 +171,6 @@ def _outputs(conversion: Conversion, model: ir.Model) -> tuple[Tensor, ...]:
             )
         results.append(found.values if isinstance(found, Narrow) else as_tensor(found))
     return tuple(results)
-
-
-def slot_of(value: ir.Value) -> ModelInput:
-    """Return the declaration of an input; UnsupportedError for types that PTIR lacks."""
-    name = str(value.name)
-    held = value.type
-    optional = isinstance(held, ir.OptionalType)
-    if isinstance(held, ir.OptionalType):
-        held = held.elem_type
-    if not isinstance(held, ir.TensorType):
-        kind = type(held).__name__.removesuffix("Type").lower() if held else "unknown"
-        raise UnsupportedError(f"the input `{shown(name)}` is a {kind}, only tensors are supported")
-    dtype = stored_dtype(held.dtype, f"the input `{shown(name)}`")
-    if value.shape is None or optional:
-        return ModelInput(name, dtype, None, optional)
-    dims = [_size_of(size, f"{name}_{place}") for place, size in enumerate(value.shape)]
-    return ModelInput(name, dtype, tuple(dims))
-
-
-def _size_of(size: int | ir.SymbolicDim, place: str) -> int | str:
-    """Return a size or the name of a free one, by default that of its place.
-
-    Negative numbers, `?` and the like are what exporters write for "any".
-    """
-    if isinstance(size, int):
-        return size if size >= 0 else place
-    stated = str(size.value or "")
-    return stated if any(map(str.isalpha, stated)) else place
 
 
 def supported_operators() -> dict[str, list[str]]:

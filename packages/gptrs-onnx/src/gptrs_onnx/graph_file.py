@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 from msgspec import Struct, field
@@ -28,6 +28,9 @@ from gptrs.checkpoint.param_source import FileSource, ParamSource
 from gptrs_onnx.search import NeedsKnownError, shown
 from gptrs_onnx.size_facts import Facts
 
+if TYPE_CHECKING:
+    from gptrs_onnx.inputs import Border
+
 
 class NarrowType(Struct, frozen=True):
     """An element type that PTIR lacks: its numbers are held in those of another NumPy type."""
@@ -35,6 +38,11 @@ class NarrowType(Struct, frozen=True):
     name: str
     held: np.dtype[Any]
     own: np.dtype[Any]
+
+    @property
+    def is_strings(self) -> bool:
+        """Whether the numbers are codes of strings."""
+        return self.own.kind == "O"
 
 
 class Convertible(Protocol):
@@ -47,12 +55,13 @@ class Convertible(Protocol):
         weight: Callable[[str], Tensor],
         symbols: Mapping[int, int],
         assume: Callable[[], None],
+        seed: int | None,
     ) -> tuple[Tensor, ...]:
         """Return the outputs, those of narrow types in the types that hold them.
 
         `known` and `free` are the inputs that are given. `symbols` of the program have these
         numbers in the graph: with any, `assume` is called before the conversion, and errors are
-        SymbolsRefusedErrors.
+        SymbolsRefusedErrors. Random numbers follow from the seed; without one they are refused.
         """
         ...
 
@@ -77,7 +86,8 @@ class Weights(ParamSource, Protocol):
 class GraphFile(Struct, frozen=True, dict=True):
     """A graph before it is known where it runs.
 
-    `findings` are those of earlier processes, `stamp` tells its file; None for one in memory.
+    `border` is None where inputs and outputs are tensors of numbers. `findings` are those of
+    earlier processes, `stamp` tells its file; None for one in memory.
     """
 
     inputs: tuple[ModelInput, ...]
@@ -85,8 +95,14 @@ class GraphFile(Struct, frozen=True, dict=True):
     open_weights: Callable[[], Weights]
     read: Callable[[], Convertible]
     narrow: Mapping[str, NarrowType] = field(default_factory=dict[str, NarrowType])
+    border: Border | None = None
     stamp: FileStamp | None = None
     findings: Findings | None = None
+
+    @property
+    def slots(self) -> tuple[ModelInput, ...]:
+        """The inputs of the program, which are those of calls without a border."""
+        return self.inputs if self.border is None else self.border.slots
 
     @cached_property
     def weights(self) -> Weights:
@@ -161,7 +177,7 @@ class FileStamp(Struct, frozen=True):
         weights = KeptWeights(self.own, names, files)
         inputs = tuple([ModelInput(*each) for each in slots])
         found = Findings.of(findings)
-        return GraphFile(inputs, outputs, lambda: weights, read, {}, self, found)
+        return GraphFile(inputs, outputs, lambda: weights, read, stamp=self, findings=found)
 
     def keep(self, file: GraphFile, places: Places, findings: Findings) -> None:
         """Keep what a graph declares, where its weights are, and what was found out."""

@@ -85,10 +85,17 @@ def _size(x: Value) -> Known:
 
 @_evaluates("Constant")
 def _constant(node: Node) -> Known:
+    if any(each in node for each in ("value_string", "value_strings")) or _is_of_strings(node):
+        return NotImplemented
     for name, kind, dtype in _CONSTANTS:
         if name in node:
             return np.asarray(node.attribute(name, kind), dtype)
-    node.refuse("is a constant of strings, or sparse, which PTIR does not support")
+    node.refuse("is a sparse constant, which PTIR does not support")
+
+
+def _is_of_strings(node: Node) -> bool:
+    held = node.given.get("value")
+    return held is not None and getattr(held.value, "dtype", None) == ir.DataType.STRING
 
 
 _CONSTANTS: Final = (

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import numpy as np
 from msgspec.structs import replace
 from typing_extensions import override
 
-from gptrs.api import GptrsError, ModelError, UsageError
+from gptrs.api import GptrsError, ModelError, UnsupportedError, UsageError
 from gptrs.api.backends import Backend
 from gptrs.api.importers import Closure, ConvertedGraph, Step, jitted
 from gptrs.api.models import Params, Tensor
+from gptrs.capture.execute import use_backend
+from gptrs.capture.jitting.jit import Lowered
 from gptrs.capture.parameter import Parameter
+from gptrs.ir.program import Program
 from gptrs.ir.specialize import lone_symbol
 from gptrs.lazy_module import lazy_module
 from gptrs.plugins.manager import backend_of
@@ -69,12 +72,15 @@ class OnnxModel(ConvertedGraph):
         """Take a graph; `params` are its weights if they were opened before."""
         self._file = file
         super().__init__(origin, backend, {slot.name: slot for slot in file.inputs}, file.outputs)
+        self._slots = {slot.name: slot for slot in file.slots}
         self._narrow = file.narrow
         self.weights = file.weights
         if params is None:
             params = Params(self.weights, backend=self.backend, dtype=None, origin=origin)
         self.params = params
-        shapes = [slot.shape or () for slot in file.inputs]
+        self.seed: int | None = None
+        """What random numbers follow from; None refuses operators that make them."""
+        shapes = [slot.shape or () for slot in file.slots]
         free = dict.fromkeys(each for shape in shapes for each in shape if isinstance(each, str))
         self._numbers = {name: number for number, name in enumerate(free)}
         found = file.findings or Findings()
@@ -85,10 +91,17 @@ class OnnxModel(ConvertedGraph):
         self._is_kept = file.stamp is None or file.findings is not None
 
     @override
+    def _given(
+        self, arrays: Sequence[object], named: Mapping[str, object]
+    ) -> dict[str, np.ndarray]:
+        given, border = super()._given(arrays, named), self._file.border
+        return given if border is None else border.items(given)
+
+    @override
     def argument(self, name: str, value: object) -> np.ndarray:
         """Return an input; one of a narrow type is an array of it, or holds only its numbers."""
         narrow = self._narrow.get(name)
-        if narrow is None:
+        if narrow is None or narrow.is_strings:
             return super().argument(name, value)
         held, own = narrow.held, narrow.own
         array = np.asarray(value)
@@ -105,11 +118,34 @@ class OnnxModel(ConvertedGraph):
 
     @override
     def _run(self, given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        found = super()._run(given)
+        border, others = self._file.border, list[str]()
+        if border is not None:
+            given, others = border.taken(given)
+        with use_backend(self.backend):
+            results = self._tried(given, lambda step, arguments: step(arguments))
+            found = [_array_of(each) for each in results]
         for index, name in enumerate(self.outputs if self._narrow else ()):
-            if name in self._narrow:
-                found[index] = found[index].astype(self._narrow[name].own)
+            narrow = self._narrow.get(name)
+            if narrow is not None and narrow.is_strings and border is not None:
+                found[index] = border.decoded(found[index], others)
+            elif narrow is not None:
+                found[index] = found[index].astype(narrow.own)
         return found
+
+    @override
+    def _program(self, given: Mapping[str, np.ndarray]) -> Program:
+        border = self._file.border
+        return super()._program(given if border is None else border.taken(given)[0])
+
+    @override
+    def captured(self, *arrays: object, **named: object) -> Lowered:
+        if self._file.border is not None:
+            raise UnsupportedError(
+                f"`{shown(self.name)}` has strings or lists as inputs or outputs, and programs"
+                " have only tensors of numbers",
+                hint="cut them off the graph with `onnx.utils.extract_model`",
+            )
+        return super().captured(*arrays, **named)
 
     @override
     def _tried(
@@ -145,11 +181,17 @@ class OnnxModel(ConvertedGraph):
                     self._keep_on_disk()
                 return result
 
+    def _stated(self, name: str) -> tuple[int | str, ...]:
+        """Return the sizes that the file states for an input; () for a tensor of a sequence."""
+        # `inputs` first: a caller may have replaced them by ones with numbers for some sizes.
+        slot = self.inputs.get(name, self._slots.get(name))
+        return () if slot is None else slot.shape or ()
+
     def _sizes(self, given: Mapping[str, np.ndarray]) -> dict[int, int] | None:
         """Return the free sizes of a call; None if axes of one name differ, as files may."""
         sizes: dict[int, int] = {}
         for each, array in given.items():
-            for name, size in zip(self.inputs[each].shape or (), array.shape, strict=False):
+            for name, size in zip(self._stated(each), array.shape, strict=False):
                 if isinstance(name, str) and sizes.setdefault(self._numbers[name], size) != size:
                     return None
         return sizes
@@ -214,7 +256,7 @@ class OnnxModel(ConvertedGraph):
         )
         ranks = tuple([(name, given[name].ndim) for name in free])
         step = self._kept(
-            (values, ranks, facts.key), partial(self._made, known, free, given, facts)
+            (values, ranks, facts.key, self.seed), partial(self._made, known, free, given, facts)
         )
         return step, tuple([Tensor.of_array(given[name]) for name in free])
 
@@ -226,7 +268,7 @@ class OnnxModel(ConvertedGraph):
         facts: Facts,
     ) -> Step:
         names = identifiers(self._numbers)
-        slots = [self.inputs[name].shape or (None,) * given[name].ndim for name in free]
+        slots = [self._stated(name) or (None,) * given[name].ndim for name in free]
         numbers = [
             [self._numbers[each] if isinstance(each, str) else None for each in shape]
             for shape in slots
@@ -235,6 +277,7 @@ class OnnxModel(ConvertedGraph):
             tuple(None if each is None else facts.name(each, names) for each in shape)
             for shape in numbers
         )
+        seed = self.seed
 
         def convert(arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             sources = dict(zip(free, arguments, strict=True))
@@ -247,12 +290,13 @@ class OnnxModel(ConvertedGraph):
             symbols = {lone_symbol(dim): n for n, dim in reversed(dims.items())}
             found = {each: n for each, n in symbols.items() if each is not None}
             assume = partial(facts.assume, dims)
-            return self._file.graph.convert(known, sources, self._weight, found, assume)
+            graph = self._file.graph
+            return graph.convert(known, sources, self._weight, found, assume, seed)
 
         values = [
             (name, each.dtype.str, each.shape, each.tobytes()) for name, each in known.items()
         ]
-        describe = partial(self._described, repr((values, free, axes, facts.key)))
+        describe = partial(self._described, repr((values, free, axes, facts.key, seed)))
         named = axes if any(map(any, axes)) else ()
         return jitted(convert, "onnx_model", named, describe)
 
@@ -262,7 +306,9 @@ class OnnxModel(ConvertedGraph):
     def _described(self, text: str) -> Closure | None:
         """Return the closure of a step, for other processes; None if they cannot identify it."""
         stamp, beside = self._file.stamp, self.weights.data_files
-        if stamp is None or beside is None or not stamp.own.unchanged():
+        if stamp is None or beside is None or self._file.border is not None:
+            return None
+        if not stamp.own.unchanged():
             return None
         leaves = [self._weight(name).source for name in self.weights.names()]
         parameters = [each for each in leaves if isinstance(each, Parameter)]
@@ -275,20 +321,33 @@ class OnnxModel(ConvertedGraph):
     def _keep_on_disk(self) -> None:
         """Keep the declaration of the file, and the findings of calls, for later processes."""
         stamp, places = self._file.stamp, self.weights.places()
-        if stamp is not None and places is not None and not self._narrow:
+        is_plain = self._file.border is None and not self._narrow
+        if stamp is not None and places is not None and is_plain:
             findings = Findings(tuple(self._learnt), dict(self._known_inputs), self._is_static)
             stamp.keep(self._file, places, findings)
+
+
+def _array_of(result: Tensor | tuple[Tensor, ...]) -> np.ndarray:
+    """Return a result as an array; a sequence as a list of them."""
+    if isinstance(result, tuple):
+        return cast("np.ndarray", [each.numpy() for each in result])
+    return result.numpy()
 
 
 # Models out of files and out of protobuf messages.
 
 
-def load(path: str | os.PathLike[str], backend: str | Backend | None = None) -> OnnxModel:
+def load(
+    path: str | os.PathLike[str], backend: str | Backend | None = None, *, seed: int | None = None
+) -> OnnxModel:
     """Return the model in an .onnx file, ready to be called.
 
     `backend` is a name, a backend, or None for the default. External data must lie in the folder
     of the file. ModelError for an invalid file, UnsupportedError for an operator set or a type of
     input that is not supported.
+
+    Operators that make random numbers need a `seed`: the same one gives the same numbers in each
+    call. They are not those of other runtimes.
 
     The declaration of a file and its programs are kept on disk: while it does not change, later
     processes read no ONNX.
@@ -301,7 +360,9 @@ def load(path: str | os.PathLike[str], backend: str | Backend | None = None) -> 
         # Of another moment, the stamp would say what other bytes declare.
         stamp = stamp if stamp is not None and own == stamp.own else None
         file = replace(graphs.Graph(model, own).declared(), stamp=stamp)
-    return OnnxModel(file, engine, os.fspath(path))
+    made = OnnxModel(file, engine, os.fspath(path))
+    made.seed = seed
+    return made
 
 
 def _read_again(stamp: FileStamp) -> graphs.Graph:
@@ -315,7 +376,11 @@ def _read_again(stamp: FileStamp) -> graphs.Graph:
     return graphs.Graph(model, own)
 
 
-def from_proto(model: onnx.ModelProto, backend: str | Backend | None = None) -> OnnxModel:
-    """Return a model that is in memory; errors as `load`, and external data is refused."""
+def from_proto(
+    model: onnx.ModelProto, backend: str | Backend | None = None, *, seed: int | None = None
+) -> OnnxModel:
+    """Return a model that is in memory; as `load`, but external data is refused."""
     graph = graphs.Graph(reading.model_of(model, None))
-    return OnnxModel(graph.declared(), backend, model.graph.name or "the model")
+    made = OnnxModel(graph.declared(), backend, model.graph.name or "the model")
+    made.seed = seed
+    return made

@@ -48,6 +48,8 @@ def is_weight(stored: ir.TensorProtocol) -> bool:
     and kernels for integers read codes.
     """
     rank = len(stored.shape)  # pyright: ignore[reportArgumentType]
+    if stored.dtype == ir.DataType.STRING:
+        return False
     return stored.size > SMALL or (rank > 1 and stored.size > 1 and stored.dtype in _CODES)
 
 
@@ -83,6 +85,8 @@ def as_tensor(value: Bound) -> Tensor:
         return value
     if isinstance(value, Items):
         refuse_sequence("a value of the graph")
+    if is_strings(value):
+        raise UnsupportedError("a value of the graph consists of strings, and numbers are needed")
     if isinstance(value, Narrow):
         raise UnsupportedError(
             f"a value of the graph is of type {value.type.name}, and tensors are computed with",
@@ -116,6 +120,8 @@ class Items(Struct, frozen=True):
 class Narrow(Struct, frozen=True):
     """Numbers of an element type that PTIR lacks, in the type that holds them (`HELD_IN`).
 
+    Strings are held as their codes.
+
     Operators that only move numbers work on `values`; casts and quantization read and make them.
     """
 
@@ -129,15 +135,34 @@ Numbers: TypeAlias = Tensor | Narrow
 """A parameter of converters that take tensors of narrow types, too."""
 
 
+def strings(x: Tensor | Known) -> Narrow:
+    """Return codes as the strings that they stand for."""
+    return Narrow(x if isinstance(x, Tensor) else constant(x), ir.DataType.STRING)
+
+
+def is_strings(x: Bound) -> bool:
+    """Return whether a value consists of strings."""
+    return isinstance(x, Narrow) and x.type == ir.DataType.STRING
+
+
+def codes_of(x: Numbers) -> Tensor:
+    """Return strings as their codes, and numbers as they are."""
+    return x.values if is_strings(x) and isinstance(x, Narrow) else values_of(x)
+
+
 def values_of(x: Numbers) -> Tensor:
     """Return numbers as a tensor, narrow ones in the type that holds them."""
+    if is_strings(x):
+        raise UnsupportedError("a value of the graph consists of strings, and numbers are needed")
     return x.values if isinstance(x, Narrow) else x
 
 
-_MOVES: Final = frozenset(
+MOVES: Final = frozenset(
     (
-        *("Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "Pad", "Reshape"),
-        *("Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
+        *("Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND"),
+        *("Compress", "Pad", "Reshape", "ScatterElements", "ScatterND", "Slice", "SpaceToDepth"),
+        *("Split", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Where"),
+        "ai.onnx.ml.ArrayFeatureExtractor",
     )
 )
 """Operators that move numbers and compute none: they take any element type."""
@@ -150,8 +175,11 @@ class Scope(Protocol):
         """Bind a value of the graph, and the inputs that it is computed from."""
         ...
 
-    def run(self, graph: ir.Graph) -> list[Bound]:
-        """Convert all nodes of a graph whose inputs are bound; return its outputs."""
+    def run(self, graph: ir.Graph, repeats: bool = ...) -> list[Bound]:
+        """Convert all nodes of a graph whose inputs are bound; return its outputs.
+
+        `repeats`: the program runs them in a loop.
+        """
         ...
 
     def origins_of(self, values: Sequence[ir.Value | None]) -> Origins:
@@ -160,6 +188,17 @@ class Scope(Protocol):
 
     def known(self, value: ir.Value, why: str) -> Known:
         """Return a value as an array; NeedsKnownError if it depends on inputs that are not."""
+        ...
+
+    def codes(self, texts: Sequence[str]) -> Known:
+        """Return strings of the file as their codes [count]."""
+        ...
+
+    repeats: int
+    """How many loops of the program are being converted, one inside the other."""
+
+    def random_key(self, own: float | None) -> tuple[int, int] | None:
+        """Return a new key and counter for random numbers; None without a seed."""
         ...
 
 
@@ -221,7 +260,11 @@ class Node(importers.Node):
 
     def _moved(self, value: Narrow) -> Tensor:
         """Return numbers of a narrow type for an operator that moves them."""
-        if self.name not in _MOVES:
+        if self.name not in MOVES and value.type == ir.DataType.STRING:
+            self.refuse(
+                "computes with strings, which only encoders and operators that move them take"
+            )
+        if self.name not in MOVES:
             self.refuse(
                 f"computes with numbers of type {value.type.name}, which are only cast, quantized"
                 " and moved",
@@ -284,6 +327,16 @@ class Node(importers.Node):
         stored = cast("ir.TensorProtocol", found.value)
         stored_dtype(stored.dtype, what)
         return stored_array(stored, what)
+
+
+def cut_before(node: Node) -> str:
+    """Return how to get the model without the part that begins with a node."""
+    names = [each.name for each in node.source.inputs if each is not None and each.name]
+    listed = ", ".join(f"'{shown(name)}'" for name in names[:2])
+    return (
+        "cut the model before it, `onnx.utils.extract_model(file, cut_file, inputs,"
+        f" [{listed}])`, and compute the rest of these outputs in Python"
+    )
 
 
 def refuse_sequence(what: str) -> NoReturn:

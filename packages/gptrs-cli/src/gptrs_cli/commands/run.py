@@ -34,6 +34,7 @@ from gptrs_cli.terminal.streams import note, note_below, printable
 from gptrs_observe.programs.report import result_types, shown_values
 from gptrs_observe.results import Run, program_result
 from gptrs_runtime.imported.batch import listed_inputs, made_up, named_sizes, sizes_of
+from gptrs_runtime.imported.scores import named_arrays
 from gptrs_runtime.programs import (
     InputFiles,
 )
@@ -186,10 +187,17 @@ def _run_model(
     waiting.now(f"running on {backend.name}")
     started = time.perf_counter()
     with compilation_shown(backend, waiting), use_backend(backend):
-        results = model(**arrays)
+        results = named_arrays(model(**arrays))
     seconds = time.perf_counter() - started
-    types = {name: str(tensor(array).type) for name, array in results.items()}
+    types = {name: _type_text(array) for name, array in results.items()}
     return _Done(results, types, backend.name, seconds)
+
+
+def _type_text(array: np.ndarray) -> str:
+    """Return the type of a result: that of PTIR, which has no strings."""
+    if array.dtype == object:
+        return f"string[{', '.join(map(str, array.shape))}]"
+    return str(tensor(array).type)
 
 
 def _print(done: _Done) -> None:

@@ -65,6 +65,10 @@ class ModelInput(Struct, frozen=True):
             raise UsageError(f"the input {self} got an array of shape {list(array.shape)}")
         return array
 
+    def made_up(self, numbers: np.ndarray) -> np.ndarray:
+        """Return random numbers of its type and shape as a value of this input."""
+        return numbers
+
     def fits(self, shape: Sequence[int]) -> bool:
         """Return whether `shape` has the declared rank and numeric sizes."""
         stated = self.shape

@@ -420,6 +420,8 @@ def json_values(array: np.ndarray) -> object:
     Floats are exact; NaN and infinities are the strings `nan`, `inf` and `-inf`, a complex number
     is the list of its parts.
     """
+    if array.dtype == object:  # strings of imported models
+        return array.tolist()
     if array.ndim:
         return [json_values(part) for part in array]
     value: object = array.item()

@@ -10,7 +10,18 @@ from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import DType, dtypes
 from gptrs_onnx.element_types import HELD_IN, dtype_of
-from gptrs_onnx.node import Bound, Narrow, Node, Numbers, as_tensor, converts, values_of
+from gptrs_onnx.node import (
+    Bound,
+    Narrow,
+    Node,
+    Numbers,
+    as_tensor,
+    codes_of,
+    converts,
+    cut_before,
+    is_strings,
+    values_of,
+)
 from gptrs_onnx.onnx_ir import ir
 from gptrs_onnx.ops.narrow_types import narrowed
 
@@ -34,7 +45,6 @@ converts.rows(
         "Cos": F.cos,
         "Cosh": F.cosh,
         "Div": F.div,
-        "Equal": F.equal,
         "Erf": F.erf,
         "Exp": F.exp,
         "Greater": F.greater,
@@ -148,6 +158,14 @@ def clip(node: Node, x: Tensor, low: Tensor | None = None, high: Tensor | None =
     return x if high is None else F.minimum(x, high)
 
 
+@converts("Equal")
+def equal(node: Node, x: Numbers, y: Numbers) -> Tensor:
+    """Compare numbers, or strings by their codes."""
+    if is_strings(x) != is_strings(y):
+        node.malformed("compares strings with numbers")
+    return F.equal(codes_of(x), codes_of(y))
+
+
 @converts("BitCast")
 def bit_cast(x: Tensor, *, to: DType) -> Tensor:
     """Return the bits of x read as another type of the same width."""
@@ -163,6 +181,8 @@ _LARGEST = {dtypes.f8e4m3: 448.0, dtypes.f8e5m2: 57344.0}
 @converts("Cast")
 def cast(node: Node, x: Numbers, *, to: int) -> Numbers:
     """Convert to the type that the node names."""
+    if is_strings(x) and to != ir.DataType.STRING:
+        node.refuse("reads numbers out of strings that a program computes", hint=cut_before(node))
     if to in HELD_IN:
         return narrowed(node, x, ir.DataType(to))
     return converted(node, values_of(x), dtype_of(to, f"the attribute `to` of {node}"))

@@ -6,8 +6,7 @@ import numpy as np
 
 from gptrs.api import UnsupportedError
 from gptrs.api.models import Tensor
-from gptrs_onnx.conversion import cut_before
-from gptrs_onnx.node import Known, Node, Value, constant, converts
+from gptrs_onnx.node import Known, Node, Value, constant, converts, cut_before
 from gptrs_onnx.search import NeedsKnownError
 
 

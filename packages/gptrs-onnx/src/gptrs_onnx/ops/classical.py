@@ -1,8 +1,8 @@
-"""Operators of `ai.onnx.ml` on numbers: linear models, scaling, encoding."""
+"""Operators of `ai.onnx.ml`: linear models, scaling, encoding of numbers and strings."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 
@@ -10,8 +10,20 @@ from gptrs.api.importers import scalar
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
-from gptrs_onnx.node import Known, Node, Value, constant, converts
-from gptrs_onnx.ops.scores import class_labels, transformed
+from gptrs_onnx.node import (
+    Known,
+    Node,
+    Numbers,
+    Value,
+    codes_of,
+    constant,
+    converts,
+    is_strings,
+    strings,
+)
+from gptrs_onnx.onnx_ir import ir
+from gptrs_onnx.ops.scores import class_labels, labelled, transformed
+from gptrs_onnx.strings import texts_of
 
 
 def feature_rows(x: Tensor) -> Tensor:
@@ -42,18 +54,20 @@ def linear_regressor(
 @converts("ai.onnx.ml.LinearClassifier")
 def linear_classifier(
     node: Node, x: Tensor, *, coefficients: list[float], post_transform: str = "NONE"
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Numbers, Tensor]:
     """Return the class of each row [N], and the scores of all classes [N, classes]."""
     labels = class_labels(node, "classlabels_ints")
     intercepts = node.numbers("intercepts", [])
     scores = affine(feature_rows(x), coefficients, len(intercepts), intercepts)
     if len(intercepts) > 1:
-        chosen = F.take(constant(labels), F.argmax(scores, 1), 0)
+        chosen = labelled(node, F.take(constant(labels), F.argmax(scores, 1), 0))
         return chosen, transformed(node, scores, post_transform)
+    if len(labels) != 2 and node.texts("classlabels_strings", []):
+        node.refuse(f"has one score for {len(labels)} labels that are strings")
     second, first = (labels[1], labels[0]) if len(labels) == 2 else (1, 0)
     is_second = scores > 0.0
     ends = (scalar(int(each), dtypes.si64) for each in (second, first))
-    chosen = F.where(F.squeeze(is_second, 1), *ends)
+    chosen = labelled(node, F.where(F.squeeze(is_second, 1), *ends))
     if len(labels) != 2:
         return chosen, transformed(node, scores, post_transform)
     if post_transform == "NONE":
@@ -125,61 +139,121 @@ def feature_vectorizer(*parts: Tensor, inputdimensions: list[int] | None = None)
 
 @converts("ai.onnx.ml.OneHotEncoder")
 def one_hot_encoder(
-    node: Node, x: Tensor, *, cats_int64s: list[int] | None = None, zeros: bool = True
+    node: Node,
+    x: Numbers,
+    *,
+    cats_int64s: list[int] | None = None,
+    cats_strings: list[str] | None = None,
+    zeros: bool = True,
 ) -> Tensor:
     """Return a new axis with 1 at the category of each element; all 0 for another one."""
-    if not cats_int64s:
-        node.refuse("encodes strings, and values are tensors of numbers")
     if not zeros:
         node.refuse("must fail for unknown categories, which a program cannot do")
-    whole = F.expand_dims(F.cast(x, dtypes.si64), -1)
-    return F.cast(F.equal(whole, constant(np.array(cats_int64s, np.int64))), dtypes.f32)
+    if is_strings(x) != bool(cats_strings):
+        node.malformed("encodes strings by numbers, or numbers by strings")
+    listed = node.conversion.codes(cats_strings) if cats_strings else cats_int64s or []
+    whole = F.expand_dims(F.cast(codes_of(x), dtypes.si64), -1)
+    return F.cast(F.equal(whole, constant(np.array(listed, np.int64))), dtypes.f32)
 
 
-_KEYS: Final = ("keys_int64s", "keys_floats", "keys_tensor")
+_KEYS: Final = ("keys_int64s", "keys_floats", "keys_strings", "keys_tensor")
 _VALUES: Final = (
     ("values_int64s", "default_int64"),
     ("values_floats", "default_float"),
+    ("values_strings", "default_string"),
     ("values_tensor", "default_tensor"),
 )
 
 
 @converts("ai.onnx.ml.LabelEncoder")
-def label_encoder(node: Node, x: Tensor) -> Tensor:
+def label_encoder(node: Node, x: Numbers) -> Numbers:
     """Return the value of each element in a table of keys, and a default for other elements."""
+    if node.version < 2:
+        return _classes_or_numbers(node, x, "classes_strings", None)
     key = next((name for name in _KEYS if name in node), None)
     row = next((row for row in _VALUES if row[0] in node), None)
     if key is None or row is None:
-        node.refuse("maps strings, and values are tensors of numbers")
-    keys, values = (_listed(node, name) for name in (key, row[0]))
+        node.malformed("lacks its keys or values")
+    values, are_strings = _listed(node, row[0])
     given = next((name for name in (row[1], "default_tensor") if name in node), None)
-    default = (-1 if values.dtype.kind in "iu" else -0.0) if given is None else _listed(node, given)
-    table = constant(keys.astype(x.dtype.numpy))
+    if given is not None:
+        default: Known = _listed(node, given)[0]
+    elif are_strings:
+        default = node.conversion.codes(["_Unused"])
+    else:
+        default = np.array(-1 if values.dtype.kind in "iu" else -0.0)
+    found = _looked_up(node, x, _listed(node, key), values, default)
+    return strings(found) if are_strings else found
+
+
+@converts("ai.onnx.ml.CategoryMapper")
+def category_mapper(node: Node, x: Numbers) -> Numbers:
+    """Return the number of each string in a table, or the string of each number."""
+    return _classes_or_numbers(node, x, "cats_strings", node.integers("cats_int64s"))
+
+
+def _classes_or_numbers(
+    node: Node, x: Numbers, attribute: str, numbers_: list[int] | None
+) -> Numbers:
+    """Return numbers for strings or strings for numbers, which by default count from 0."""
+    texts = node.conversion.codes(node.texts(attribute))
+    indices = np.arange(len(texts)) if numbers_ is None else np.array(numbers_, np.int64)
+    if is_strings(x):
+        default = np.array(node.integer("default_int64", -1))
+        return _looked_up(node, x, (texts, True), indices, default)
+    default = node.conversion.codes([node.text("default_string", "_Unused")])
+    return strings(_looked_up(node, x, (indices, False), texts, default))
+
+
+def _looked_up(
+    node: Node, x: Numbers, keys: tuple[Known, bool], values: Known, default: Known
+) -> Tensor:
+    """Return the value of each element's key, or a default."""
+    listed, are_strings = keys
+    if is_strings(x) != are_strings:
+        node.malformed("has strings as keys of numbers, or numbers as keys of strings")
+    x = codes_of(x)
     wide = F.expand_dims(x, -1)
-    same = F.equal(wide, table)
+    same = F.equal(wide, constant(listed.astype(x.dtype.numpy)))
     # NaN equals nothing, but is a key here.
-    if np.isnan(keys.astype(np.float64)).any():
-        same = F.logical_or(same, F.logical_and(F.is_nan(wide), constant(np.isnan(keys))))
+    if listed.dtype.kind == "f" and np.isnan(listed).any():
+        same = F.logical_or(same, F.logical_and(F.is_nan(wide), constant(np.isnan(listed))))
     # The last one of equal keys counts: the greatest index.
-    index = F.max(F.where(same, F.arange(len(keys)) + 1, scalar(0, dtypes.si64)), -1)
+    index = F.max(F.where(same, F.arange(len(listed)) + 1, scalar(0, dtypes.si64)), -1)
     # The default is row 0, so a missing key needs no selection of its own.
     every = np.concatenate([np.asarray(default, values.dtype).reshape(1), values])
     return F.take(constant(every), index, 0)
 
 
-def _listed(node: Node, name: str) -> Known:
-    """Return the numbers of an attribute: one, a list, or a tensor."""
+def _listed(node: Node, name: str) -> tuple[Known, bool]:
+    """Return the elements of an attribute, one or several, and whether they are strings."""
     if name.endswith("tensor"):
-        return node.attribute(name, "Known").reshape(-1)
+        stored = cast("ir.TensorProtocol", node.given[name].value)
+        if stored.dtype == ir.DataType.STRING:
+            return node.conversion.codes(texts_of(stored)), True
+        return node.attribute(name, "Known").reshape(-1), False
+    if "string" in name:
+        texts = node.texts(name) if name.endswith("s") else [node.text(name)]
+        return node.conversion.codes(texts), True
     if name.endswith("s"):
         whole = "int64" in name
-        return np.array(
-            node.integers(name) if whole else node.numbers(name), np.int64 if whole else np.float32
-        )
-    return np.array([node.integer(name) if "int64" in name else node.number(name)])
+        listed = node.integers(name) if whole else node.numbers(name)
+        return np.array(listed, np.int64 if whole else np.float32), False
+    return np.array([node.integer(name) if "int64" in name else node.number(name)]), False
 
 
 @converts("ai.onnx.ml.ZipMap")
 def zip_map(x: Value) -> Value:
     """Return the values of the maps that a list of maps would have: a column for each key."""
     return x
+
+
+@converts("Constant")
+def constant_strings(node: Node) -> Numbers:
+    """Return a constant of strings; numbers are known before."""
+    for name in ("value_string", "value_strings"):
+        if name in node:
+            codes, _ = _listed(node, name)
+            return strings(codes if name.endswith("s") else codes.reshape(()))
+    stored = cast("ir.TensorProtocol", node.given["value"].value)
+    return strings(node.conversion.codes(texts_of(stored)).reshape(stored.shape.numpy()))

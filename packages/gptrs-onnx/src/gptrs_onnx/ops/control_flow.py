@@ -61,9 +61,12 @@ def loop(
     scanned = len(body.outputs) - 1 - len(states)
     # Copies of the body may have sizes of their own, which states of a loop may not; beyond a few,
     # compiling them costs more than it gains.
-    has_lists = any(isinstance(each, Items) for each in states)
-    limit = UNROLLED_LISTS if has_lists else UNROLLED
-    if most is not None and most <= limit and (scanned or not isinstance(going, Tensor)):
+    if any(each is None or isinstance(each, Items) for each in states):
+        # The program has no lists: the condition of each iteration must be known.
+        return _unrolled(
+            node, body, UNROLLED_LISTS + 1 if most is None else most, going, states, scanned
+        )
+    if most is not None and most <= UNROLLED and (scanned or not isinstance(going, Tensor)):
         return _unrolled(node, body, most, going, states, scanned)
     if scanned:
         if most is None or isinstance(going, Tensor):
@@ -79,6 +82,8 @@ def _unrolled(
     collected: list[list[Tensor]] = [[] for _ in range(scanned)]
     asked = node.source.inputs[1] if len(node.source.inputs) > 1 else None
     for iteration in range(count):
+        if iteration == UNROLLED_LISTS:
+            node.refuse(f"carries a list through more than {UNROLLED_LISTS} iterations")
         if isinstance(going, Tensor):
             assert asked is not None, "it has been computed"
             going = node.conversion.known(asked, f"the condition of {node}")
@@ -132,7 +137,7 @@ def _iteration(
     for formal, actual in zip(body.inputs, (number, going, *states), strict=True):
         is_known = isinstance(actual, np.ndarray)
         conversion.bind(formal, actual, frozenset() if is_known else origins)
-    return conversion.run(body)
+    return conversion.run(body, repeats=isinstance(number, Tensor))
 
 
 def _while(
@@ -178,7 +183,7 @@ def _scanned(
     def step(*values: Tensor) -> tuple[Tensor, ...]:
         for formal, actual in zip(body.inputs, values, strict=True):
             conversion.bind(formal, actual, origins)
-        return tuple(map(as_tensor, conversion.run(body)))
+        return tuple(map(as_tensor, conversion.run(body, repeats=True)))
 
     last, stacked = primitives.scan(step, list(states), list(sequences))
     outputs = len(stacked)

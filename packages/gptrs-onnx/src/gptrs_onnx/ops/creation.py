@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -122,29 +123,87 @@ def mel_weights(
     return F.cast(constant(made), output_datatype)
 
 
-# Dropout, which is nothing when a model is used; random numbers are refused by name.
+# Random numbers: of gptrs's own generator, by the seed of the model.
+
+
+def _seed(node: Node) -> Tensor:
+    """Return the seed of a node, ui64[2]; UnsupportedError without one for the model."""
+    if node.conversion.repeats:
+        node.refuse("makes random numbers in a loop, which would be the same in each iteration")
+    own = None
+    if "seed" in node:  # an integer for this operator, a float for all others
+        own = node.integer("seed") if node.op_type == "Dropout" else node.number("seed")
+    found = node.conversion.random_key(own)
+    if found is None:
+        node.refuse(
+            "makes random numbers, which each ONNX runtime chooses differently",
+            hint="give a seed to have those of gptrs: `gptrs_onnx.load(file, seed=0)`",
+        )
+    return constant(np.array(found, np.uint64))
 
 
 @converts("Dropout")
 def dropout(
     node: Node, x: Tensor, ratio: Known | None = None, training: Known | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return x, and that nothing was dropped; UnsupportedError in training mode."""
+    """Return x, and which elements are kept: all of them unless in training mode."""
     dropped = 0.5 if ratio is None else float(ratio.item())
-    if training is not None and bool(training.item()) and dropped:
-        node.refuse("drops elements at random, which each ONNX runtime chooses differently")
-    return x, F.ones(x.shape, dtypes.i1)
+    if training is None or not bool(training.item()) or not dropped:
+        return x, F.ones(x.shape, dtypes.i1)
+    kept = primitives.rng_uniform(_seed(node), x.shape, dtypes.f32) >= dropped
+    return F.where(kept, x * (1.0 / (1.0 - dropped)), F.zeros([], x.dtype)), kept
 
 
-@converts(
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
-    "Multinomial",
-    "Bernoulli",
-)
-def random(node: Node, *operands: Tensor) -> Tensor:
-    """Refuse the node: each runtime chooses its numbers, so no two agree."""
-    del operands
-    node.refuse("makes random numbers, which each ONNX runtime chooses differently")
+def _normal(node: Node, shape: Sequence[int], dtype: DType) -> Tensor:
+    drawn = primitives.rng_normal(_seed(node), shape, dtypes.f64 if dtype.bits > 32 else dtypes.f32)
+    return F.cast(drawn * node.number("scale", 1.0) + node.number("mean", 0.0), dtype)
+
+
+def _uniform(node: Node, shape: Sequence[int], dtype: DType) -> Tensor:
+    wide = dtypes.f64 if dtype.bits > 32 else dtypes.f32
+    drawn = primitives.rng_uniform(_seed(node), shape, wide)
+    low, high = node.number("low", 0.0), node.number("high", 1.0)
+    return F.cast(drawn * (high - low) + low, dtype)
+
+
+@converts.each({"RandomNormal": _normal, "RandomUniform": _uniform})
+def random(
+    draw: Callable[[Node, Sequence[int], DType], Tensor],
+    node: Node,
+    *,
+    shape: list[int],
+    dtype: DType = dtypes.f32,
+) -> Tensor:
+    """Return random numbers in a shape."""
+    node.require_bounded(*shape)
+    return draw(node, shape, dtype)
+
+
+@converts.each({"RandomNormalLike": _normal, "RandomUniformLike": _uniform})
+def random_like(
+    draw: Callable[[Node, Sequence[int], DType], Tensor],
+    node: Node,
+    x: Tensor,
+    *,
+    dtype: DType | None = None,
+) -> Tensor:
+    """Return random numbers in the shape of x."""
+    return draw(node, x.shape, dtype or x.dtype)
+
+
+@converts("Bernoulli")
+def bernoulli(node: Node, x: Tensor, *, dtype: DType | None = None) -> Tensor:
+    """Return 1 with the probability that x is, else 0."""
+    drawn = primitives.rng_uniform(_seed(node), x.shape, dtypes.f32)
+    return F.cast(drawn < F.cast(x, dtypes.f32), dtype or x.dtype)
+
+
+@converts("Multinomial")
+def multinomial(
+    node: Node, x: Tensor, *, sample_size: int = 1, dtype: DType = dtypes.si32
+) -> Tensor:
+    """Return classes [N, sample_size] drawn by unnormalized logarithms x [N, classes]."""
+    rows, classes = x.shape
+    node.require_bounded(sample_size, 1)
+    several = F.broadcast_to(F.expand_dims(x, 1), [rows, sample_size, classes])
+    return F.cast(F.sample(several, _seed(node)), dtype)

@@ -13,7 +13,7 @@ from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
 from gptrs_onnx.element_types import HELD_IN
-from gptrs_onnx.node import Narrow, Node, Numbers
+from gptrs_onnx.node import Narrow, Node, Numbers, cut_before, values_of
 from gptrs_onnx.onnx_ir import ir
 
 
@@ -46,10 +46,11 @@ def narrowed(node: Node, x: Numbers, to: ir.DataType) -> Narrow:
     Integers wrap. Floats round to even; those that are too large become the largest number, or NaN
     where the attribute `saturate` is 0.
     """
-    if isinstance(x, Narrow):
-        if x.type == to:
-            return x
-        x = x.values
+    if isinstance(x, Narrow) and x.type == to:
+        return x
+    if to == ir.DataType.STRING:
+        node.refuse("writes numbers as strings, which a program lacks", hint=cut_before(node))
+    x = values_of(x)
     if to in (ir.DataType.INT2, ir.DataType.UINT2):
         made = _low_bits(x, signed=to == ir.DataType.INT2)
     elif to == ir.DataType.FLOAT8E8M0:

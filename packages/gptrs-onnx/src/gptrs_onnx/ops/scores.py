@@ -6,17 +6,18 @@ import numpy as np
 
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
-from gptrs_onnx.node import Known, Node
+from gptrs_onnx.node import Known, Node, Numbers, strings
 
 
 def class_labels(node: Node, integers: str) -> Known:
-    """Return the labels of classes; UnsupportedError for strings, which programs lack."""
-    if node.texts("classlabels_strings", []):
-        node.refuse(
-            "gives labels that are strings, and values are tensors of numbers",
-            hint="convert the model with integer labels: with skl2onnx, fit it on integers",
-        )
-    return np.array(node.integers(integers), np.int64)
+    """Return the labels of classes, strings as their codes."""
+    texts = node.texts("classlabels_strings", [])
+    return node.conversion.codes(texts) if texts else np.array(node.integers(integers), np.int64)
+
+
+def labelled(node: Node, chosen: Tensor) -> Numbers:
+    """Return labels out of `class_labels` as what they are: numbers or strings."""
+    return strings(chosen) if node.texts("classlabels_strings", []) else chosen
 
 
 def transformed(node: Node, scores: Tensor, transform: str) -> Tensor:

@@ -12,9 +12,9 @@ from gptrs.api.importers import scalar
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
-from gptrs_onnx.node import Known, Node, constant, converts
+from gptrs_onnx.node import Known, Node, Numbers, constant, converts
 from gptrs_onnx.ops.classical import affine, feature_rows
-from gptrs_onnx.ops.scores import class_labels
+from gptrs_onnx.ops.scores import class_labels, labelled
 
 _LEAST_SHARE: Final = 1e-7
 """The least probability of one of two classes."""
@@ -74,7 +74,7 @@ def svm_classifier(
     rho: list[float],
     vectors_per_class: list[int] | None = None,
     post_transform: str = "NONE",
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Numbers, Tensor]:
     """Return the class of each row [N], and its scores.
 
     Those are a score for each pair of classes [N, C * (C - 1) / 2], for two classes [N, 2], or with
@@ -88,7 +88,7 @@ def svm_classifier(
     factors = np.array(coefficients, np.float32).reshape(len(vectors_per_class) - 1, -1)
     pairs = _pair_scores(found, factors, rho, vectors_per_class)
     votes = F.argmax(_votes(pairs, len(vectors_per_class)), 1)
-    chosen = F.take(constant(labels), votes, 0)
+    chosen = labelled(node, F.take(constant(labels), votes, 0))
     a, b = node.numbers("prob_a", []), node.numbers("prob_b", [])
     if a:
         shares = F.sigmoid(-(pairs * _row(a) + _row(b)))

@@ -12,8 +12,8 @@ from gptrs.api.importers import scalar
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
-from gptrs_onnx.node import Known, Node, constant, converts
-from gptrs_onnx.ops.scores import class_labels, pair_of_scores, transformed
+from gptrs_onnx.node import Known, Node, Numbers, constant, converts
+from gptrs_onnx.ops.scores import class_labels, labelled, pair_of_scores, transformed
 
 _MODES: Final = (
     *("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ"),
@@ -259,7 +259,7 @@ def tree_ensemble(
 @converts("ai.onnx.ml.TreeEnsembleClassifier")
 def tree_classifier(
     node: Node, x: Tensor, *, post_transform: str = "NONE"
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Numbers, Tensor]:
     """Return the class of each row [N], and the scores of all classes [N, classes]."""
     labels = class_labels(node, "classlabels_int64s")
     forest, numbers = _forest_of(node)
@@ -269,7 +269,8 @@ def tree_classifier(
     base = _numbers(node, "base_values")
     if len(labels) > 2:
         chosen, scores = _best_of_many(scores, leaves, has, base)
-        return F.take(constant(labels), chosen, 0), _f32(transformed(node, scores, post_transform))
+        best = labelled(node, F.take(constant(labels), chosen, 0))
+        return best, _f32(transformed(node, scores, post_transform))
     positive = _is_positive(table, has)
     return _of_two(node, scores, base, labels, has, positive, post_transform)
 
@@ -304,7 +305,7 @@ def _of_two(
     has: Known,
     positive: bool | None,
     transform: str,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Numbers, Tensor]:
     """Return class and scores for two classes where only one may have weights.
 
     What then is the score of the other one follows ONNX Runtime: the standard does not say.
@@ -322,7 +323,7 @@ def _of_two(
     bound = 0.5 if positive else 0.0
     is_second = judged > bound
     below, above = (scalar(int(each), dtypes.si64) for each in labels)
-    chosen = F.where(F.squeeze(is_second, 1), above, below)
+    chosen = labelled(node, F.where(F.squeeze(is_second, 1), above, below))
     if lone and len(base) < 2:
         pair = pair_of_scores(first, bool(positive), transform == "LOGISTIC")
         return chosen, _f32(pair)

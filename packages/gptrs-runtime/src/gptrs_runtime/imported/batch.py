@@ -128,7 +128,7 @@ def made_up(each: ModelInput, sizes: Mapping[str, int], seed: int) -> np.ndarray
     """Return a random array for an input; UsageError as in `type_with`, or for a negative seed."""
     if seed < 0:
         raise UsageError(f"a seed is an integer >= 0, got {seed}")
-    return made_up_array(each.name, type_with(each, sizes), seed)
+    return each.made_up(made_up_array(each.name, type_with(each, sizes), seed))
 
 
 _GIVE: Final = "give it in a file of tensors with --input, by its name"

@@ -70,7 +70,7 @@ class LoadedImport(Struct, frozen=True):
         try:
             with use_backend(self.backend):
                 found = cast("object", self.model(**arrays))
-            return _arrays(found)
+            return named_arrays(found)
         except (KeyboardInterrupt, GptrsError):
             raise
         except BaseException as error:
@@ -111,14 +111,18 @@ def load_import(path: Path, importer: str, options: LoadOptions = _DEFAULTS) -> 
     return LoadedImport(path, importer, model, engine, time.perf_counter() - started)
 
 
-def _arrays(found: object) -> dict[str, np.ndarray]:
-    """Return outputs that are arrays by name; TypeError for anything else."""
+def named_arrays(found: object) -> dict[str, np.ndarray]:
+    """Return outputs as arrays by name, those of a list as `name[0]`; TypeError for others."""
     if not isinstance(found, dict):
         raise TypeError(f"its model gave a `{type(found).__name__}`, arrays by name are needed")
+    made: dict[str, np.ndarray] = {}
     for name, value in cast("dict[object, object]", found).items():
-        if not isinstance(name, str) or not isinstance(value, np.ndarray):
-            raise TypeError(f"its model gave a `{type(value).__name__}` as {name!r:.60}")
-    return cast("dict[str, np.ndarray]", found)
+        listed = isinstance(value, list)
+        for place, each in enumerate(cast("list[object]", value) if listed else [value]):
+            if not isinstance(name, str) or not isinstance(each, np.ndarray):
+                raise TypeError(f"its model gave a `{type(each).__name__}` as {name!r:.60}")
+            made[f"{name}[{place}]" if listed else name] = each
+    return made
 
 
 # The inputs of an imported model by use: images, tokens, and companions of tokens.

@@ -119,6 +119,11 @@ def write_archive(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]
     `f8e4m3`, `f8e5m2` and `bf16`, `.gptrsten` has all. CheckpointError if the file cannot be
     written.
     """
+    for name, array in arrays.items():
+        if array.dtype == object:
+            raise UsageError(
+                f"{quoted(name)} consists of strings, which files of tensors do not hold"
+            )
     write_tensors(path, [OutgoingTensor.of(name, array) for name, array in arrays.items()])
 
 

@@ -1,0 +1,172 @@
+"""Inputs of ONNX models: tensors, strings, sequences, optional ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+from msgspec import Struct
+from typing_extensions import override
+
+from gptrs.api import UnsupportedError, UsageError
+from gptrs.api.importers import ModelInput
+from gptrs_onnx.element_types import dtype_of, stored_dtype
+from gptrs_onnx.node import Known
+from gptrs_onnx.onnx_ir import ir
+from gptrs_onnx.search import shown
+from gptrs_onnx.strings import Words, cut_off
+
+if TYPE_CHECKING:
+    from gptrs_onnx.string_functions import StringFunctions
+
+
+class StringInput(ModelInput, frozen=True):
+    """An input of strings; programs take their codes."""
+
+    @override
+    def __str__(self) -> str:
+        return super().__str__().replace(f": {self.dtype}", ": string", 1)
+
+    @override
+    def array(self, value: object) -> np.ndarray:
+        """Return strings as an array of Python's; UsageError for anything else."""
+        array = np.asarray(value)
+        if array.dtype.kind == "S":
+            array = np.char.decode(array, "utf-8")
+        if array.dtype.kind not in "OUT" or not all(isinstance(each, str) for each in array.flat):
+            raise UsageError(f"the input {self} got an array of {array.dtype}")
+        if not self.fits(array.shape):
+            raise UsageError(f"the input {self} got an array of shape {list(array.shape)}")
+        return array.astype(object)
+
+    @override
+    def made_up(self, numbers: np.ndarray) -> np.ndarray:
+        """Return random strings: the digits of numbers."""
+        return numbers.astype(str).astype(object)
+
+
+def item_name(sequence: str, place: int) -> str:
+    """Return the name of a tensor of a sequence among the inputs of a program."""
+    return f"{sequence}[{place}]"
+
+
+class SequenceInput(ModelInput, frozen=True):
+    """An input that is a list of arrays, each of any rank."""
+
+    @override
+    def __str__(self) -> str:
+        return super().__str__().replace(f": {self.dtype}[..]", f": seq({self.dtype}[..])", 1)
+
+    @override
+    def array(self, value: object) -> np.ndarray:
+        """Return the arrays of a list; UsageError for another type."""
+        if not isinstance(value, (list, tuple)):
+            raise UsageError(f"the input {self} got a `{type(value).__name__}`, not a list")
+        if self.optional and not value:
+            raise UsageError(
+                f"the input {self} got an empty list", hint="leave it out, or give None"
+            )
+        items = cast("Sequence[object]", value)
+        return cast("np.ndarray", [super(SequenceInput, self).array(each) for each in items])
+
+
+def slot_of(value: ir.Value) -> ModelInput:
+    """Return the declaration of an input; UnsupportedError for types that PTIR lacks."""
+    name = str(value.name)
+    held = value.type
+    optional = isinstance(held, ir.OptionalType)
+    if isinstance(held, ir.OptionalType):
+        held = held.elem_type
+    if isinstance(held, ir.SequenceType) and isinstance(held.elem_type, ir.TensorType):
+        dtype = dtype_of(held.elem_type.dtype, f"the input `{shown(name)}`")
+        return SequenceInput(name, dtype, None, optional)
+    if not isinstance(held, ir.TensorType):
+        kind = type(held).__name__.removesuffix("Type").lower() if held else "unknown"
+        raise UnsupportedError(
+            f"the input `{shown(name)}` is a {kind}, only tensors and sequences are supported"
+        )
+    dtype = stored_dtype(held.dtype, f"the input `{shown(name)}`")
+    kind = StringInput if held.dtype == ir.DataType.STRING else ModelInput
+    if value.shape is None or optional:
+        return kind(name, dtype, None, optional)
+    dims = [_size_of(size, f"{name}_{place}") for place, size in enumerate(value.shape)]
+    return kind(name, dtype, tuple(dims))
+
+
+def _size_of(size: int | ir.SymbolicDim, place: str) -> int | str:
+    """Return a size or the name of a free one, by default that of its place.
+
+    Negative numbers, `?` and the like are what exporters write for "any".
+    """
+    if isinstance(size, int):
+        return size if size >= 0 else place
+    stated = str(size.value or "")
+    return stated if any(map(str.isalpha, stated)) else place
+
+
+class Border(Struct, frozen=True):
+    """The border between calls and a program: lists, strings, and functions of strings.
+
+    Calls give `inputs`, the program takes `slots`; a sequence as its tensors, strings as codes.
+    """
+
+    inputs: tuple[ModelInput, ...]
+    slots: tuple[ModelInput, ...]
+    words: Words
+    functions: StringFunctions | None
+    is_needed: bool
+    """Whether any input or output is something else than a tensor of numbers."""
+
+    @classmethod
+    def of(cls, model: ir.Model) -> Border:
+        """Return that of a model, and take the functions of strings out of its graph.
+
+        UnsupportedError for types that PTIR lacks.
+        """
+        graph = model.graph
+        inner = set(graph.initializers)
+        inputs = tuple([slot_of(each) for each in graph.inputs if each.name not in inner])
+        functions = cut_off(model)
+        slots = inputs
+        if functions is not None:
+            slots = tuple([slot_of(each) for each in graph.inputs if each.name not in inner])
+        own = functions is not None or any(map(_is_other, (*graph.inputs, *graph.outputs)))
+        return cls(inputs, slots, Words(model), functions, own)
+
+    @property
+    def sequences(self) -> list[SequenceInput]:
+        """The inputs that are lists of arrays."""
+        return [each for each in self.slots if isinstance(each, SequenceInput)]
+
+    def items(self, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return inputs with the arrays of lists by names of their own."""
+        made = dict(given)
+        for each in self.sequences:
+            for place, array in enumerate(made.pop(each.name, ())):
+                made[item_name(each.name, place)] = array
+        return made
+
+    def taken(self, given: Mapping[str, np.ndarray]) -> tuple[dict[str, Known], list[str]]:
+        """Return what the program takes, and the strings of the call that the file lacks.
+
+        UsageError where the strings do not fit their functions.
+        """
+        made = dict(given)
+        if self.functions is not None:
+            made |= self.functions(given)
+            slots = {each.name for each in self.slots}
+            for each in self.inputs:
+                if each.name not in slots:
+                    made.pop(each.name, None)
+        return self.words.coded(made)
+
+    def decoded(self, codes: Known, others: Sequence[str]) -> Known:
+        """Return the strings of codes, as an array of Python's."""
+        return self.words.decoded(codes, others)
+
+
+def _is_other(value: ir.Value) -> bool:
+    """Return whether a value is a sequence, or consists of strings."""
+    held = value.type.elem_type if isinstance(value.type, ir.OptionalType) else value.type
+    return isinstance(held, ir.SequenceType) or value.dtype == ir.DataType.STRING
