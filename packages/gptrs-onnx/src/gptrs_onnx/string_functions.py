@@ -70,21 +70,21 @@ class StringFunctions:
         read = dict.fromkeys(each for node in nodes for each in node.inputs if each is not None)
         stored = [each for each in read if each.const_value is not None and each.producer() is None]
         taken = [each for each in read if each.is_graph_input() and each not in stored]
-        proto = onnx.helper.make_model(
-            onnx.helper.make_graph(
-                [ir.serde.serialize_node(node) for node in nodes],
-                "strings",
-                [ir.serde.serialize_value(each) for each in taken],
-                [onnx.ValueInfoProto(name=str(each.name)) for each in made],
-                [_serialized(each) for each in stored],
-            ),
-            opset_imports=[onnx.helper.make_opsetid(*each) for each in opsets.items()],
-        )
         self.takes = [str(each.name) for each in taken]
         try:
+            proto = onnx.helper.make_model(
+                onnx.helper.make_graph(
+                    [ir.serde.serialize_node(node) for node in nodes],
+                    "strings",
+                    [ir.serde.serialize_value(each) for each in taken],
+                    [onnx.ValueInfoProto(name=str(each.name)) for each in made],
+                    [_serialized(each) for each in stored],
+                ),
+                opset_imports=[onnx.helper.make_opsetid(*each) for each in opsets.items()],
+            )
             inferred = onnx.shape_inference.infer_shapes(proto)
             evaluator: Any = ReferenceEvaluator(proto, new_ops=[Tokenizer])
-        except DAMAGE as error:
+        except (*DAMAGE, onnx.shape_inference.InferenceError) as error:
             raise ModelError(f"the functions of strings are damaged: {shown(error)}") from error
         self._run: Callable[[None, Mapping[str, Known]], Sequence[Known]] = evaluator.run
         types = {each.name: each.type for each in inferred.graph.output}
