@@ -15,6 +15,7 @@ import torch
 from onnx import defs
 
 import gptrs_onnx
+from gptrs_onnx.strings import FUNCTIONS
 from gptrs_torch.conversion import converter_of, converts
 from gptrs_torch.dynamo import table
 
@@ -52,9 +53,9 @@ This page is written by tools/import_tables.py.
 ONNX_HEAD = """# Operators of ONNX
 
 This table says what [gptrs-onnx](import.md) does with each operator of the standard. *Converted*:
-by itself. *By its function*: ONNX defines it by others, which are converted. Refused: an error
-names it before anything runs. Converters may still refuse some attributes and types,
-by name.
+by itself. *By its function*: ONNX defines it by others, which are converted. *Before the program*:
+the `onnx` package computes it, if it depends on inputs alone. Refused: an error names it before
+anything runs. Converters may still refuse some attributes and types, by name.
 
 This page is written by tools/import_tables.py.
 """
@@ -96,6 +97,8 @@ def onnx_states() -> dict[str, dict[str, str]]:
         domain = schema.domain or "ai.onnx"
         if schema.name in [*known.get(domain, ()), *_EVALUATED.get(domain, ())]:
             state = "converted"
+        elif domain == "ai.onnx" and schema.name in FUNCTIONS:
+            state = "before the program"
         elif why := _kind_of(schema):
             state = f"refused: {why}"
         elif schema.has_function or schema.has_context_dependent_function:

@@ -108,12 +108,13 @@ def _strings_of(attribute: ir.Attr) -> Iterator[str]:
 # Functions of strings: which nodes compute them before the program.
 
 
-_FUNCTIONS: Final = frozenset(
+FUNCTIONS: Final = frozenset(
     (
         *("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer"),
         "com.microsoft.Tokenizer",
     )
 )
+"""Operators that are computed before the program, from inputs alone."""
 _BESIDE: Final = MOVES | {"Cast", "Constant", "Identity"}
 """What else may be computed before the program, on the way to a function of strings."""
 
@@ -133,13 +134,13 @@ def string_nodes(graph: ir.Graph) -> list[ir.Node]:
 
     None of them if one depends on what only a program computes: the conversion then refuses it.
     """
-    waiting = [node for node in graph if _name(node) in _FUNCTIONS or _reads_strings(node)]
+    waiting = [node for node in graph if _name(node) in FUNCTIONS or _reads_strings(node)]
     found: set[ir.Node] = set()
     while waiting:
         node = waiting.pop()
         if node in found:
             continue
-        if _name(node) not in _FUNCTIONS | _BESIDE or _writes_strings(node):
+        if _name(node) not in FUNCTIONS | _BESIDE or _writes_strings(node):
             return []
         found.add(node)
         producers = [each.producer() for each in node.inputs if each is not None]
