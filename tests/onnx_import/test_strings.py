@@ -179,6 +179,18 @@ def test_inputs_that_are_no_strings_or_lists_are_refused() -> None:
         with pytest.raises(UsageError, match=r"got an array|got a `ndarray`"):
             model(x, s)
     assert model(["a", "b"], [floats(2)])["y"].tolist() == ["a", "b"]
+    with pytest.raises(UnsupportedError, match="has strings or lists"):
+        model.captured(["a", "b"], [floats(2)])
+
+
+def test_an_input_with_the_name_of_an_array_of_a_list_is_refused() -> None:
+    text = "g (seq(float[k]) s, float[k] x) => (float[k] y) { n = Neg (x)"
+    text += " zero = Constant <value_int = 0> () z = SequenceAt (s, zero) y = Add (n, z) }"
+    proto = parser.parse_model(HEAD + text)
+    proto.graph.input[1].name = proto.graph.node[0].input[0] = "s[0]"
+    model = gptrs_onnx.from_proto(proto, "ref")
+    with pytest.raises(UsageError, match=r"`s\[0\]` is an input, and an array of the input s: seq"):
+        model([floats(2)], floats(2))
 
 
 def test_the_command_shows_strings_and_lists(tmp_path: Path, capsys: Any) -> None:

@@ -140,11 +140,20 @@ class Border(Struct, frozen=True):
         return [each for each in self.slots if isinstance(each, SequenceInput)]
 
     def items(self, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return inputs with the arrays of lists by names of their own."""
+        """Return inputs with the arrays of lists by names of their own.
+
+        UsageError if the file has an input of such a name.
+        """
         made = dict(given)
         for each in self.sequences:
             for place, array in enumerate(made.pop(each.name, ())):
-                made[item_name(each.name, place)] = array
+                name = item_name(each.name, place)
+                if name in made:
+                    raise UsageError(
+                        f"`{shown(name)}` is an input, and an array of the input {each}",
+                        hint="rename one of them in the file",
+                    )
+                made[name] = array
         return made
 
     def taken(self, given: Mapping[str, np.ndarray]) -> tuple[dict[str, Known], list[str]]:
