@@ -23,7 +23,7 @@ def test_the_module_is_the_command():
 def test_the_module_says_what_is_missing(monkeypatch, capsys):
     from gptrs import __main__ as module
 
-    monkeypatch.setattr(module, "entry_points", lambda **_: [])
+    monkeypatch.setattr(module.metadata, "entry_points", lambda **_: [])
     assert module.main() == 2
     assert "the command line is not installed; run `" in capsys.readouterr().err
 

@@ -100,7 +100,7 @@ class Settings(Struct):
         bool,
         option(
             "--dump-weights",
-            "Also dump these inputs and the weights: programs then run where the model is not.",
+            "Dump these inputs and the weights, too.",
             panel=_RUN,
         ),
     ] = False
