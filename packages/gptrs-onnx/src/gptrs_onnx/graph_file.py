@@ -24,7 +24,7 @@ from gptrs.backend.weight_identity import WeightFile, file_digest
 from gptrs.checkpoint.files.open_file import open_regular, resolved
 from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
 from gptrs.checkpoint.formats.safetensors_header import TensorEntry
-from gptrs.checkpoint.param_source import FileSource, ParamSource
+from gptrs.checkpoint.param_source import FileSource, IdentifyingSource, ParamSource
 from gptrs_onnx.search import NeedsKnownError, shown
 from gptrs_onnx.size_facts import Facts
 
@@ -66,7 +66,7 @@ class Convertible(Protocol):
         ...
 
 
-class Weights(ParamSource, Protocol):
+class Weights(ParamSource, IdentifyingSource, Protocol):
     """The large initializers of a graph."""
 
     @property
