@@ -296,7 +296,7 @@ def torch_trained(options: argparse.Namespace) -> Figures:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        float(loss)  # waits for the device
+        float(loss.detach())  # waits for the device
         times.append(time.perf_counter() - started)
     return {"update, tokens/s": rows * length / min(times), **torch_memory(device)}
 
