@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import locale
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,29 @@ def test_strings_and_lists_are_those_of_onnx_runtime(name: str) -> None:
         assert list(found) == names
         for each, wanted in zip(names, session.run(None, call), strict=True):
             assert_same(found[each], wanted)
+
+
+@pytest.mark.parametrize("change", ["NONE", "LOWER", "UPPER"])
+@pytest.mark.parametrize("exact", [0, 1])
+def test_words_are_dropped_and_changed_as_onnx_runtime_does(change: str, exact: int) -> None:
+    """Whole words, in any case or exactly; accents stay, and so does the locale of the process."""
+    proto = parser.parse_model(
+        f"""{HEAD}g (string[n] x, string[1, m] z) => (string[a] y, string[1, b] w) {{
+        y = StringNormalizer <case_change_action = "{change}", is_case_sensitive = {exact},
+            locale = "C", stopwords = ["Monday", "the day"]> (x)
+        w = StringNormalizer <case_change_action = "{change}", locale = "C"> (z) }}"""
+    )
+    before = locale.setlocale(locale.LC_ALL)
+    model = gptrs_onnx.from_proto(proto, "ref")
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    for words in (["Monday", "tuesday", "the day", "MONDAY", ""], ["Monday"]):
+        given = {"x": texts(*words), "z": texts("Ah", "the day")[None]}
+        for found, wanted in zip(model(**given).values(), session.run(None, given), strict=True):
+            assert_same(found, wanted)
+    kept = model(x=texts("Élan"), z=texts("Über")[None])
+    cased = {"NONE": str, "LOWER": str.lower, "UPPER": str.upper}[change]
+    assert [*kept["y"], *kept["w"][0]] == [cased("Élan"), cased("Über")]
+    assert locale.setlocale(locale.LC_ALL) == before
 
 
 def test_strings_of_a_file_are_found_in_graphs_inside_it() -> None:

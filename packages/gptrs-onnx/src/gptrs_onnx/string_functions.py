@@ -48,6 +48,34 @@ class Tokenizer(OpRun):
         return (made.reshape(*x.shape, width),)
 
 
+class StringNormalizer(OpRun):
+    """The operator as ONNX Runtime computes it: whole elements are stop words, accents stay.
+
+    The one of the reference sets the locale of the process, in which files are opened then.
+    """
+
+    def _run(
+        self,
+        x: Known,
+        case_change_action: str = "NONE",
+        is_case_sensitive: int = 0,
+        locale: str | None = None,
+        stopwords: Sequence[str] | None = None,
+    ) -> tuple[Known]:
+        del locale  # Python changes the case of all alphabets
+        if x.ndim not in (1, _MATRIX) or (x.ndim == _MATRIX and x.shape[0] != 1):
+            raise ValueError(f"StringNormalizer takes [C] or [1, C], got {list(x.shape)}")
+        compared = str if is_case_sensitive else str.lower
+        stops = {compared(word) for word in stopwords or ()}
+        kept = [text for text in map(str, x.flat) if compared(text) not in stops]
+        change = {"LOWER": str.lower, "UPPER": str.upper}.get(case_change_action, str)
+        made = np.array([change(text) for text in kept] or [""], object)
+        return (made.reshape(*x.shape[:-1], len(made)),)
+
+
+_MATRIX = 2
+
+
 def _tokens(text: str, separators: Sequence[str] | None, expression: str | None) -> list[str]:
     if expression:
         return [each.group() for each in re.finditer(expression, text)]
@@ -83,7 +111,7 @@ class StringFunctions:
                 opset_imports=[onnx.helper.make_opsetid(*each) for each in opsets.items()],
             )
             inferred = onnx.shape_inference.infer_shapes(proto)
-            evaluator: Any = ReferenceEvaluator(proto, new_ops=[Tokenizer])
+            evaluator: Any = ReferenceEvaluator(proto, new_ops=[StringNormalizer, Tokenizer])
         except (*DAMAGE, onnx.shape_inference.InferenceError) as error:
             raise ModelError(f"the functions of strings are damaged: {shown(error)}") from error
         self._run: Callable[[None, Mapping[str, Known]], Sequence[Known]] = evaluator.run
