@@ -174,7 +174,7 @@ def mlp(x, weights, scope):
 _MLP = {"gate_proj": (56, C), "up_proj": (56, C), "down_proj": (C, 56)}
 
 
-def save_eagle(folder: Path, third: bool) -> dict[str, np.ndarray]:
+def save_eagle(folder: Path, third: bool, **others: object) -> dict[str, np.ndarray]:
     """Save a draft head of EAGLE, or EAGLE-3 with a part of the vocabulary; return its weights."""
     inputs, layer = (2 * C, "midlayer") if third else (C, "layers.0")
     shapes = {"self_attn.q_proj": (40, inputs), "self_attn.k_proj": (20, inputs),
@@ -191,16 +191,18 @@ def save_eagle(folder: Path, third: bool) -> dict[str, np.ndarray]:
     known = np.sort(np.random.default_rng(2).choice(VOCABULARY, 50, replace=False))
     more = {"d2t": known - np.arange(50)} if third else {}
     write_archive(folder / "model.safetensors", {**weights, **more})
-    config = {**_LLAMA, "model_type": "llama", "num_hidden_layers": 1, "draft_vocab_size": 50}
+    config = {**_LLAMA, "model_type": "llama", "num_hidden_layers": 1, "draft_vocab_size": 50,
+              **others}  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return weights
 
 
-@pytest.mark.parametrize("third", [False, True])
-def test_eagle_reads_along(third, tmp_path):
+@pytest.mark.parametrize(("third", "first"), [(False, False), (True, False), (True, True)])
+def test_eagle_reads_along(third, first, tmp_path, caplog):
     own = save_model(tmp_path / "model", "llama", {**_LLAMA, "num_hidden_layers": 4})
-    weights = save_eagle(tmp_path / "eagle", third)
+    weights = save_eagle(tmp_path / "eagle", third, norm_before_residual=first)
     model, draft = (load_model(tmp_path / name, "ref") for name in ("model", "eagle"))
+    assert not caplog.records
     head = draft.head_for(model)
     text = [5, 9, 2, 60, 33, 7, 7, 80]
     states = [each[0] for each in model.hidden_states(np.array([text])).values()]
@@ -218,7 +220,9 @@ def test_eagle_reads_along(third, tmp_path):
         guide = given @ weights["fc.weight"].T
         halves = [rms(token, weights["midlayer.input_layernorm.weight"], 1e-6),
                   rms(guide, weights["midlayer.hidden_norm.weight"], 1e-6)]  # fmt: skip
-        x = guide + attended(np.concatenate(halves, 1), weights, "midlayer.self_attn.")
+        x = (halves[1] if first else guide) + attended(
+            np.concatenate(halves, 1), weights, "midlayer.self_attn."
+        )
         x = x + mlp(rms(x, weights["midlayer.post_attention_layernorm.weight"], 1e-6), weights,
                     "midlayer.mlp.")  # fmt: skip
         known = np.sort(np.random.default_rng(2).choice(VOCABULARY, 50, replace=False))

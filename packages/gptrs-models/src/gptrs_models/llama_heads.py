@@ -195,8 +195,9 @@ class EagleDraft(Module):
 
     capabilities = frozenset({"draft_head"})
 
-    def __init__(self, config: LlamaConfig, params: Params) -> None:
-        self._config, self._params = config, params
+    def __init__(self, config: LlamaConfig, params: Params, norm_first: bool) -> None:
+        self._config, self._params, self._norm_first = config, params, norm_first
+        params.leave_out()  # read once there is a model to guess for
 
     @property
     def context_length(self) -> int:
@@ -219,8 +220,9 @@ class EagleDraft(Module):
                 f" {config.hidden_size}, this one has {sizes[0]} and {sizes[1] or 'another'}",
                 hint="take the draft head of this model",
             )
-        third = "midlayer.self_attn.q_proj.weight" in self._params
-        return (Eagle3Head if third else EagleHead)(model, config, self._params)
+        if "midlayer.self_attn.q_proj.weight" in self._params:
+            return Eagle3Head(model, config, self._params, self._norm_first)
+        return EagleHead(model, config, self._params)
 
 
 class EagleHead(LlamaHead):
@@ -262,10 +264,14 @@ class Eagle3Head(LlamaHead):
 
     A guide of the model is `fc` of its states before the third block, the middle one and the third
     last. The head may know a part of the vocabulary, whose tokens are `d2t` above their numbers.
+    With `norm_first` (`norm_before_residual` of its config), the layer adds to the normalized guide.
     """
 
-    def __init__(self, model: CausalLMModule, config: LlamaConfig, params: Params) -> None:
+    def __init__(
+        self, model: CausalLMModule, config: LlamaConfig, params: Params, norm_first: bool
+    ) -> None:
         super().__init__(config)
+        self.norm_first = norm_first
         width, layer = config.hidden_size, params / "midlayer"
         count = len(model.cache_specs())
         self.reads = (min(2, count), count // 2, max(0, count - 3))
@@ -300,8 +306,11 @@ class Eagle3Head(LlamaHead):
     def guided(
         self, step: RaggedStep[Tensor], guides: Tensor, caches: Sequence[LayerCache]
     ) -> Tensor:
-        halves = [self.token_norm(self.embed_tokens(step.tokens)), self.state_norm(guides)]
-        x = guides + self.attention(F.concat(halves, 1), self.positions(step), caches[0])
+        normed = self.state_norm(guides)
+        halves = [self.token_norm(self.embed_tokens(step.tokens)), normed]
+        x = (normed if self.norm_first else guides) + self.attention(
+            F.concat(halves, 1), self.positions(step), caches[0]
+        )
         return x + self.mlp(self.mlp_norm(x))
 
     @override

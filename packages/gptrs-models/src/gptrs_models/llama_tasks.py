@@ -39,7 +39,9 @@ def load(
         return rotary_encoder.load(settings, params)
     config = read_config(settings)
     if is_eagle(params):
-        return EagleDraft(config, params)
+        fields = ConfigFields(settings, str(settings.get("model_type")))
+        fields.without_effect("draft_vocab_size")  # the rows of its head say it
+        return EagleDraft(config, params, fields.boolean("norm_before_residual", False))
     if head is not None:
         return _classifier(head, config, settings, params)
     if lacks_words(settings, config.names.head, config.tie_word_embeddings, params):
