@@ -264,7 +264,8 @@ class Eagle3Head(LlamaHead):
 
     A guide of the model is `fc` of its states before the third block, the middle one and the third
     last. The head may know a part of the vocabulary, whose tokens are `d2t` above their numbers.
-    With `norm_first` (`norm_before_residual` of its config), the layer adds to the normalized guide.
+    With `norm_first`, which is `norm_before_residual` of its config, the layer adds to the
+    normalized guide.
     """
 
     def __init__(
