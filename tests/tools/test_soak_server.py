@@ -6,10 +6,13 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="gptrs-serve is not installed")
 import soak_server
+from gptrs_serve.pools import THREADS
 
 
 def test_random_and_hostile_load_leaves_nothing_behind(capsys, monkeypatch):
-    monkeypatch.setattr(soak_server, "MAY_GROW", soak_server.State(64, 64, 2, 2))
+    # The pools of the server start their threads as they are needed, in any request.
+    most = soak_server.State(64, 64, 2, 3 * THREADS)
+    monkeypatch.setattr(soak_server, "MAY_GROW", most)
     assert soak_server.run(seconds=0.5, disconnects=6, seed=2, gap=60) == 0, capsys.readouterr().out
     told = capsys.readouterr().out
     assert ": 0 wrong; from" in told
