@@ -263,8 +263,8 @@ class Scheduler:
         """Return which states of the model the draft heads of these texts read."""
         if not self._cache.tells_states:
             return ()
-        heads = [read.work.text.guesses for read in reads]
-        found = {each.layers: None for each in heads if each is not None}
+        guesses = [each for read in reads if (each := read.work.text.guesses) is not None]
+        found = dict.fromkeys(each.layers for each in guesses)
         return tuple(layers for layers in found if layers is not None)
 
     def _tell_head(self, read: Read, found: RowStates, wanted: tuple[Layers, ...]) -> None:
