@@ -43,7 +43,7 @@ _TYPES: Final[Mapping[type, str]] = {
     type(None): "null",
 }  # fmt: skip
 _INVALID: Final = re.compile("Invalid (?:enum )?value (.*)")
-"""What msgspec says of a value that a Literal, an Enum or a tag does not have: its `repr`."""
+"""Match msgspec's words for a value that a Literal, an Enum or a tag does not have."""
 Record = TypeVar("Record")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 

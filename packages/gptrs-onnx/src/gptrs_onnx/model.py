@@ -79,7 +79,7 @@ class OnnxModel(ConvertedGraph):
             params = Params(self.weights, backend=self.backend, dtype=None, origin=origin)
         self.params = params
         self.seed: int | None = None
-        """What random numbers follow from; None refuses operators that make them."""
+        """The seed of random numbers; None refuses operators that make them."""
         shapes = [slot.shape or () for slot in file.slots]
         free = dict.fromkeys(each for shape in shapes for each in shape if isinstance(each, str))
         self._numbers = {name: number for number, name in enumerate(free)}

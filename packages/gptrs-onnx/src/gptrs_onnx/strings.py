@@ -116,7 +116,7 @@ FUNCTIONS: Final = frozenset(
 )
 """Operators that are computed before the program, from inputs alone."""
 _BESIDE: Final = MOVES | {"Cast", "Constant", "Identity"}
-"""What else may be computed before the program, on the way to a function of strings."""
+"""Other operators that may run before the program, on the way to a function of strings."""
 
 
 def cut_off(model: ir.Model) -> string_functions.StringFunctions | None:

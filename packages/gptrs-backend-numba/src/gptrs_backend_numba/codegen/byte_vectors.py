@@ -23,7 +23,7 @@ HAS_DOTS = IS_ARM or {16: "avx512vnni", 8: "avxvnni"}.get(WIDTH) in FEATURES
 HAS_DOT_INSTRUCTIONS = IS_ARM and _ARM_DOT is not None
 """True on aarch64 if it is one instruction: what else is in registers has room."""
 MOVED = 128 if IS_ARM and _ARM_DOT != "usdot" else 0
-"""What is subtracted of unsigned bytes before `dots` takes them: as bytes, `^ MOVED`."""
+"""Subtract this from unsigned bytes before `dots` takes them: as bytes, `^ MOVED`."""
 HAS_MATRICES = IS_ARM and "i8mm" in FEATURES
 """True if there is an instruction for two rows by two columns of 8 values of k (`usmmla`)."""
 _LOOKUP = (

@@ -54,7 +54,7 @@ _APPLE_NAMES: Mapping[str, str] = {
     "lse": "LSE", "fullfp16": "FP16", "dotprod": "DotProd", "fp16fml": "FHM", "i8mm": "I8MM",
     "bf16": "BF16",
 }  # fmt: skip
-"""What follows `hw.optional.arm.FEAT_` in Apple's names of features."""
+"""Apple's names of features, without `hw.optional.arm.FEAT_`."""
 
 
 @cache

@@ -16,7 +16,7 @@ _PAUSES = {
     "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
     "aarch64": ("declare void @llvm.aarch64.hint(i32)", "call void @llvm.aarch64.hint(i32 1)"),
 }
-"""What tells a processor that it runs a waiting loop: `pause`, and `yield`."""
+"""The hints to a processor that it runs a waiting loop: `pause`, and `yield`."""
 FUTEX_WAIT, FUTEX_WAKE = 128, 129
 _NAP_US = 200
 """How long an idle worker sleeps where it cannot be woken; 4 to 9 % of a processor are lost."""
