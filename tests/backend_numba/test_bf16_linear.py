@@ -102,10 +102,11 @@ def test_weights_of_any_type_and_order(dtype: str, layout: str) -> None:
     assert passing.tobytes() == found.tobytes()
     streamed = run(program(5, 40, 70, dtype, layout), x, given, role=InputRole.STREAMED)
     assert streamed.tobytes() == found.tobytes()
+    assert run(program(5, 40, 70, dtype), x, w).tobytes() == found.tobytes()
 
 
 @pytest.mark.paths
-@pytest.mark.parametrize(("k", "m"), [(96, 33), (70, 14), (64, 3), (64, 24)])
+@pytest.mark.parametrize(("k", "m"), [(96, 33), (70, 14), (64, 3), (64, 24), (2500, 17)])
 def test_a_transposed_left_side_is_the_same_bits(k: int, m: int) -> None:
     """As the gradients of weights multiply it; heights of tiles are no multiples of 4, too."""
     text = program(m, 40, k).replace(f"%x: f32[{m}, {k}]", f"%x: f32[{k}, {m}]")

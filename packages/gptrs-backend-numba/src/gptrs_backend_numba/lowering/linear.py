@@ -241,10 +241,11 @@ def _left(
     steps = -(-product.k // STEP)
     dtype = dtypes.bf16 if form.size == dtypes.bf16.itemsize else dtypes.f32
     target = builder.fresh(dtype, (form.room(product.lhs.rows) * steps * STEP,))
-    view = product.lhs.view
+    lhs, view = product.lhs, product.lhs.view
+    columns = lhs.row == 1 and lhs.column != 1
     builder.call_tasks(
-        compiled_task(left_rounding(form)),
-        fields[TILES],
+        compiled_task(left_rounding(form, columns)),
+        steps if columns else fields[TILES],
         (view, view),
         target,
         geometry(product, fields),

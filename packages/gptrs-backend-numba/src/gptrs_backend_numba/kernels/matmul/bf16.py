@@ -32,6 +32,7 @@ from gptrs_backend_numba.codegen.kernel import (
     use_wide_vectors,
 )
 from gptrs_backend_numba.codegen.machine import keep_alive, pointer
+from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.kernels.matmul.bf16_ir import (
     LEFT_SIZE,
     PAIRS,
@@ -39,6 +40,9 @@ from gptrs_backend_numba.kernels.matmul.bf16_ir import (
     STEP_BYTES,
     TOGETHER,
     multiply_rows,
+    pair_columns,
+    pair_rows,
+    round_columns,
     round_step,
 )
 from gptrs_backend_numba.kernels.matmul.gemm import (
@@ -208,62 +212,60 @@ def bf16_task(
 
 @kernel
 def pack_left_task(
-    lhs,
-    unused,
-    out,
-    geometry,
-    task,
-    *,
-    SIZE,
-    OUT_MEMORY,
-    rounded,
-    round_step,
-    transpose,
-    rows_of_tile,
-    left_block,
-):
+    lhs, unused, out, geometry, task,
+    *, SIZE, OUT_MEMORY, rounded, round_step, rows_of_tile, left_block,
+):  # fmt: skip
     """Round one tile of the left side, f32, to numbers of `SIZE` bytes."""
     G = pointer(geometry, np.int64)
-    held = np.zeros(ROWS * STEP, np.float32)
-    memory = np.int64(held.ctypes.data)
     k, lm, lk = G[K], G[LM], G[LK]
     steps = (k + STEP - 1) // STEP
     X = pointer(lhs, np.float32)
     first, height, room = rows_of_tile(G, task)
-    for step in range(steps):
-        length = min(STEP, k - step * STEP)
-        row = left_block(G, first, step)
-        row += step % _BLOCK_STEPS * room
-        # The left side of a weight's gradient is a transposed view. Element by element its rounding
-        # took an eighth of a training step; squares make it up to 1.7 times as fast.
-        square = lm == 1 and lk != 1 and length == STEP and 4 <= height <= ROWS
-        if square:
-            for i in range(0, height, 4):
-                i = min(i, height - 4)  # the last square may overlap the one before
-                for j in range(0, STEP, 4):
-                    transpose(lhs + 4 * (first + i + (step * STEP + j) * lk), 4 * lk,
-                              memory + 4 * (STEP * i + j), 4 * STEP)  # fmt: skip
+    for block in range(0, steps, _BLOCK_STEPS):
+        row = left_block(G, first, block)
         for i in range(room):
-            T = pointer(out + SIZE * STEP * (row + i), OUT_MEMORY)
-            begin = (first + i) * lm + step * STEP * lk
-            if square and i < height:
-                round_step(memory + 4 * STEP * i, out + SIZE * STEP * (row + i))
-            elif i < height and length == STEP and lk == 1:
-                round_step(lhs + 4 * begin, out + SIZE * STEP * (row + i))
-            else:
-                some = length if i < height else 0
-                for j in range(some):
-                    T[j] = rounded(X[begin + j * lk])
-                for j in range(some, STEP):
-                    T[j] = 0
-    keep_alive(held)
+            for step in range(block, min(block + _BLOCK_STEPS, steps)):
+                length = min(STEP, k - step * STEP)
+                begin = (first + i) * lm + step * STEP * lk
+                target = out + SIZE * STEP * (row + (step - block) * room + i)
+                T = pointer(target, OUT_MEMORY)
+                if i < height and length == STEP and lk == 1:
+                    round_step(lhs + 4 * begin, target)
+                else:
+                    some = length if i < height else 0
+                    for j in range(some):
+                        T[j] = rounded(X[begin + j * lk])
+                    for j in range(some, STEP):
+                        T[j] = 0
+    return 0
+
+
+@kernel
+def pack_left_columns_task(
+    lhs, unused, out, geometry, task, *, SIZE, round_columns, rows_of_tile, left_block
+):
+    """Round one step of a left side whose columns are contiguous, f32: the gradients of weights.
+
+    A task reads whole columns of all rows: in those of tiles each number lies in another page.
+    """
+    G = pointer(geometry, np.int64)
+    begin, step = 4 * task * STEP * G[LK], 4 * G[LK]
+    length = min(STEP, G[K] - task * STEP)
+    for tile in range(G[TILES]):
+        first, height, room = rows_of_tile(G, tile)
+        row = left_block(G, first, task)
+        row += task % _BLOCK_STEPS * room
+        for i in range(0, room, WIDTH):
+            round_columns(lhs + begin + 4 * (first + i), step, height - i, length,
+                          out + SIZE * STEP * (row + i), room - i)  # fmt: skip
     return 0
 
 
 @kernel
 def pack_right_task(
-    source, unused, target, geometry, task, *, SIZE, MEMORY, load, rounded, transpose
-):
+    source, unused, target, geometry, task,
+    *, SIZE, MEMORY, load, rounded, transpose, pair_rows, pair_columns,
+):  # fmt: skip
     """Round one panel of a right side of elements of `SIZE` bytes, and put pairs together."""
     use_wide_vectors()
     G = pointer(geometry, np.int64)
@@ -274,19 +276,23 @@ def pack_right_task(
     H = pointer(memory, np.uint16)
     for step in range(steps):
         length = min(STEP, k - step * STEP)
-        S = pointer(source + SIZE * (task * PANEL * rn + step * STEP * rk), MEMORY)
+        begin = source + SIZE * (task * PANEL * rn + step * STEP * rk)
+        block = target + (task * steps + step) * STEP_BYTES
+        whole = TOGETHER != FOUR and width == PANEL and length == STEP
+        if whole and rn == 1:
+            pair_rows(begin, SIZE * rk, block)
+            continue
+        if whole and rk == 1:
+            for j in range(0, PANEL, WIDTH):
+                pair_columns(begin + SIZE * j * rn, SIZE * rn, block + 4 * j)
+            continue
+        S = pointer(begin, MEMORY)
         if length < STEP:
             for i in range(PANEL * STEP):
                 H[i] = 0
-        if rk == 1 and length == STEP:
+        for i in range(length):
             for j in range(width):
-                for i in range(STEP):
-                    H[j * STEP + i] = rounded(load(S[j * rn + i]))
-        else:
-            for i in range(length):
-                for j in range(width):
-                    H[j * STEP + i] = rounded(load(S[j * rn + i * rk]))
-        block = target + (task * steps + step) * STEP_BYTES
+                H[j * STEP + i] = rounded(load(S[j * rn + i * rk]))
         if TOGETHER == FOUR:
             F, B = pointer(memory, np.uint64), pointer(block, np.uint64)
             for j in range(PANEL):
@@ -358,17 +364,24 @@ def bf16_product(form: TileForm) -> SpecializedKernel:
     )
 
 
-def left_rounding(form: TileForm) -> SpecializedKernel:
-    """Return the tasks that round the left side, of f32, a tile each."""
+def left_rounding(form: TileForm, columns: bool) -> SpecializedKernel:
+    """Return the tasks that round the left side, of f32: a tile each, or a step of `columns`."""
     narrow = form.size == dtypes.bf16.itemsize
+    placed = left_block.specialize(PADDED=form.padded)
+    if columns:
+        return pack_left_columns_task.specialize(
+            SIZE=form.size,
+            round_columns=round_columns(form.size),
+            rows_of_tile=form.rows_of_tile,
+            left_block=placed,
+        )
     return pack_left_task.specialize(
         SIZE=form.size,
         OUT_MEMORY=memory_of(dtypes.bf16 if narrow else dtypes.f32),
         rounded=cast_element_of(dtypes.f32, dtypes.bf16) if narrow else rounded_of(dtypes.bf16),
         round_step=round_step(form.size),
-        transpose=transpose(4),
         rows_of_tile=form.rows_of_tile,
-        left_block=left_block.specialize(PADDED=form.padded),
+        left_block=placed,
     )
 
 
@@ -381,6 +394,8 @@ def right_rounding(dtype: DType) -> SpecializedKernel:
         load=unchanged if same else load_of(dtype),
         rounded=unchanged if same else cast_element_of(dtype, dtypes.bf16),
         transpose=transpose(4),
+        pair_rows=pair_rows(str(dtype)),
+        pair_columns=pair_columns(str(dtype)),
     )
 
 

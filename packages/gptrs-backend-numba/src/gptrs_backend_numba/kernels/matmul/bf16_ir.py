@@ -22,11 +22,19 @@ from gptrs_backend_numba.codegen.vector_ir import (
     IS_ARM,
     VECTOR,
     WIDTH,
+    ZERO,
     VectorEmitter,
+    bytes_of,
     number,
     words,
 )
-from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS, VECTORS, vector_addresses
+from gptrs_backend_numba.kernels.matmul.gemm_ir import (
+    PANEL,
+    ROWS,
+    VECTORS,
+    transposed_lanes,
+    vector_addresses,
+)
 from gptrs_backend_numba.kernels.matmul.two_by_two_ir import (
     COLUMN_PAIRS,
     blocks_of,
@@ -109,6 +117,157 @@ def _store_rounded(emit, value, address, size):
     else:
         halves = b.trunc(b.lshr(result, words(16)), ir.VectorType(I16, WIDTH))
         emit.store(halves, address)
+
+
+@cache
+def round_columns(size: int):
+    """Intrinsic: a square of `STEP` x `WIDTH` numbers of a transposed matrix, rounded, by rows.
+
+    Arguments: the address of the first number of the first row, f32, whose neighbours belong to the
+    next rows; the bytes to the next number of a row; how many rows there are, 0 or less for none,
+    and how many numbers; of the results, rows of `STEP` numbers of `size` bytes, zeros where there
+    are none; and how many rows to write.
+    """
+
+    @named_intrinsic(f"round_columns_{size}")
+    def round_(typing_context, source, step, rows, length, target, room):
+        def generate(context, builder, signature, arguments):
+            source, step, rows, length, target, room = arguments
+            emit = VectorEmitter(builder)
+            source, target = emit.pointer(source), emit.pointer(target)
+            whole = builder.and_(
+                builder.icmp_signed(">=", rows, number(WIDTH)),
+                builder.icmp_signed(">=", length, number(STEP)),
+            )
+            with builder.if_else(whole) as (full, part):
+                with full:
+                    _emit_columns(emit, size, source, step, target, room, None)
+                with part:
+                    _emit_columns(emit, size, source, step, target, room, (rows, length))
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 6), generate
+
+    return round_
+
+
+def _emit_columns(emit, size, source, step, target, room, counts):
+    b = emit.builder
+    together = 4 // size
+    for first in range(0, STEP, together * WIDTH):
+        columns = []
+        for k in range(first, first + together * WIDTH):
+            address = emit.moved(source, (step, k))
+            value = (
+                emit.load(address, VECTOR, 4)
+                if counts is None
+                else _some(emit, address, k, *counts)
+            )
+            columns.append(rounded_bits(emit, value))
+        if together == 2:
+            columns = [pair_words(b, *columns[i : i + 2]) for i in range(0, len(columns), 2)]
+        else:
+            columns = [b.and_(bits, words(-0x10000)) for bits in columns]
+        for i, row in enumerate(transposed_lanes(b, columns)):
+            with b.if_then(b.icmp_signed("<", number(i), room)):
+                emit.store(row, emit.moved(target, size * (STEP * i + first)))
+
+
+def _some(emit, address, k, rows, length):
+    """Load the first `rows` lanes of a vector, or none from number `length` on; the rest is 0."""
+    b = emit.builder
+    count = b.select(b.icmp_signed("<", number(k), length), rows, number(0))
+    lanes = ir.Constant(WORDS, list(range(WIDTH)))
+    mask = b.icmp_signed(
+        "<", lanes, b.bitcast(emit.splat(b.bitcast(b.trunc(count, I32), F32)), WORDS)
+    )
+    arguments = [address, ir.Constant(I32, 4), mask, ZERO]
+    return call_llvm(b, f"llvm.masked.load.v{WIDTH}f32.p0", VECTOR, arguments)
+
+
+def pair_words(builder, low, high):
+    """Return two bf16 a word, of the upper halves of words."""
+    return builder.or_(builder.lshr(low, words(16)), builder.and_(high, words(-0x10000)))
+
+
+def _rounded(emit, address, dtype):
+    """Load `WIDTH` numbers as bits of bf16 in the upper halves of words."""
+    value = emit.floats(address, dtype)
+    bits = emit.builder.bitcast(value, WORDS)
+    return bits if dtype == "bf16" else rounded_bits(emit, value)
+
+
+@cache
+def pair_rows(dtype: str):
+    """Intrinsic: `STEP` rows of a panel of numbers of a type, rounded, in pairs.
+
+    Arguments: the address of the first row, and the bytes from one to the next; of the results,
+    `STEP_BYTES`.
+    """
+    size = bytes_of(dtype)
+
+    @named_intrinsic(f"pair_rows_{dtype}")
+    def paired(typing_context, source, step, target):
+        def generate(context, builder, signature, arguments):
+            source, step, target = arguments
+            emit = VectorEmitter(builder)
+            ahead = builder.mul(step, number(STEP))
+
+            def body(_, state):
+                source, target = state
+                for v in range(VECTORS):
+                    low = emit.moved(source, size * WIDTH * v)
+                    high = emit.moved(low, (step, 1))
+                    for address in (low, high):
+                        emit.prefetch(emit.moved(address, (ahead, 1)), near=2)
+                    word = pair_words(
+                        builder, *(_rounded(emit, address, dtype) for address in (low, high))
+                    )
+                    emit.store(word, emit.moved(target, 4 * WIDTH * v))
+                return [emit.moved(source, (step, 2)), emit.moved(target, PAIR_BYTES)]
+
+            emit.loop(number(PAIRS), 1, [emit.pointer(source), emit.pointer(target)], body)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 3), generate
+
+    return paired
+
+
+@cache
+def pair_columns(dtype: str):
+    """Intrinsic: `WIDTH` columns of a panel, `STEP` consecutive numbers each, rounded, in pairs.
+
+    Arguments: the address of the first column, of numbers of a type, and the bytes from one to the
+    next; of the results, whose pairs are `PAIR_BYTES` apart.
+    """
+    size = bytes_of(dtype)
+    uppers = ir.Constant(ir.VectorType(I32, 2 * WIDTH), list(range(1, 4 * WIDTH, 2)))
+
+    @named_intrinsic(f"pair_columns_{dtype}")
+    def paired(typing_context, source, step, target):
+        def generate(context, builder, signature, arguments):
+            source, step, target = arguments
+            emit = VectorEmitter(builder)
+            source, target = emit.pointer(source), emit.pointer(target)
+            halves = ir.VectorType(I16, 2 * WIDTH)
+            for first in range(0, PAIRS, WIDTH):
+                rows = []
+                for j in range(WIDTH):
+                    address = emit.moved(source, (step, j), 2 * size * first)
+                    pair = [
+                        builder.bitcast(_rounded(emit, each, dtype), halves)
+                        for each in (address, emit.moved(address, size * WIDTH))
+                    ]
+                    row = builder.shuffle_vector(*pair, uppers)
+                    rows.append(builder.bitcast(row, WORDS))
+                for i, row in enumerate(transposed_lanes(builder, rows)):
+                    emit.store(row, emit.moved(target, PAIR_BYTES * (first + i)))
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 3), generate
+
+    return paired
 
 
 @cache
