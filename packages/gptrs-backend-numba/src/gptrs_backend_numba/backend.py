@@ -226,7 +226,7 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads, Backend):
         """Return what computes a composite, a reason against it, or None without a kernel."""
         # Late, as in `fuse`.
         claims = import_module("gptrs_backend_numba.fusion.claims")
-        return cast("Claimed", claims.claim(op, operands, results))
+        return cast("Claimed", claims.claim(op, operands, results, self.precision))
 
     def legalize(self) -> Sequence[Pass]:
         """The passes that let claimed calls take in what is in front of them."""

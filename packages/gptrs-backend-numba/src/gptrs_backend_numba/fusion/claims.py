@@ -30,6 +30,7 @@ from gptrs_backend_numba.cost_model import VARIABLE as CONVOLUTION
 from gptrs_backend_numba.fusion import is_on
 from gptrs_backend_numba.kernels import normalization
 from gptrs_backend_numba.lowering.attention import attention_target
+from gptrs_backend_numba.lowering.attention_gradient import ATTENTION_GRADIENT, fits_gradient
 from gptrs_backend_numba.lowering.elementwise import fits_rotary, rotary_target
 from gptrs_backend_numba.lowering.linear import (
     GROUPED_LINEAR,
@@ -94,8 +95,15 @@ def _applied(builder: Builder, value: Value, ops: Sequence[Op]) -> Value:
 _Claim = Callable[[_Call], Claimed]
 
 
-def claim(op: Composite, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Claimed:
+def claim(
+    op: Composite,
+    operands: Sequence[TensorType],
+    results: Sequence[TensorType],
+    precision: str = "f32",
+) -> Claimed:
     """Return what computes a composite, a reason against it, or None for kinds without a kernel."""
+    if op.kind == "attention_gradient.v1" and precision != "bf16":
+        return Declined("its kernel rounds to bf16, the precision of another backend")
     found = _CLAIMS.get(op.kind) if is_on() else None
     if found is None:
         return _DECLINED.get(op.kind)
@@ -237,6 +245,15 @@ def _attention(call: _Call) -> Claimed:
 def _scale(call: _Call, query: TensorType) -> float:
     """Return the scale in the type that scores are computed in, as its constant would be."""
     return float(np.float32(call.number("scale", 1 / math.sqrt(query.shape[-1]))))
+
+
+def _attention_gradient(call: _Call) -> Claimed:
+    query, key, value, _ = operands = call.operands("query", "key", "value", "cotangent")
+    if not fits_gradient(operands):
+        return _UNFIT
+    scale, causal = call.number("scale", 1 / math.sqrt(query.shape[3])), call.op.attrs["causal"]
+    attrs = Dictionary.of(scale=scale, causal=causal)
+    return CustomCall(ATTENTION_GRADIENT, (query, key, value), attrs)
 
 
 def _paged_attention(call: _Call) -> Claimed:
@@ -407,6 +424,7 @@ _CLAIMS: dict[str, _Claim] = {
     "group_norm.v1": _group_norm,
     "instance_norm.v1": _instance_norm,
     "attention.v1": _attention,
+    "attention_gradient.v1": _attention_gradient,
     "paged_attention.v1": _paged_attention,
     "update_pages.v1": _update_pages,
     "linear.v1": _linear,

@@ -201,6 +201,11 @@ def _amx_tiles() -> TileForm:
     )
 
 
+def tile_form() -> TileForm:
+    """Return the form of the tiles in which bf16 is multiplied."""
+    return _amx_tiles() if amx_matmul.is_wanted() else vector_tiles()
+
+
 def multiply_rounded(
     builder: ScheduleBuilder,
     x: Value,
@@ -213,7 +218,7 @@ def multiply_rounded(
 
     The right side is packed here, or in the tasks, by the `packer`.
     """
-    form = _amx_tiles() if amx_matmul.is_wanted() else vector_tiles()
+    form = tile_form()
     m, n, k = product.lhs.rows, product.rhs.rows, product.k
     steps, tiles = -(-k // STEP), -(-m // form.rows)
     # A lone tile reads the right side once, and its left side stays in the L2 cache as it is.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from gptrs.capture import primitives as p
 from gptrs.capture.region import capture_body
@@ -13,6 +13,7 @@ from gptrs.differentiation.reverse import Linearized
 from gptrs.differentiation.rules import Cotangents, Rule, Step, filled, total, zeros
 from gptrs.functionals.activation import safe_softmax
 from gptrs.functionals.attention import attention_by
+from gptrs.functionals.dispatch.composites import CompositeCalls
 from gptrs.ir.ops.custom_call import Composite
 
 MOST_SCORES = 1 << 20
@@ -32,17 +33,47 @@ def _attention(step: Step[Composite], cotangents: Cotangents) -> Cotangents:
     given: dict[str, Any] = {**named, **dict(op.attrs.items)}
     wanted = dict(zip(op.operand_names_given, step.wanted, strict=True))
     blocks = [] if wanted.get("mask") else _blocks_of(given)
+    if blocks and given.keys() <= _PLAIN:
+        plain = {**given, "cotangent": cotangents[0]}
+        by_name = dict(
+            zip(named, cast("Any", _GRADIENT.call(_gradient, None, (), plain)), strict=True)
+        )
+        return [by_name[name] if wanted[name] else None for name in wanted]
     if len(blocks) < 2:
         body = body_of(op, step.functions)
         return Linearized(body, step.functions, step.operands, step.wanted).pull(cotangents)
     (g,) = cotangents
     assert g is not None
+    found = _by_blocks(given, g, blocks)
+    return [found.get(name) if wanted[name] else None for name in wanted]
+
+
+def _gradient(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cotangent: Tensor,
+    scale: float | None = None,
+    causal: bool = False,
+) -> list[Tensor]:
+    """Return the cotangents of queries, keys and values: the body of a composite."""
+    given = {"query": query, "key": key, "value": value, "scale": scale, "causal": causal}
+    return list(_by_blocks(given, cotangent, _blocks_of(given)).values())
+
+
+_GRADIENT = CompositeCalls("attention_gradient.v1", _gradient)
+_PLAIN = {"query", "key", "value", "scale", "causal"}
+
+
+def _by_blocks(given: Mapping[str, Any], g: Tensor, blocks: Sequence[_Block]) -> dict[str, Tensor]:
+    """Return the cotangents of queries, keys and values by name."""
     parts = [_of_block(given, g, block) for block in blocks]
-    found: dict[str, Tensor | None] = {"query": p.concat([part[0] for part in parts], 2)}
+    first, *others = [part[0] for part in parts]
+    found = {"query": p.concat([first, *others], 2) if others else first}
     for at, name in ((1, "key"), (2, "value")):
         pairs = zip(parts, blocks, strict=True)
-        found[name] = total([_among_keys(part[at], block, named[name]) for part, block in pairs])
-    return [found.get(name) if wanted[name] else None for name in wanted]
+        found[name] = total([_among_keys(part[at], block, given[name]) for part, block in pairs])
+    return found
 
 
 class _Block(NamedTuple):

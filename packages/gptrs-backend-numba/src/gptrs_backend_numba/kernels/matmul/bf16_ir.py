@@ -90,7 +90,7 @@ def round_step(size: int):
             source, target = (emit.pointer(address) for address in arguments)
             for at in range(0, STEP, WIDTH):
                 value = emit.load(emit.moved(source, 4 * at), VECTOR, 4)
-                _store_rounded(emit, value, emit.moved(target, size * at), size)
+                store_rounded(emit, value, emit.moved(target, size * at), size)
             return context.get_dummy_value()
 
         return types.void(types.int64, types.int64), generate
@@ -108,7 +108,8 @@ def rounded_bits(emit, value):
     return b.select(b.fcmp_unordered("uno", value, value), quiet, rounded)
 
 
-def _store_rounded(emit, value, address, size):
+def store_rounded(emit, value, address, size):
+    """Store a vector rounded to bf16, as numbers of `size` bytes."""
     b = emit.builder
     result = rounded_bits(emit, value)
     if size == 4:
