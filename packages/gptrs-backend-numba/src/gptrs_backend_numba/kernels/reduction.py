@@ -74,10 +74,18 @@ def reduce_columns_task(
             O[j] = IDENTITY
         for r in range(outer):
             first = base + offset(G, 10 + 2 * kept, reduced, r)
-            for i in range(n):
-                row = first + i * stride - o * width
+            row = first - o * width
+            for _ in range(n // 4):  # of the running value, one load and store for four rows
+                for j in range(o * width + begin, o * width + end):
+                    total = rounded(combine(O[j], X[row + j]))
+                    total = rounded(combine(total, X[row + stride + j]))
+                    total = rounded(combine(total, X[row + 2 * stride + j]))
+                    O[j] = rounded(combine(total, X[row + 3 * stride + j]))
+                row += 4 * stride
+            for _ in range(n % 4):
                 for j in range(o * width + begin, o * width + end):
                     O[j] = rounded(combine(O[j], X[row + j]))
+                row += stride
     return 0
 
 

@@ -65,10 +65,11 @@ def reduce(builder: ScheduleBuilder, unit: Unit) -> None:
     if out.dtype is accumulator and accumulator in _IN_PLACE and _side_by_side(kept):
         *kept, (width, _) = kept
         count = math.prod(size for size, _ in kept)
-        chunk, chunks = _columns(width, rows * length)
+        chunk, chunks = _columns(width, rows * length, builder.context.threads)
         block, tasks = _blocks(count * chunks, chunk * rows * length)
         geometry = [count * chunks, block, chunks, chunk, len(kept), width]
         kernel = reduction_kernels.column_reduction(op.kind, first, x.dtype, out.dtype)
+        fastmath = ()  # each column is added row by row, however many rows at a time
     else:
         block, tasks = _blocks(out.size, rows * length)
         geometry = [out.size, block, len(kept)]
@@ -110,9 +111,13 @@ def _blocks(results: int, elements: int) -> tuple[int, int]:
     return block, -(-results // block)
 
 
-def _columns(width: int, rows: int) -> tuple[int, int]:
-    """Return the results of a chunk of a row, whole cache lines, and the number of chunks."""
-    most = greatest(_FEWEST_COLUMNS, least(_MOST_COLUMNS, _ELEMENTS_A_TASK // greatest(1, rows)))
+def _columns(width: int, rows: int, threads: int) -> tuple[int, int]:
+    """Return the results of a chunk of a row, whole cache lines, and the number of chunks.
+
+    There are no more chunks than threads need: long pieces of rows are read faster.
+    """
+    wanted = greatest(_ELEMENTS_A_TASK // greatest(1, rows), -(-width // (2 * threads)))
+    most = greatest(_FEWEST_COLUMNS, least(_MOST_COLUMNS, wanted))
     each = -(-width // greatest(1, -(-width // most)))
     chunk = greatest(1, -(-each // _COLUMNS_A_LINE)) * _COLUMNS_A_LINE
     return chunk, -(-width // chunk)
