@@ -314,3 +314,23 @@ def test_a_functional_is_one_composite_in_the_forward_part() -> None:
     names = [made.op.title for made in program.main.body.instructions]
     assert names.count("softmax") == 1
     assert "exp" not in names
+
+
+def test_cotangents_of_neighbouring_slices_are_put_together() -> None:
+    """The derivative of a layer of queries, keys and values writes no zeros, which it would add."""
+    weights = np.arange(24.0).reshape(2, 12) ** 2
+
+    def loss(x: gptrs.Tensor) -> gptrs.Tensor:
+        parts = [P.slice(x, [0, at], [2, 4]) * weights[:, at : at + 4] for at in (0, 4, 8)]
+        return F.sum(parts[0] + parts[1] + parts[2])
+
+    def gaps(x: gptrs.Tensor) -> gptrs.Tensor:
+        first, last = (P.slice(x, [0, at], [2, size]) for at, size in ((1, 4), (5, 3)))
+        return F.sum(first * 2.0) + F.sum(last * 3.0) + F.sum(P.slice(x, [0, 4], [2, 2]) * 5.0)
+
+    x = np.ones((2, 12))
+    step = gptrs.jit(gptrs.grad(loss))
+    np.testing.assert_array_equal(step(x).numpy(), weights)
+    assert "pad" not in str(step.lower(x))
+    found = gptrs.grad(gaps)(x).numpy()
+    np.testing.assert_array_equal(found, [[0, 2, 2, 2, 7, 8, 3, 3, 0, 0, 0, 0]] * 2)

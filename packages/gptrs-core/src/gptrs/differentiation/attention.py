@@ -36,7 +36,7 @@ def _attention(step: Step[Composite], cotangents: Cotangents) -> Cotangents:
     if blocks and given.keys() <= _PLAIN:
         plain = {**given, "cotangent": cotangents[0]}
         by_name = dict(
-            zip(named, cast("Any", _GRADIENT.call(_gradient, None, (), plain)), strict=True)
+            zip(named, cast("Any", GRADIENT.call(gradient, None, (), plain)), strict=True)
         )
         return [by_name[name] if wanted[name] else None for name in wanted]
     if len(blocks) < 2:
@@ -48,7 +48,7 @@ def _attention(step: Step[Composite], cotangents: Cotangents) -> Cotangents:
     return [found.get(name) if wanted[name] else None for name in wanted]
 
 
-def _gradient(
+def gradient(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -61,7 +61,8 @@ def _gradient(
     return list(_by_blocks(given, cotangent, _blocks_of(given)).values())
 
 
-_GRADIENT = CompositeCalls("attention_gradient.v1", _gradient)
+GRADIENT = CompositeCalls("attention_gradient.v1", gradient)
+"""Captured as a composite, so that backends may have a kernel for it."""
 _PLAIN = {"query", "key", "value", "scale", "causal"}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.differentiation.rules import (
     RULES,
@@ -13,6 +12,7 @@ from gptrs.differentiation.rules import (
     Functions,
     Rule,
     Step,
+    added,
     emit,
     varies_with,
 )
@@ -95,7 +95,7 @@ class Linearized:
                 continue
             assert cotangent.type == value.type, f"{cotangent.type} for {value.type}"
             earlier = found.get(value)
-            found[value] = cotangent if earlier is None else primitives.add(earlier, cotangent)
+            found[value] = cotangent if earlier is None else added(earlier, cotangent)
 
 
 def taken(instruction: Instruction, step: Step[Any]) -> tuple[Step[Any], Rule | None]:

@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from gptrs.capture import primitives
+from gptrs.capture.graph import Captured
 from gptrs.capture.tensor import Tensor, apply_many
 from gptrs.functionals.operands import Number, splat
 from gptrs.ir.op import Op
 from gptrs.ir.ops import elementwise, random
+from gptrs.ir.ops.layout import Concat, Pad
 from gptrs.ir.program import Function, Instruction, Region
 
 OpType = TypeVar("OpType", bound=Op)
@@ -118,6 +120,49 @@ def total(parts: Sequence[Tensor]) -> Tensor:
     for part in parts[1:]:
         found = primitives.add(found, part)
     return found
+
+
+def added(one: Tensor, other: Tensor) -> Tensor:
+    """Return the sum of two tensors of one type.
+
+    Parts that lie side by side among zeros are put together instead: they are the cotangents of
+    slices, such as the queries, keys and values of one product.
+    """
+    parts = _part_of(one), _part_of(other)
+    for left, right in (parts, parts[::-1]):
+        if left and right and left.axis == right.axis and left.end == right.begin:
+            joined = primitives.concat([*left.tensors, *right.tensors], left.axis)
+            low, high = [0] * one.rank, [0] * one.rank
+            low[left.axis], high[left.axis] = left.begin, one.shape[left.axis] - right.end
+            return primitives.pad(joined, low, high) if any(low) or any(high) else joined
+    return primitives.add(one, other)
+
+
+class _Part(NamedTuple):
+    """Tensors that lie side by side from `begin` to `end` of an axis, with zeros around them."""
+
+    axis: int
+    begin: int
+    end: int
+    tensors: tuple[Tensor, ...]
+
+
+def _part_of(x: Tensor) -> _Part | None:
+    node = x.source.node if isinstance(x.source, Captured) else None
+    if node is None or not isinstance(node.op, Pad) or not x.type.is_static:
+        return None
+    op, (inner,) = node.op, node.operands
+    axes = [axis for axis in range(x.rank) if op.low[axis] or op.high[axis]]
+    if op.value is not None or any(op.between(x.rank)) or len(axes) != 1:
+        return None
+    (axis,) = axes
+    begin, end = op.low[axis], x.shape[axis] - op.high[axis]
+    if begin < 0 or op.high[axis] < 0:
+        return None
+    joined = inner.node if isinstance(inner, Captured) else None
+    if joined is not None and isinstance(joined.op, Concat) and joined.op.axis == axis:
+        return _Part(axis, begin, end, tuple([Tensor(each) for each in joined.operands]))
+    return _Part(axis, begin, end, (Tensor(inner),))
 
 
 # Instructions captured again on other tensors.
