@@ -8,7 +8,9 @@ import pytest
 from gptrs.backend.contract import InputRole
 from gptrs.errors import UnsupportedError
 from gptrs.ir import dtypes, parse_program
+from gptrs.optimizer.pipeline import Pipeline
 from gptrs_backend_numba.backend import create
+from gptrs_backend_numba.lowering.reduction import SUM_OF_SQUARES
 
 TOLERANCE = {"f32": 4e-6, "f16": 4e-3, "bf16": 3e-2}
 
@@ -144,3 +146,23 @@ def test_any_number_of_threads_gives_the_same_bits(kind: str) -> None:
 def test_calls_that_say_something_else_are_refused(kind: str, attrs: str) -> None:
     with pytest.raises(UnsupportedError):
         run(kind, [numbers((2, 3), "f32")], attrs=attrs)
+
+
+@pytest.mark.paths
+@pytest.mark.parametrize("shape", [(40_000,), (300, 170), (5, 70, 110), (30, 20)])
+def test_sums_of_squares_do_not_write_them(shape: tuple[int, ...]) -> None:
+    """But those of few elements, where it does not pay; a transposed operand is added, too."""
+    axes, order = list(range(len(shape))), list(range(len(shape)))[::-1]
+    text = (
+        f"ptir.v0.5\nfunc @main(%x: f32{list(shape[::-1])}) -> f32[] {{\n"
+        f"  %0 = transpose %x {{permutation = {order}}} : f32{list(shape)}\n"
+        f"  %1 = mul %0, %0 : f32{list(shape)}\n"
+        f"  %2 = reduce %1 {{axes = {axes}, kind = sum}} : f32[]\n  return %2\n}}\n"
+    )
+    backend = create(2)
+    fused = Pipeline(fuse=backend.fuse(), verify=True).run(parse_program(text))
+    assert (SUM_OF_SQUARES in str(fused)) == (np.prod(shape) > 32_768)
+    x = numbers(shape[::-1], "f32")
+    for program in (fused, parse_program(text)):
+        found = np.asarray(backend.compile(program, [InputRole.ARGUMENT]).run([x])[0])
+        np.testing.assert_allclose(found, (x.astype(np.float64) ** 2).sum(), rtol=1e-5)

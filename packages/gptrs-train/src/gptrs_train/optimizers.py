@@ -311,16 +311,19 @@ def global_norm(tree: Tree) -> Tensor:
     return F.sqrt(total)
 
 
-def clip_by_global_norm(grads: Tree, most: float) -> tuple[Tree, Tensor]:
-    """Return the gradients scaled to a norm of at most `most`, and their norm before.
+def clip_by_global_norm(
+    grads: Tree, most: float, share: Tensor | float = 1.0
+) -> tuple[Tree, Tensor]:
+    """Return the gradients times `share` scaled to a norm of at most `most`, and the norm before.
 
     As `torch.nn.utils.clip_grad_norm_`, which adds 1e-6 to the norm that it divides by.
     """
-    norm = global_norm(grads)
+    # Of the gradients as they are: times `share`, all would be written, to be read only twice.
+    norm = global_norm(grads) * share
     # An infinite `most` gives 1 here; an infinite norm gives 0 * inf = NaN, which the trainer
     # reports.
     scale = F.minimum(most / (norm + 1e-6), 1.0)
-    return scaled(grads, scale), norm
+    return scaled(grads, scale * share), norm
 
 
 def scaled(tree: Tree, factor: Tensor) -> Tree:

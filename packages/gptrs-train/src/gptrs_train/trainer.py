@@ -344,8 +344,8 @@ class Trainer:
         # Sums are divided once, by the tokens of all batches. A mean of means would weigh the
         # tokens of short batches more, and accumulation would differ from one large batch.
         share = 1.0 / F.maximum(sums["count"], 1.0)
-        grads, most = optimizers.scaled(sums["grads"], share), self._settings.clip
-        clipped, norm = optimizers.clip_by_global_norm(grads, most if most > 0 else math.inf)
+        most = self._settings.clip if self._settings.clip > 0 else math.inf
+        clipped, norm = optimizers.clip_by_global_norm(sums["grads"], most, share)
         updates, after = self._optimizer.update(clipped, inner, trained)
         # `+ zeros`: a constant schedule gives a float, and results of a captured function are
         # tensors.

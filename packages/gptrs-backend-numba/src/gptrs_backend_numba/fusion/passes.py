@@ -23,7 +23,7 @@ from gptrs_backend_numba.fusion.quantized import (
     FUSE_QUANTIZED,
     FUSE_QUANTIZED_GROUPED,
 )
-from gptrs_backend_numba.fusion.rows import FUSE_NORMS, FUSE_ROTARY, FUSE_SOFTMAX
+from gptrs_backend_numba.fusion.rows import FUSE_NORMS, FUSE_ROTARY, FUSE_SOFTMAX, FUSE_SQUARES
 
 LEGALIZE: tuple[Pass, ...] = (
     WIDEN_IN_LOOPS,
@@ -44,6 +44,7 @@ FUSE: tuple[Pass, ...] = (
     *FUSE_LINEAR,
     *FUSE_QUANTIZED,
     *FUSE_NORMS,
+    *FUSE_SQUARES,
     FUSE_ROTARY,
 )
 """Attention has a softmax in it, and a linear layer may be a convolution: those come first.

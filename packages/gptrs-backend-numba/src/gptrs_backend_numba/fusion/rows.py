@@ -13,6 +13,7 @@ from gptrs.functionals.activation import softmax
 from gptrs.functionals.normalization import rms_norm
 from gptrs.functionals.operands import converted, widened
 from gptrs.functionals.rotary import apply_rotary
+from gptrs.ir import dtypes
 from gptrs.ir.attributes import Dictionary, DictionaryValue
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.ops.elementwise import Add, Div, Exp, Mul, Rsqrt, Sub
@@ -23,7 +24,7 @@ from gptrs.optimizer.pass_base import Pass
 from gptrs_backend_numba.fusion.needed_patterns import fusion, tensors
 from gptrs_backend_numba.kernels.normalization import FLOATS
 from gptrs_backend_numba.lowering.elementwise import fits_rotary, rotary_target
-from gptrs_backend_numba.lowering.reduction import rows_target
+from gptrs_backend_numba.lowering.reduction import SUM_OF_SQUARES, rows_target
 
 
 def plain_layer_norm(
@@ -77,6 +78,29 @@ FUSE_NORMS: tuple[Pass, ...] = (
     fusion(rms_norm, _norms(), (Reduce, Rsqrt), _norm("weight")),
 )
 """Those that are most of what others are made of come last."""
+
+
+# Sums of squares of whole tensors: the norm of a gradient.
+
+
+def sum_of_squares(x: Tensor) -> Tensor:
+    """Return the sum of the squares of all elements."""
+    return F.sum(F.square(x))
+
+
+def _sum_of_squares(call: FoundCall) -> CustomCall | None:
+    x = call.operands["x"].type
+    large = x.dtype is dtypes.f32 and x.is_static and x.size >= _LARGE
+    return CustomCall(SUM_OF_SQUARES, (call.result.type,), Dictionary()) if large else None
+
+
+_LARGE = 32_768
+"""Elements from which it pays not to write the squares."""
+FUSE_SQUARES: tuple[Pass, ...] = tuple(
+    fusion(sum_of_squares, [tensors(x=f"f32[{shape}]")], (Reduce, Mul), _sum_of_squares)
+    for shape in ("2", "2, 3", "2, 3, 4")
+)
+"""Of vectors, of matrices, and of stacks of matrices."""
 
 
 # The rotation of pairs, wherever the tables come from.

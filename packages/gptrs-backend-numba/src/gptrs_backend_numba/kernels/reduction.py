@@ -170,13 +170,19 @@ def _combination(kind: str, dtype: DType) -> object:
         return getattr(machine, f"{'float' if dtype.is_float else 'integer'}_{kind}imum")
     if dtype.is_integer:
         return machine.wrap_add if kind == "sum" else machine.wrap_mul
-    return added if kind == "sum" else multiplied
+    return {"sum": added, "squares": square_added, "prod": multiplied}[kind]
 
 
 @register_jitable
 def added(x, y):
     """Return the sum of two floats or complex numbers."""
     return x + y
+
+
+@register_jitable
+def square_added(x, y):
+    """Return the sum of a float and the square of another."""
+    return x + y * y
 
 
 @register_jitable

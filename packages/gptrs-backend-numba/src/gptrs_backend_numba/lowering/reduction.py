@@ -80,6 +80,32 @@ def reduce(builder: ScheduleBuilder, unit: Unit) -> None:
     builder.call_tasks(task, tasks, (x, x), out, geometry, threads)
 
 
+# `gptrs.numba.sum_of_squares.v1`: of all elements of x, f32, which are not written and read again.
+
+
+SUM_OF_SQUARES = "gptrs.numba.sum_of_squares.v1"
+
+
+def _squares(op: CustomCall, operands: Sequence[TensorType]) -> bool:
+    (result,) = op.results
+    return not op.attrs and [x.dtype for x in (*operands, result)] == [dtypes.f32] * 2
+
+
+@custom_call(SUM_OF_SQUARES, when=_squares)
+def sum_of_squares(builder: ScheduleBuilder, unit: Unit) -> None:
+    """Add one task, which adds in the order of `reduce`."""
+    x, out = _opened(builder, unit)
+    _, reduced = _split(x, range(len(x.shape)))
+    *outer, (length, (stride,)) = reduced or [(1, (1,))]
+    rows = math.prod(size for size, _ in outer)
+    start, _ = _beginning("sum", dtypes.f32)
+    types = (dtypes.f32, dtypes.f32, dtypes.f32)
+    kernel = reduction_kernels.reduction("squares", start, *types)
+    task = compiled(kernel, fastmath=("reassoc",)).address
+    geometry = [1, 1, 0, rows, len(outer), length, stride, *_flat(outer)]
+    builder.call_tasks(task, 1, (x, x), out, geometry, 1)
+
+
 @TABLE.register(
     reduction_ops.Argmax, reduction_ops.Argmin, dtypes=[d for d in dtypes.ALL if not d.is_complex]
 )
