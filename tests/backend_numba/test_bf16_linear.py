@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gptrs.backend.contract import InputRole
+from gptrs.backend.settings import Precision
 from gptrs.ir import parse_program
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs_backend_numba.backend import create
@@ -173,6 +174,33 @@ func @main(%x: f32[33, 64], %v: f32[48, 64], %w: f32[40, 64]) -> (f32[33, 48], f
     assert found[0] == run(program(33, 48, 64), x, v).tobytes()
     assert found[1] == run(program(33, 40, 64), x, w).tobytes()
     assert found[2] == run(program(33, 40, 64), -x, w).tobytes()
+
+
+@pytest.mark.paths
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+def test_a_weight_that_is_no_parameter_is_packed_once_for_products_that_are_near(
+    precision: Precision,
+) -> None:
+    text = """ptir.v0.5
+func @main(%x: f32[600, 64], %y: f32[700, 64], %w: f32[48, 64]) -> (f32[600, 48], f32[700, 48]) {
+  %0 = dot_general %x, %w {contract_lhs = [1], contract_rhs = [1]} : f32[600, 48]
+  %1 = dot_general %y, %w {contract_lhs = [1], contract_rhs = [1]} : f32[700, 48]
+  return %0, %1
+}"""
+    backend = create(1).in_precision(precision)
+    fused = Pipeline(fuse=backend.fuse(), verify=True).run(parse_program(text))
+    executable = backend.compile(fused, [InputRole.ARGUMENT] * 3)
+    assert isinstance(executable, NumbaExecutable)
+    x, y, w = normal(600, 64), normal(700, 64), normal(48, 64)
+    for _ in range(2):
+        found = executable.run([x, y, w])
+        for one, rows in zip(found, (x, y), strict=True):
+            if precision == "bf16":
+                require_close(np.asarray(one), rows, w)
+            np.testing.assert_allclose(one, rows @ w.T, atol=0.5)
+        w = normal(48, 64)
+    # Roundings of x, y and w, and products.
+    assert precision == "f32" or len(executable.schedule.calls) == 3 + 2
 
 
 @pytest.mark.paths

@@ -181,7 +181,7 @@ class ScheduleBuilder:
         self._made: set[Storage] = set()
         self._views: dict[Value, View] = {}
         self._values: dict[Storage, list[Value]] = {}
-        self._forms: dict[Hashable, View] = {}
+        self._forms: dict[Hashable, tuple[int, View]] = {}
 
     def view(self, value: Value) -> View:
         """Return the view of a value defined before."""
@@ -198,12 +198,20 @@ class ScheduleBuilder:
         self._made.add(storage)
         return View(storage, dtype, shape, dense_strides(shape))
 
-    def form_of(self, value: Value, form: Hashable, make: Callable[[], View]) -> View:
-        """Return a form of a value that kernels read: `make` adds its steps, once for each form."""
+    def form_of(
+        self, value: Value, form: Hashable, make: Callable[[], View], within: int | None = None
+    ) -> View:
+        """Return a form of a value that kernels read: `make` adds its steps, once for each form.
+
+        It occupies memory until its last use: with `within`, one made so many groups ago is made
+        again.
+        """
         key = value, form
-        if key not in self._forms:
-            self._forms[key] = make()
-        return self._forms[key]
+        made, view = self._forms.get(key, (0, None))
+        if view is None or (within is not None and self.position > made + within):
+            view = make()
+        self._forms[key] = self.position, view
+        return view
 
     def define(self, value: Value, order: Sequence[int] | None = None) -> View:
         """Return new memory for a value: contiguous, its axes in an order other than their own."""

@@ -100,7 +100,7 @@ def decoded_linear(builder: ScheduleBuilder, unit: Unit) -> None:
     )
     packer = _packer(op, of, views)
     if op.attrs["rounded"]:
-        multiply_rounded(builder, unit.last.operands[0], product, out, epilogue, packer)
+        multiply_rounded(builder, unit.last.operands, product, out, epilogue, packer)
     elif amx_matmul.suits(product):
         panels = _whole_panels(builder, product, packer)
         amx_matmul.multiply(builder, product, panels, out, epilogue)

@@ -35,6 +35,7 @@ from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.lowering import amx_matmul
 from gptrs_backend_numba.lowering.matmul import (
     FLOATS,
+    NEAR_GROUPS,
     gemm,
     is_large_table,
     multiply,
@@ -108,7 +109,8 @@ def _has_types(op: CustomCall, operands: Sequence[TensorType]) -> bool:
 def linear(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add one product, after a copy of a bias or residual that is not contiguous."""
     x, weight, epilogue = linear_operands(builder, unit)
-    gemm(builder, x, weight, builder.define(unit.last.result), epilogue)
+    out = builder.define(unit.last.result)
+    gemm(builder, x, weight, out, epilogue, unit.last.operands[1])
 
 
 def linear_operands(builder: ScheduleBuilder, unit: Unit) -> tuple[View, View, Epilogue]:
@@ -178,7 +180,7 @@ def bf16_linear(builder: ScheduleBuilder, unit: Unit) -> None:
     if weight.dtype is dtypes.bf16 and is_large_table(builder, rhs):
         _multiply_table(builder, product, out, epilogue)
     else:
-        multiply_rounded(builder, unit.last.operands[0], product, out, epilogue)
+        multiply_rounded(builder, unit.last.operands, product, out, epilogue)
 
 
 def _multiply_table(
@@ -208,13 +210,13 @@ def tile_form() -> TileForm:
 
 def multiply_rounded(
     builder: ScheduleBuilder,
-    x: Value,
+    sides: Sequence[Value],
     product: Product,
     out: View,
     epilogue: Epilogue,
     packer: Packer | None = None,
 ) -> None:
-    """Add the calls for a product of both sides rounded to bf16, of `x` as rows.
+    """Add the calls for a product of both sides rounded to bf16, of the first as rows.
 
     The right side is packed here, or in the tasks, by the `packer`.
     """
@@ -227,8 +229,8 @@ def multiply_rounded(
     most = _LEFT_BYTES // form.left_bytes(min(greatest(steps, 1), _CHUNK_STEPS))
     fields |= division(product, tiles, most, builder.context.threads)
     # Queries, keys and values are products of one x, gates and what they weigh, too.
-    left = builder.form_of(x, BF16_LINEAR, lambda: _left(builder, product, form, fields))
-    right = _right(builder, product) if packer is None else product.rhs.view
+    left = builder.form_of(sides[0], BF16_LINEAR, lambda: _left(builder, product, form, fields))
+    right = _right(builder, sides[1], product) if packer is None else product.rhs.view
     if packer is not None:
         fields[PACK] = packer.function
     sums = out
@@ -259,7 +261,7 @@ def _left(
     return target
 
 
-def _right(builder: ScheduleBuilder, product: Product) -> View:
+def _right(builder: ScheduleBuilder, value: Value, product: Product) -> View:
     """Return the right side, rounded and packed: once if it is a weight that is not streamed."""
     rhs = product.rhs
     view = rhs.view
@@ -268,10 +270,15 @@ def _right(builder: ScheduleBuilder, product: Product) -> View:
     layout = Layout(size, rhs.rows, product.k, rhs.row, rhs.column, offset, str(view.dtype))
     if input_ is not None and input_ not in builder.context.streamed:
         return packed_view(builder, view, Packing(input_, layout))
-    target = builder.fresh(dtypes.bf16, (layout.nbytes // dtypes.bf16.itemsize,))
-    threads = builder.threads_from(PARALLEL_FROM, target.size)
-    builder.call_tasks(layout.task, layout.tasks, (view, view), target, layout.geometry, threads)
-    return target
+
+    def packed() -> View:
+        target = builder.fresh(dtypes.bf16, (layout.nbytes // dtypes.bf16.itemsize,))
+        threads = builder.threads_from(PARALLEL_FROM, target.size)
+        reads, numbers = (view, view), layout.geometry
+        builder.call_tasks(layout.task, layout.tasks, reads, target, numbers, threads)
+        return target
+
+    return builder.form_of(value, layout, packed, within=NEAR_GROUPS)
 
 
 # `gptrs.numba.grouped_linear.v1`: each row times a matrix of its own choice.

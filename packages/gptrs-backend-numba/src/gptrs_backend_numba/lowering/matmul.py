@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
+from gptrs.ir.program import Value
 from gptrs.ir.size_guards import greatest, select
 from gptrs.ir.symbolic_dim import SymbolicDim, symbols_of
 from gptrs_backend_numba.codegen.compiled import compiled_task
@@ -82,12 +83,18 @@ is also read as a table, or at least too large to have twice."""
 
 
 def gemm(
-    builder: ScheduleBuilder, x: View, weight: View, out: View, epilogue: Epilogue = PLAIN
+    builder: ScheduleBuilder,
+    x: View,
+    weight: View,
+    out: View,
+    epilogue: Epilogue = PLAIN,
+    value: Value | None = None,
 ) -> None:
     """Add the calls for `out[.., n] = sum_k x[.., k] * weight[n, k]` and the epilogue.
 
     `x` and `weight` are f32, bf16 or f16 and have any strides; `out` is contiguous. A weight that
-    is a parameter of the program is packed when it is first seen.
+    is a parameter of the program is packed when it is first seen, another `value` once for products
+    that are near.
     """
     *leading, k = x.shape
     rows = math.prod(leading)
@@ -95,23 +102,30 @@ def gemm(
     assert flat is not None, "a contiguous tensor takes any shape"
     lhs = Matrix(flat, rows, flat.strides[0], flat.strides[1], ())
     rhs = Matrix(weight, weight.shape[0], weight.strides[0], weight.strides[1], ())
-    multiply(builder, Product(lhs, rhs, k, ()), out, epilogue)
+    multiply(builder, Product(lhs, rhs, k, ()), out, epilogue, value)
 
 
 def multiply(
-    builder: ScheduleBuilder, product: Product, out: View, epilogue: Epilogue = PLAIN
+    builder: ScheduleBuilder,
+    product: Product,
+    out: View,
+    epilogue: Epilogue = PLAIN,
+    value: Value | None = None,
 ) -> None:
-    """Add the calls for a batch of products of f32, bf16 or f16 into a contiguous `out`."""
+    """Add the calls for a batch of products of f32, bf16 or f16 into a contiguous `out`.
+
+    `value` is the right side, as in `gemm`.
+    """
     if out.size == 0:
         return
     is_one(product.lhs.rows)  # kernels for one row differ in all that follows
     if not product.batch and is_large_table(builder, product.rhs):
         _multiply_table(builder, product, out, epilogue)
     elif amx_matmul.suits(product):
-        right = _right(builder, product, whole=True)
+        right = _right(builder, product, whole=True, value=value)
         amx_matmul.multiply(builder, product, right, out, epilogue)
     else:
-        right = _right(builder, product, whole=_is_read_often(product))
+        right = _right(builder, product, whole=_is_read_often(product), value=value)
         _multiply_tiles(builder, product, right, out, epilogue)
 
 
@@ -162,13 +176,15 @@ def parameter(builder: ScheduleBuilder, view: View) -> int | None:
     return storage.index if is_input else None
 
 
-def _right(builder: ScheduleBuilder, product: Product, whole: bool) -> View:
+def _right(
+    builder: ScheduleBuilder, product: Product, whole: bool, value: Value | None = None
+) -> View:
     """Return the right side as tiles read it: a parameter packed once, others in every run.
 
     Those are packed by the tasks, a panel at a time, unless they need the `whole` of it. Results
     are the same bits.
     """
-    rhs, batch = product.rhs, math.prod(product.batch)
+    rhs = product.rhs
     view = rhs.view
     size = view.dtype.itemsize
     input_ = parameter(builder, view)
@@ -177,6 +193,22 @@ def _right(builder: ScheduleBuilder, product: Product, whole: bool) -> View:
         return packed_view(builder, view, Packing(input_, layout))
     if not whole:
         return view
+    if value is None or product.batch:
+        return _packed_right(builder, product)
+    return builder.form_of(
+        value, layout, lambda: _packed_right(builder, product), within=NEAR_GROUPS
+    )
+
+
+NEAR_GROUPS = 100
+"""Groups between two products that share a packed right side: those of the chunks of a head. Other
+weights are read twice only where layers are computed again, which is to save memory."""
+
+
+def _packed_right(builder: ScheduleBuilder, product: Product) -> View:
+    """Add the packing of a whole right side, or of all of a batch."""
+    rhs, batch = product.rhs, math.prod(product.batch)
+    view, size = rhs.view, rhs.view.dtype.itemsize
     panels = -(-rhs.rows // PANEL)
     target = builder.fresh(view.dtype, (batch * panels * PANEL * product.k,))
     fields = {N: rhs.rows, K: product.k, RN: rhs.row, RK: rhs.column}
