@@ -109,6 +109,29 @@ def test_batches_of_run_time_values(dtype: str, axes: tuple[int, int]) -> None:
             assert np.array_equal(found[at], single)  # as with a parameter
 
 
+@pytest.mark.paths
+@pytest.mark.parametrize(("m", "k"), [(32, 64), (50, 99), (77, 800)])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_transposed_left_side_is_the_same_bits(m: int, k: int, batch: int) -> None:
+    """As the gradients of weights multiply it."""
+    random = np.random.default_rng(8)
+    x, w = (numbers(random, (batch, k, size), dtypes.f32) for size in (m, 40))
+    turned = np.ascontiguousarray(x.transpose(0, 2, 1))
+    sides = "batch_lhs = [0], batch_rhs = [0], contract_rhs = [1]"
+    found = []
+    for array, axis in ((x, 1), (turned, 2)):
+        text = (
+            f"ptir.v0.5\nfunc @main(%x: f32{list(array.shape)}, %w: f32{list(w.shape)})"
+            f" -> f32[{batch}, {m}, 40] {{\n  %0 = dot_general %x, %w {{contract_lhs = [{axis}],"
+            f" {sides}}} : f32[{batch}, {m}, 40]\n  return %0\n}}\n"
+        )
+        executable = create(2).compile(parse_program(text), [ARGUMENT, ARGUMENT])
+        found.append(np.asarray(executable.run([array, w])[0]))
+    assert found[0].tobytes() == found[1].tobytes()
+    np.testing.assert_allclose(found[0], turned @ w, atol=1e-4 * np.sqrt(k))
+
+
+@pytest.mark.paths
 def test_an_activation_comes_after_the_sum() -> None:
     random = np.random.default_rng(2)
     x, w = numbers(random, (70, 100), dtypes.f32), numbers(random, (100, 50), dtypes.f32)

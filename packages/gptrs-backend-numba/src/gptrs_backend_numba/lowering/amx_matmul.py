@@ -16,13 +16,25 @@ from gptrs_backend_numba.codegen.targets import chosen_target
 from gptrs_backend_numba.codegen.vector_ir import FEATURES, WIDTH
 from gptrs_backend_numba.kernels.amx import gemm as kernels
 from gptrs_backend_numba.kernels.amx.gemm_ir import AMX_ROWS, STEP
-from gptrs_backend_numba.kernels.matmul.gemm import BLOCK_LENGTH, PACK, TILES_A_TASK
+from gptrs_backend_numba.kernels.matmul.gemm import (
+    BLOCK_LENGTH,
+    LEFT,
+    LENGTH,
+    LK,
+    PACK,
+    RANK,
+    TILES_A_TASK,
+    K,
+    M,
+)
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.lowering.product_calls import (
+    PARALLEL_FROM,
     Epilogue,
     call_fields,
     column_blocks,
     division,
+    geometry,
     run,
 )
 from gptrs_backend_numba.schedule import ScheduleBuilder
@@ -72,9 +84,7 @@ def multiply(
     """Add the calls for products of f32, bf16 or f16, `right` packed, into a contiguous `out`."""
     lhs, (m, n, k) = product.lhs, (product.lhs.rows, product.rhs.rows, product.k)
     kind, batch = lhs.view.dtype, math.prod(product.batch)
-    strides = (*lhs.batch, lhs.row, lhs.column)
-    rows = replace(lhs.view, shape=(*product.batch, m, k), strides=strides)
-    left = builder.converted(rows, dtypes.f32)
+    left = _rows(builder, product)
     tiles = -(-m // AMX_ROWS)
     length = _BLOCK_LENGTH if k > _WHOLE_LENGTH else -(-k // STEP) * STEP
     most = _LEFT_BYTES // kernels.left_bytes(kind, length)
@@ -87,3 +97,24 @@ def multiply(
     task = compiled_task(kernels.amx_product(kind, right.dtype))
     count = batch * -(-tiles // fields[TILES_A_TASK]) * column_blocks(n, fields)
     run(builder, product, task, count, (left, right), sums, out, epilogue, fields)
+
+
+def _rows(builder: ScheduleBuilder, product: Product) -> View:
+    """Return the left side as contiguous rows of f32."""
+    lhs, m, k = product.lhs, product.lhs.rows, product.k
+    if lhs.view.dtype is dtypes.f32 and lhs.row == 1 and lhs.column != 1:
+        batch = math.prod(product.batch)
+        target = builder.fresh(dtypes.f32, (batch * m * k,))
+        sizes = {M: m, K: k, LK: lhs.column, LEFT: LENGTH, RANK: len(product.batch)}
+        builder.call_tasks(
+            compiled_task(kernels.turn_left_task.specialize()),
+            batch * -(-k // STEP),
+            (lhs.view, lhs.view),
+            target,
+            geometry(product, sizes),
+            builder.threads_from(PARALLEL_FROM, target.size),
+        )
+        return target
+    strides = (*lhs.batch, lhs.row, lhs.column)
+    rows = replace(lhs.view, shape=(*product.batch, m, k), strides=strides)
+    return builder.converted(rows, dtypes.f32)

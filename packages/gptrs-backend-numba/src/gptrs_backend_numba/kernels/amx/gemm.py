@@ -16,7 +16,8 @@ from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.codegen.elements import bits_of_width, load_of, memory_of
 from gptrs_backend_numba.codegen.inlining import register_jitable
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, call_compiled, kernel, kernel_part
-from gptrs_backend_numba.codegen.machine import fma, keep_alive, pointer
+from gptrs_backend_numba.codegen.machine import fma, keep_alive, offset, pointer
+from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.kernels.amx.gemm_ir import (
     AMX_ROWS,
     MOST_PARTS,
@@ -37,6 +38,7 @@ from gptrs_backend_numba.kernels.amx.gemm_ir import (
     split_pairs,
     split_row,
 )
+from gptrs_backend_numba.kernels.matmul.bf16_ir import turn_columns
 from gptrs_backend_numba.kernels.matmul.gemm import (
     BIAS,
     BLOCK_LENGTH,
@@ -44,8 +46,11 @@ from gptrs_backend_numba.kernels.matmul.gemm import (
     FINISH,
     HAS_BIAS,
     HAS_RESIDUAL,
+    LEFT,
+    LK,
     OUT_STEP,
     PACK,
+    RANK,
     RESIDUAL,
     RESIDUAL_STEP,
     SKIPPED,
@@ -103,6 +108,27 @@ def split_left_kernel(
                 split_row(held.ctypes.data, address + step * LEFT_BYTES, 1)
                 held[:] = 0
     keep_alive(held)
+    return 0
+
+
+@kernel
+def turn_left_task(lhs, unused, out, geometry, task):
+    """Write `STEP` numbers of all rows of a left side with contiguous columns, f32, by rows."""
+    G = pointer(geometry, np.int64)
+    m, k, lk = G[M], G[K], G[LK]
+    steps = (k + STEP - 1) // STEP
+    batch = task // steps
+    step = (task - batch * steps) * STEP
+    source = lhs + 4 * (offset(G, G[LEFT], G[RANK], batch) + step * lk)
+    target = out + 4 * (batch * m * k + step)
+    if step + STEP <= k:
+        for i in range(0, m, WIDTH):
+            turn_columns(source + 4 * i, 4 * lk, m - i, target + 4 * i * k, 4 * k)
+    else:
+        X, T = pointer(source, np.float32), pointer(target, np.float32)
+        for i in range(m):
+            for j in range(k - step):
+                T[i * k + j] = X[i + j * lk]
     return 0
 
 

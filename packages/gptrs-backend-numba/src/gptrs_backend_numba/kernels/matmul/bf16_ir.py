@@ -11,7 +11,7 @@ from functools import cache
 
 from llvmlite import ir
 
-from gptrs_backend_numba.codegen.inlining import named_intrinsic, types
+from gptrs_backend_numba.codegen.inlining import intrinsic, named_intrinsic, types
 from gptrs_backend_numba.codegen.machine import call_llvm
 from gptrs_backend_numba.codegen.vector_ir import (
     F32,
@@ -141,10 +141,10 @@ def round_columns(size: int):
                 builder.icmp_signed(">=", length, number(STEP)),
             )
             with builder.if_else(whole) as (full, part):
-                with full:
-                    _emit_columns(emit, size, source, step, target, room, None)
-                with part:
-                    _emit_columns(emit, size, source, step, target, room, (rows, length))
+                for counts, branch in ((None, full), ((rows, length), part)):
+                    with branch:
+                        found = list(_columns(emit, size, source, step, counts))
+                        _store_columns(emit, found, target, number(STEP * size), room)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 6), generate
@@ -152,26 +152,60 @@ def round_columns(size: int):
     return round_
 
 
-def _emit_columns(emit, size, source, step, target, room, counts):
+@intrinsic
+def turn_columns(typing_context, source, step, rows, target, target_step):
+    """Write `STEP` x `WIDTH` numbers of a transposed matrix, f32, by rows, if `rows` are as many.
+
+    Arguments: the address of the first number of the first row, whose neighbours belong to the next
+    rows; the bytes to the next number of a row; the address of the first row, and the bytes from
+    one to the next.
+    """
+
+    def generate(context, builder, signature, arguments):
+        source, step, rows, target, target_step = arguments
+        emit = VectorEmitter(builder)
+        source, target = emit.pointer(source), emit.pointer(target)
+        whole = builder.icmp_signed(">=", rows, number(WIDTH))
+        with builder.if_else(whole) as (full, part):
+            for counts, branch in ((None, full), ((rows, number(STEP)), part)):
+                with branch:
+                    found = list(_columns(emit, 0, source, step, counts))
+                    _store_columns(emit, found, target, target_step, rows)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 5), generate
+
+
+def _columns(emit, size, source, step, counts):
+    """Yield the first vectors of `WIDTH` rows, then the next ones.
+
+    Numbers are rounded to `size` bytes, or are as they are with 0.
+    """
     b = emit.builder
-    together = 4 // size
+    together = 2 if size == 2 else 1
     for first in range(0, STEP, together * WIDTH):
         columns = []
         for k in range(first, first + together * WIDTH):
             address = emit.moved(source, (step, k))
-            value = (
-                emit.load(address, VECTOR, 4)
-                if counts is None
-                else _some(emit, address, k, *counts)
-            )
-            columns.append(rounded_bits(emit, value))
-        if together == 2:
+            if counts is None:
+                value = emit.load(address, VECTOR, 4)
+            else:
+                value = _some(emit, address, k, *counts)
+            columns.append(rounded_bits(emit, value) if size else b.bitcast(value, WORDS))
+        if size == 2:
             columns = [pair_words(b, *columns[i : i + 2]) for i in range(0, len(columns), 2)]
-        else:
+        elif size == 4:
             columns = [b.and_(bits, words(-0x10000)) for bits in columns]
-        for i, row in enumerate(transposed_lanes(b, columns)):
-            with b.if_then(b.icmp_signed("<", number(i), room)):
-                emit.store(row, emit.moved(target, size * (STEP * i + first)))
+        yield transposed_lanes(b, columns)
+
+
+def _store_columns(emit, found, target, step, room):
+    """Store what `_columns` yields in the first `room` rows, `step` bytes apart."""
+    b = emit.builder
+    for i in range(WIDTH):
+        with b.if_then(b.icmp_signed("<", number(i), room)):
+            for at, rows in enumerate(found):
+                emit.store(rows[i], emit.moved(target, (step, i), 4 * WIDTH * at))
 
 
 def _some(emit, address, k, rows, length):
