@@ -199,3 +199,22 @@ def test_the_cost_model_leaves_small_sums_to_others(monkeypatch: pytest.MonkeyPa
     assert not amx_is_better(small, Convolution(1, 28, 28, 24, 32, 1), None)
     monkeypatch.setenv(VARIABLE, "winograd")
     assert not amx_is_better(large, Convolution(1, 7, 7, 512, 512), 2)
+
+
+@pytest.mark.parametrize(
+    ("work", "sizes"),
+    [
+        (AmxWork(4, 96, 48, 81 * 3072, 3072 * 768), (7, 7, 3072, 768)),
+        (AmxWork(196, 3, 24, 3153 * 96, 96 * 384), (56, 56, 96, 384)),
+        (AmxWork(49, 24, 12, 801 * 768, 768 * 192), (28, 28, 768, 192)),
+    ],
+    ids=str,
+)
+def test_the_cost_model_knows_that_pairs_are_slow_beside_amx(
+    work: AmxWork, sizes: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Layers of ConvNeXt, which take 2 to 6 times as long by the direct kernel of pairs."""
+    monkeypatch.setenv(VARIABLE, "auto")
+    assert amx_is_better(work, Convolution(1, *sizes, 1, rounded=True), None)
+    small = AmxWork(196, 1, 2, 3153 * 8, 32 * 8)
+    assert not amx_is_better(small, Convolution(1, 56, 56, 8, 8, 1, rounded=True), None)

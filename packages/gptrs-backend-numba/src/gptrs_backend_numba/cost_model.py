@@ -43,10 +43,15 @@ _WEIGHT_BYTES_PER_NS = 9.0
 """Bandwidth of weights: those of a whole network are in no cache, and are prefetched meanwhile."""
 _AMX_NS_PER_STEP, _AMX_NS_PER_BLOCK = 52.0, 75.0
 """For a tile of positions and a column of outputs: each step of the sums, and storing them."""
-_AMX_ROUNDED_NS_PER_STEP = 9.0
-"""The same with a product of bf16 for six: not measured, a sixth."""
+_AMX_ROUNDED_NS_PER_STEP, _AMX_ROUNDED_NS_PER_BLOCK = 9.0, 300.0
+"""The same with a product of bf16 for six: results leave the cache faster than they are stored."""
+_PAIRED_MACS_PER_NS = 40.0
+"""Multiply-adds of bf16 of the direct kernel on processors that have AMX, whose instruction for
+pairs takes twice as long as the one for f32."""
 _AMX_SPLIT_NUMBERS_PER_NS, _AMX_SPLIT_NUMBERS_PER_NS_FAR = 3.0, 1.0
 """Numbers of an image that are split into planes and read there: in the L2 cache, or beyond it."""
+_AMX_ROUNDED_NUMBERS_PER_NS = 4.0
+"""The same of an image that is rounded, wherever it stays."""
 _AMX_FAR_NUMBERS = (1 << 20) // 6
 """Numbers, 6 bytes each in planes, from which an image does not stay in the L2 cache."""
 _AMX_NS_PER_LAYER = 5000.0
@@ -130,22 +135,32 @@ def amx_is_better(work: AmxWork, conv: Convolution, side: int | None) -> bool:
     """
     forced = forced_algorithm()
     if forced in ("auto", "direct"):
-        rival = direct_cost(conv) if side is None else winograd_cost(conv, side)
+        rival = _direct_cost_beside_amx(conv) if side is None else winograd_cost(conv, side)
         return amx_cost(work, conv.rounded) < rival
     return forced == "amx"
 
 
+def _direct_cost_beside_amx(conv: Convolution) -> float:
+    cost = direct_cost(conv)
+    if not conv.rounded:
+        return cost
+    macs = conv.images * conv.height * conv.width * conv.taps * conv.inputs * conv.outputs
+    return max(cost, macs / _PAIRED_MACS_PER_NS)
+
+
 def amx_cost(work: AmxWork, rounded: bool = False) -> float:
     """Return the nanoseconds of the direct algorithm on AMX, on one core."""
-    step = _AMX_ROUNDED_NS_PER_STEP if rounded else _AMX_NS_PER_STEP
-    size = 2 if rounded else 4
+    step, block, size = _AMX_NS_PER_STEP, _AMX_NS_PER_BLOCK, 4
+    if rounded:
+        step, block, size = _AMX_ROUNDED_NS_PER_STEP, _AMX_ROUNDED_NS_PER_BLOCK, 2
     # Winograd's products on AMX were no faster: 585 us instead of 458 for 28x28x128, as sums of 2
     # to 8 steps are too short.
-    column = work.tiles * (work.steps * step + _AMX_NS_PER_BLOCK)
+    column = work.tiles * (work.steps * step + block)
     # The weights of the next columns are fetched while these are multiplied.
     products = max(column * work.columns, size * work.weights / _WEIGHT_BYTES_PER_NS)
     near = work.numbers < _AMX_FAR_NUMBERS
     split = _AMX_SPLIT_NUMBERS_PER_NS if near else _AMX_SPLIT_NUMBERS_PER_NS_FAR
+    split = _AMX_ROUNDED_NUMBERS_PER_NS if rounded else split
     return products + work.numbers / split + _AMX_NS_PER_LAYER
 
 
