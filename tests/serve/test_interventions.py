@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -17,6 +19,7 @@ from gptrs_observe.attribution import lens_of_rows
 from gptrs_observe.hooks import Hooks
 from gptrs_serve import watched_runs
 from gptrs_serve.watched_runs import Interventions, _Reading, read_presets
+from runtime.serving_models import eventually
 from serve.conftest import serving
 
 PROMPT = [5, 9, 2, 7]
@@ -24,16 +27,23 @@ VECTOR = np.linspace(-8, 8, 32).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
-def client(model, tmp_path_factory):
-    """A server that reads and steers, with a preset; a function that asks, the answers' JSON."""
+def steering(model, tmp_path_factory):
     file = tmp_path_factory.mktemp("vectors") / "v:1.safetensors"
     write_archive(file, {"direction.0": VECTOR})
-    presets = read_presets([f"up={file}"])
-    with (
-        serving({"tiny": model}, presets=presets) as (address, _),
-        httpx.Client(base_url=address, timeout=60) as client,
-    ):
+    with serving({"tiny": model}, presets=read_presets([f"up={file}"])) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def client(steering):
+    """A client of a server that reads and steers, with a preset."""
+    with httpx.Client(base_url=steering[0], timeout=60) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def engine(steering):
+    return steering[1]
 
 
 def _ask(client, status=200, **fields):
@@ -117,22 +127,20 @@ def test_messages_are_read_as_the_chat_template_renders_them(client):
     np.testing.assert_array_equal(_rows(found, "h.1"), _rows(plain, "h.1"))
 
 
-def test_a_request_whose_client_goes_away_ends_at_its_next_step(client, monkeypatch):
+def test_a_request_whose_client_goes_away_ends_at_its_next_step(client, engine, monkeypatch):
     steps, take = [], _Reading.take
 
-    def slow(self, hooks):
+    def slow(self, *given):
         steps.append(1)
-        assert self._gone.wait(30)
-        take(self, hooks)
+        time.sleep(0.05)
+        take(self, *given)
 
+    monkeypatch.setattr(_Reading, "take", slow)
     asked = {"prompt": PROMPT, "read": ["h.0"], "max_tokens": 90}
-    with monkeypatch.context() as patched:
-        patched.setattr(_Reading, "take", slow)
-        with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"{client.base_url}/v1/interventions", json=asked, timeout=2)
-        patched.undo()
-        _ask(client, read=["h.0"])
-    assert len(steps) == 1
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{client.base_url}/v1/interventions", json=asked, timeout=0.5)
+    eventually(lambda: not engine.state().requests)
+    assert 0 < len(steps) < 80
 
 
 def test_other_answers_have_the_same_bits(client):
@@ -159,7 +167,7 @@ def test_other_answers_have_the_same_bits(client):
     ("fields", "message"),
     [
         ({"read": ["h.9"]}, "no module is called `h.9`"),
-        ({"read": ["*"], "positions": "all"}, "different numbers of rows"),
+        ({"read": ["*"], "positions": "all"}, "does not have a row for each token"),
         ({"read": ["blocks.*.attn.hook_pattern"]}, "attention weights are not read over HTTP"),
         ({"read": ["h.0"], "positions": [4]}, "position 4 is not in the prompt of 4 tokens"),
         ({"steer": ["down"]}, "there is no preset `down`; there are `up`"),
@@ -187,11 +195,9 @@ def test_what_cannot_be_is_refused_and_the_next_request_is_answered(client, fiel
 def test_bounds_of_values_and_of_waiting_requests_hold(client, monkeypatch):
     monkeypatch.setattr(watched_runs, "MOST_BYTES", 4 * 32 * 3)
     told = _ask(client, 400, read=["h.0"], positions="all", max_tokens=4)
-    assert "which is the most of an answer" in told["message"]
+    assert "which is the most of a request" in told["message"]
     monkeypatch.setattr(watched_runs, "MOST_LENSES", 1)
-    assert "the logit lens of 2 rows" in _ask(client, 400, logit_lens=1)["message"]
-    monkeypatch.setattr(watched_runs, "MOST_WAITING", 0)
-    assert _ask(client, 429)["code"] == "busy"
+    assert "the logit lens of 2 rows or more" in _ask(client, 400, logit_lens=1)["message"]
 
 
 def test_a_server_that_does_not_allow_it_refuses(address):
@@ -221,3 +227,185 @@ def test_words_of_the_command_line_are_checked(tmp_path, model, capsys):
         Interventions(None, read_presets([f"a={file}"])).require_presets([model])
     assert main(["serve", "--steer", f"a={file}"]) == 2
     assert "--interventions" in capsys.readouterr().err
+
+
+# The same in the routes of OpenAI: whole, as a stream, several answers.
+
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
+
+
+def _post(client, path, status=200, **fields):
+    asked = {"temperature": 0, "max_tokens": 6, "seed": 1, **fields}
+    if path == CHAT:
+        asked["messages"] = [{"role": "user", "content": "the cat"}]
+    elif "prompt" not in asked:
+        asked["prompt"] = PROMPT
+    answer = client.post(path, json=asked)
+    assert answer.status_code == status, answer.text
+    if status != 200:
+        return answer.json()["error"]
+    if not asked.get("stream"):
+        return answer.json()["choices"]
+    lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: ")]
+    assert lines.pop() == "[DONE]"
+    return [choice for line in lines for choice in json.loads(line)["choices"]]
+
+
+def _streamed(chunks, count):
+    """Return the text and the interventions of each answer of a stream."""
+    texts, told = [""] * count, {}
+    for each in chunks:
+        texts[each["index"]] += each.get("text") or each.get("delta", {}).get("content") or ""
+        if "interventions" in each:
+            assert each["index"] not in told
+            told[each["index"]] = each["interventions"]
+    return texts, [told[number] for number in range(count)]
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+def test_ordinary_requests_read_the_rows_of_each_answer(model, client, path):
+    asked = {"read": ["h.1"], "positions": "all", "encoding_format": "base64"}
+    fields = {"n": 3, "temperature": 1, "interventions": asked}
+    choices = _post(client, path, logprobs=True if path == CHAT else 1, **fields)
+    plain = _post(client, path, n=3, temperature=1)
+    texts = [each.get("text") or each["message"]["content"] for each in choices]
+    assert texts == [each.get("text") or each["message"]["content"] for each in plain]
+    assert len(set(texts)) > 1
+    messages = [{"role": "user", "content": "the cat"}]
+    prompt = PROMPT
+    if path == CHAT:
+        prompt = client.post("/tokenize", json={"messages": messages}).json()["tokens"]
+    for choice in choices:
+        found = choice["interventions"]
+        rows = _rows(found, "h.1")
+        assert found["states"]["h.1"]["positions"] == [*range(len(rows))]
+        assert len(rows) >= len(prompt)
+        assert found["logit_lens"] == {}
+        tokens = gptrs.generate(model, prompt, max_tokens=6, seed=1, temperature=1).token_ids
+        if choice["index"] == 0:
+            hooks = Hooks(model, ["h.1"])
+            with hooks:
+                model.forward(np.array([[*prompt, *tokens[:-1]]]))
+            np.testing.assert_allclose(rows, hooks["h.1"], rtol=1e-4, atol=1e-5)
+    stream = _post(client, path, stream=True, **fields)
+    streamed, told = _streamed(stream, 3)
+    assert streamed == texts
+    assert told == [each["interventions"] for each in choices]
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+def test_ordinary_requests_are_steered_and_see_the_lens(model, client, path):
+    def text(choice):
+        return choice.get("text") or choice["message"]["content"]
+
+    (plain,) = _post(client, path, max_tokens=12)
+    (steered,) = _post(client, path, max_tokens=12, interventions={"steer": ["up"]})
+    vector = [{"layer": "h.0", "vector": VECTOR.tolist()}]
+    (given,) = _post(client, path, max_tokens=12, interventions={"steer": vector})
+    assert text(plain) != text(steered) == text(given)
+    assert steered["interventions"] == {"states": {}, "logit_lens": {}}
+    (lens,) = _post(client, path, interventions={"logit_lens": 2})
+    (rows,) = lens["interventions"]["logit_lens"]["blocks.1.hook_resid_post"]
+    best = rows["tokens"][0]["token"]
+    if path == TEXT:
+        assert best == model.forward(np.array([PROMPT]))[0][-1].argmax()
+    else:
+        assert text(_post(client, path, max_tokens=1)[0]) == model.tokenizer.decode([best])
+    assert text(_post(client, path, max_tokens=12)[0]) == text(plain)
+
+
+def test_requests_with_equal_watches_share_steps_and_prompts_keep_their_rows(client, engine):
+    asked = {"read": ["h.*"], "positions": "prompt", "steer": ["up"]}
+    alone = [_post(client, TEXT, prompt=[5, 9, n], interventions=asked) for n in range(6)]
+    before = engine.state().steps
+    with ThreadPoolExecutor(6) as threads:
+        together = [
+            threads.submit(_post, client, TEXT, prompt=[5, 9, n], interventions=asked)
+            for n in range(6)
+        ]
+        assert [each.result()[0]["text"] for each in together] == [c["text"] for (c,) in alone]
+    assert engine.state().steps - before < 6 * 6
+    for each, (choice,) in zip(together, alone, strict=True):
+        (found,) = each.result()
+        for name in ("h.0", "h.1"):
+            np.testing.assert_allclose(
+                _rows(found["interventions"], name),
+                _rows(choice["interventions"], name),
+                rtol=1e-4,
+                atol=1e-5,
+            )
+
+
+def test_answers_that_give_way_to_others_have_each_row_once(model, client):
+    asked = {"read": ["h.1"], "positions": "all", "encoding_format": "base64"}
+    fields = {"n": 6, "temperature": 1, "max_tokens": 90, "interventions": asked}
+    roomy = _post(client, TEXT, **fields)
+    # The share of one watch is an eighth: room for two of the six answers.
+    with (
+        serving({"tiny": model}, presets={}, cache_budget="900KB") as (address, _),
+        httpx.Client(base_url=address, timeout=60) as tight,
+    ):
+        found = _post(tight, TEXT, **fields)
+    for one, other in zip(found, roomy, strict=True):
+        assert one["text"] == other["text"]
+        rows = one["interventions"]["states"]["h.1"]
+        assert rows["positions"] == [*range(len(rows["positions"]))]
+        np.testing.assert_allclose(
+            _rows(one["interventions"], "h.1"),
+            _rows(other["interventions"], "h.1"),
+            rtol=1e-4,
+            atol=1e-5,
+        )
+
+
+def test_many_different_watches_are_answered_or_told_to_wait(client, engine):
+    def ask(n):
+        vector = [float(n)] * 32
+        steer = [{"layer": "h.0", "vector": vector}]
+        return client.post(
+            TEXT,
+            json={"prompt": PROMPT, "max_tokens": 40, "interventions": {"steer": steer}},
+        ).status_code
+
+    with ThreadPoolExecutor(24) as threads:
+        codes = list(threads.map(ask, range(24)))
+    assert set(codes) <= {200, 429}
+    assert 200 in codes
+    assert [ask(n) for n in range(12)] == [200] * 12  # one after another, idle ones give way
+    assert engine.state().requests == 0
+
+
+def test_what_does_not_go_with_interventions_is_refused(client, address):
+    for path in (CHAT, TEXT):
+        with httpx.Client(base_url=address) as other:
+            answer = _post(other, path, 403, interventions={"steer": ["up"]})
+        assert answer["code"] == "no_interventions"
+        told = _post(client, path, 400, interventions={"read": ["h.9"]})
+        assert "no module is called `h.9`" in told["message"]
+        told = _post(client, path, 400, interventions={"reads": []})
+        assert "reads" in told["message"]
+        told = _post(client, path, 400, interventions={"positions": [-99]})
+        assert "position -99 is not in the prompt" in told["message"]
+    scored = {"echo": True, "logprobs": 1, "interventions": {"read": ["h.0"]}}
+    assert "scores of a prompt" in _post(client, TEXT, 400, **scored)["message"]
+    unread = {"echo": True, "max_tokens": 0, "interventions": {"read": ["h.0"]}}
+    assert "need an answer" in _post(client, TEXT, 400, **unread)["message"]
+    for path, body in (
+        ("/v1/responses", {"input": "a"}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 3}),
+        ("/api/chat", {"model": "tiny", "messages": [{"role": "user", "content": "a"}]}),
+    ):
+        answer = client.post(path, json={**body, "interventions": {"steer": ["up"]}})
+        assert answer.status_code == 400, answer.text
+        assert "interventions" in answer.text
+
+
+def test_several_prompts_and_a_null_have_their_rows(client):
+    asked = {"read": ["h.0"], "positions": [0]}
+    choices = _post(client, TEXT, prompt=[[5, 9], [7, 2, 3]], n=2, interventions=asked)
+    rows = [_rows(each["interventions"], "h.0") for each in choices]
+    assert len(rows) == 4
+    np.testing.assert_array_equal(rows[0], rows[1])
+    assert np.abs(rows[0] - rows[2]).max() > 0
+    assert "interventions" not in _post(client, TEXT, interventions=None)[0]

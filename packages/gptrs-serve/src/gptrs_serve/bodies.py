@@ -13,6 +13,7 @@ from gptrs_runtime.generation.options import all_options
 from gptrs_runtime.option_fields import TEXTS, Missing, OptionField, Options, option_fields
 from gptrs_runtime.verb_requests import ClassifyRequest, EmbedRequest, RankRequest, TagRequest
 from gptrs_serve.fields import NOTHING, RequestFields, converted
+from gptrs_serve.intervention_fields import Intervention
 from gptrs_serve.problems import RequestError
 
 Base = TypeVar("Base", bound=RequestFields)
@@ -255,6 +256,16 @@ class Generating(
     ) = None
     guided_grammar: (
         Annotated[str, Meta(max_length=_MOST_GRAMMAR, description="Like `grammar`.")] | None
+    ) = None
+    interventions: (
+        Annotated[
+            Intervention,
+            Meta(
+                description="Read and steer hidden states, with `--interventions`: the fields of"
+                " `/v1/interventions`."
+            ),
+        ]
+        | None
     ) = None
     guided_decoding_backend: (
         Annotated[str, Meta(description="The backend is always llguidance.", extra=NOTHING)] | None

@@ -26,6 +26,7 @@ from gptrs_serve.events import (
     while_connected,
 )
 from gptrs_serve.forms import AskedForm, asked_form, form_of
+from gptrs_serve.interventions import told_interventions
 from gptrs_serve.metrics import Metrics
 from gptrs_serve.requests import (
     Envelope,
@@ -42,6 +43,7 @@ from gptrs_serve.served import Served
 from gptrs_serve.token_texts import TokenTexts
 from gptrs_serve.tools.parser import AnswerDeltas
 from gptrs_serve.tools.use import ToolUse, told_tools, tool_use
+from gptrs_serve.watched_runs import Watched
 
 
 class Chat(Struct, frozen=True):
@@ -59,6 +61,7 @@ class Chat(Struct, frozen=True):
     texts: TokenTexts
     metrics: Metrics
     shows_thoughts: bool = True
+    watched: Watched | None = None
 
     def new_answer(self) -> AnswerDeltas:
         """Return a reader of one of the answers."""
@@ -97,8 +100,8 @@ async def chat(request: Request, body: ChatBody, served: Served, metrics: Metric
     if body.stream:
         made = _Events(body, begun)
         quick = QuickEvents(made.of)
-        return EventStream(_events(made, begun, quick), begun.stream.cancel, quick)
-    return await _whole(request, begun)
+        return EventStream(_events(made, begun, served, quick), begun.stream.cancel, quick)
+    return await _whole(request, begun, served)
 
 
 class _Read(Struct, frozen=True):
@@ -141,6 +144,7 @@ async def asked_chat(
     calls = tools.grammar(opened=opened) if tools else None
     form = await form_of(read.form if calls is None else ("lark", calls), model, served)
     options = replace(read.options, form=form)
+    watched = await served.watched(model, body.interventions, len(tokens))
     # From here on the engine holds a slot: nothing before this line needs to be undone when the
     # client goes away.
     stream = served.submit(
@@ -152,9 +156,19 @@ async def asked_chat(
         priority=body.priority,
         client=client,
         max_time=body.max_time,
+        watched=watched,
     )
-    shows = body.include_reasoning is not False
-    return Chat(name, model, stream, answers, opened, served.texts_of(name), metrics, shows)
+    return Chat(
+        name=name,
+        model=model,
+        stream=stream,
+        form=answers,
+        opened=opened,
+        texts=served.texts_of(name),
+        metrics=metrics,
+        shows_thoughts=body.include_reasoning is not False,
+        watched=watched,
+    )
 
 
 async def count_tokens(asked: Callable[[], ChatBody], served: Served) -> int:
@@ -176,7 +190,7 @@ def _has_thoughts(form: AskedForm | None, answers: AnswerForm) -> bool:
     return form[0] != "json_schema" and end in form[1].replace("\\", "")
 
 
-async def _whole(request: Request, begun: Chat) -> Response:
+async def _whole(request: Request, begun: Chat, served: Served) -> Response:
     if not await begun.is_whole(request):
         return Response(status_code=CLOSED_BY_CLIENT)
     stream = begun.stream
@@ -185,6 +199,9 @@ async def _whole(request: Request, begun: Chat) -> Response:
         _choice(index, made, answer, begun)
         for index, (made, answer) in enumerate(zip(stream.generations, answers, strict=True))
     ]
+    told = await told_interventions(begun.watched, stream, served)
+    for choice, each in zip(choices, told, strict=False):
+        choice["interventions"] = each
     envelope = Envelope("chatcmpl", "chat.completion", begun.name)
     return JSONResponse(envelope.of(choices, usage=begun.usage(answers)))
 
@@ -229,6 +246,11 @@ class _Events:
         told = self._begun.usage(self._answers) if self._with_usage else None
         return b"" if told is None else self._chunks.of([], usage=told)
 
+    def interventions(self, told: Sequence[dict[str, object]]) -> bytes:
+        """Return the events with what was read of each answer."""
+        deltas = [{**_delta(index, {}), "interventions": each} for index, each in enumerate(told)]
+        return b"".join([self._chunks.of([delta]) for delta in deltas])
+
     def _of(self, piece: Piece) -> Iterator[bytes]:
         """Yield the chunks of a piece."""
         chunks = self._chunks
@@ -254,13 +276,17 @@ class _Events:
             yield chunks.of([_delta(piece.index, {}, reason)])
 
 
-async def _events(made: _Events, begun: Chat, quick: QuickEvents) -> AsyncGenerator[bytes]:
+async def _events(
+    made: _Events, begun: Chat, served: Served, quick: QuickEvents
+) -> AsyncGenerator[bytes]:
     """Yield the chunks of all answers, except those that `quick` writes."""
     yield made.roles()
     async for pieces in begun.metrics.measured(begun.stream, quick):
         if events := made.of(pieces):
             yield events
         require_written(pieces)
+    if found := await told_interventions(begun.watched, begun.stream, served):
+        yield made.interventions(found)
     if told := made.usage():
         yield told
 

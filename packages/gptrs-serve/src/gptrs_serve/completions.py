@@ -27,6 +27,7 @@ from gptrs_serve.events import (
 )
 from gptrs_serve.forms import AskedForm, asked_form, form_of
 from gptrs_serve.gaps import gap_tokens
+from gptrs_serve.interventions import told_interventions
 from gptrs_serve.metrics import Metrics
 from gptrs_serve.problems import RequestError
 from gptrs_serve.requests import (
@@ -41,6 +42,7 @@ from gptrs_serve.requests import (
 )
 from gptrs_serve.served import WRITING, Served
 from gptrs_serve.token_texts import TokenTexts
+from gptrs_serve.watched_runs import Watched
 
 
 class AskedPrompt(Struct, frozen=True):
@@ -50,6 +52,7 @@ class AskedPrompt(Struct, frozen=True):
     stream: AnswerStream | None
     text: str
     logprobs: dict[str, object] | None
+    watched: Watched | None = None
 
 
 async def completions(
@@ -83,8 +86,8 @@ async def completions(
     if body.stream:
         made = _Events(body, name, prompts, texts)
         quick = QuickEvents(lambda pieces: made.of(0, pieces))
-        return EventStream(_events(made, prompts, metrics, quick), cancel, quick)
-    return await _whole(request, body, name, prompts, metrics, texts)
+        return EventStream(_events(made, prompts, served, metrics, quick), cancel, quick)
+    return await _whole(request, body, name, prompts, served, metrics)
 
 
 async def asked_options(
@@ -120,6 +123,7 @@ async def asked_prompt(
             logprobs = texts.completion(scores, tokens, places)
     if body.max_tokens == 0:
         return AskedPrompt(tokens, None, text, logprobs)
+    watched = await served.watched(model, body.interventions, len(tokens))
     stream = served.submit(
         name,
         tokens,
@@ -129,8 +133,9 @@ async def asked_prompt(
         priority=body.priority,
         client=client,
         max_time=body.max_time,
+        watched=watched,
     )
-    return AskedPrompt(tokens, stream, text, logprobs)
+    return AskedPrompt(tokens, stream, text, logprobs, watched)
 
 
 async def _tokens(
@@ -153,8 +158,8 @@ async def _whole(
     body: CompletionBody,
     name: str,
     prompts: Sequence[AskedPrompt],
+    served: Served,
     metrics: Metrics,
-    texts: TokenTexts,
 ) -> Response:
     streams = [prompt.stream for prompt in prompts if prompt.stream is not None]
 
@@ -178,10 +183,22 @@ async def _whole(
     if any(not text.ended for stream in streams for text in stream.texts):
         return Response(status_code=CLOSED_BY_CLIENT)
     choices: list[dict[str, object]] = []
+    texts = served.texts_of(name)
     for prompt in prompts:
         choices.extend(_choices(body, prompt, texts, len(choices)))
+    for choice, told in zip(choices, await _told(prompts, served), strict=False):
+        choice["interventions"] = told
     envelope = Envelope("cmpl", "text_completion", name)
     return JSONResponse(envelope.of(choices, usage=_usage(prompts)))
+
+
+async def _told(prompts: Sequence[AskedPrompt], served: Served) -> list[dict[str, object]]:
+    """Return what was read of each answer, nothing without interventions."""
+    found: list[dict[str, object]] = []
+    for prompt in prompts:
+        if prompt.stream is not None:
+            found += await told_interventions(prompt.watched, prompt.stream, served)
+    return found
 
 
 def _choices(
@@ -261,13 +278,22 @@ class _Events:
             return self._chunks.of([_choice(index, text, scores, reason)])
         return self._chunks.text(index, text) if text else b""
 
+    def interventions(self, told: Sequence[dict[str, object]]) -> bytes:
+        """Return the events with what was read of each answer."""
+        choices = [{**_choice(n, "", None, None), "interventions": t} for n, t in enumerate(told)]
+        return b"".join([self._chunks.of([choice]) for choice in choices])
+
     def usage(self) -> bytes:
         """Return the event with token counts, empty unless requested."""
         return self._chunks.of([], usage=_usage(self._prompts)) if self._with_usage else b""
 
 
 async def _events(
-    made: _Events, prompts: Sequence[AskedPrompt], metrics: Metrics, quick: QuickEvents
+    made: _Events,
+    prompts: Sequence[AskedPrompt],
+    served: Served,
+    metrics: Metrics,
+    quick: QuickEvents,
 ) -> AsyncGenerator[bytes]:
     """Yield the chunks of all prompts as they come, except those that `quick` writes.
 
@@ -279,6 +305,8 @@ async def _events(
         if events := made.of(number, pieces):
             yield events
         require_written(pieces)
+    if found := await _told(prompts, served):
+        yield made.interventions(found)
     if told := made.usage():
         yield told
 

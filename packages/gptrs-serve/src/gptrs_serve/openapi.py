@@ -33,8 +33,8 @@ from gptrs_serve.dialects.ollama_body import (
     ShowBody,
 )
 from gptrs_serve.dialects.responses_body import InputTokensBody, ResponsesBody
+from gptrs_serve.interventions import InterventionBody
 from gptrs_serve.problems import ANTHROPIC, OLLAMA
-from gptrs_serve.watched_runs import InterventionBody
 
 
 class Route(Struct, frozen=True):

@@ -166,6 +166,16 @@ def require_fitting(body: CompletionBody) -> None:
         raise RequestError("`best_of` other than `n` is not supported", param="best_of")
     if body.max_tokens == 0 and not body.echo:
         raise RequestError("`max_tokens` may be 0 only with `echo`", param="max_tokens")
+    if body.interventions is not None and body.max_tokens == 0:
+        raise RequestError(
+            "`interventions` need an answer: `/v1/interventions` reads a prompt alone",
+            param="interventions",
+        )
+    if body.interventions is not None and body.echo and body.logprobs is not None:
+        raise RequestError(
+            "`interventions` do not go with the scores of a prompt: leave out `echo` or `logprobs`",
+            param="interventions",
+        )
 
 
 # Answers as objects of OpenAI's API: whole ones, and chunks of a stream.

@@ -59,7 +59,7 @@ from gptrs_serve.dialects.responses import Responses
 from gptrs_serve.dialects.responses_body import InputTokensBody, ResponsesBody
 from gptrs_serve.events import CLOSED_BY_CLIENT, ENDING
 from gptrs_serve.fields import decoded
-from gptrs_serve.interventions import intervened
+from gptrs_serve.interventions import InterventionBody, intervened
 from gptrs_serve.listing import (
     answered,
     detokenize,
@@ -79,7 +79,6 @@ from gptrs_serve.problems import (
     route_path,
 )
 from gptrs_serve.served import Served
-from gptrs_serve.watched_runs import InterventionBody
 
 _PAGE: Final = Path(__file__).with_name("page")
 _POLICY: Final = (

@@ -22,12 +22,13 @@ from gptrs_runtime.serving.engine import MOST_REQUESTS, Engine
 from gptrs_runtime.tokenization.encoded_text import TextLength
 from gptrs_runtime.verbs import Verb
 from gptrs_serve.accounts import Account, Ledger
+from gptrs_serve.intervention_fields import Intervention
 from gptrs_serve.pools import Pool
 from gptrs_serve.problems import RequestError, is_large
 from gptrs_serve.residence import Residence
 from gptrs_serve.text_calls import TextCalls
 from gptrs_serve.token_texts import TokenTexts
-from gptrs_serve.watched_runs import Interventions
+from gptrs_serve.watched_runs import Interventions, Watched
 
 RANKING: Final = ("text_classifier", "reranker")
 """The capabilities of rerankers: encoders with a head, language models with a score."""
@@ -210,6 +211,7 @@ class Served:
         priority: int,
         client: Client,
         max_time: float | None = None,
+        watched: Watched | None = None,
     ) -> AnswerStream:
         """Ask the engine for answers of at most `max_tokens`; None: up to the context.
 
@@ -227,7 +229,31 @@ class Served:
             priority=priority,
             client=client,
             time_limit=max_time,
+            watch=None if watched is None else watched.watch,
+            reader=None if watched is None else watched.reader,
         )
+
+    async def watched(
+        self, model: LoadedModel, asked: Intervention | None, prompt: int
+    ) -> Watched | None:
+        """Return how answers to a prompt of that many tokens are watched, None if not at all.
+
+        RequestError if interventions are off, or invalid.
+        """
+        if asked is None:
+            return None
+        interventions = self.allowed_interventions()
+        return await self.reading.run(lambda: interventions.watched(model, asked, prompt))
+
+    def allowed_interventions(self) -> Interventions:
+        """Return what reads and steers hidden states; RequestError if the operator did not."""
+        if self.interventions is None:
+            raise RequestError(
+                "this server reads and steers no hidden states: start it with `--interventions`",
+                status=403,
+                code="no_interventions",
+            )
+        return self.interventions
 
     async def prompt_scores(
         self, name: str, tokens: Sequence[int], count: int, priority: int, client: Client

@@ -1,110 +1,37 @@
-"""Runs with hooks for requests, which read values of a model and add vectors."""
+"""Answers whose steps are watched: values of the model are read, and vectors added."""
 
 from __future__ import annotations
 
 import base64
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Final
 
 import msgspec
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-from gptrs.errors import EngineBusyError, GptrsError, UsageError
+from gptrs.errors import GptrsError, UsageError
 from gptrs.quoting import listed, quoted
 from gptrs_observe.attribution import LensToken, lens_of_rows
 from gptrs_observe.hooks import Hooks
 from gptrs_observe.sites import Site, Sites
 from gptrs_observe.steering import read_vectors
-from gptrs_runtime.generation.generate import Generation, GenerationOptions, TextStream
-from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.text_batches import shown_bytes
 from gptrs_serve.accounts import Ledger
-from gptrs_serve.bodies import TokenizeBody, Tokens
+from gptrs_serve.intervention_fields import MOST_VALUES, Intervention, Steering
 from gptrs_serve.problems import RequestError
 from gptrs_serve.text_calls import TextCalls
 
-MOST_WAITING: Final = 16
-"""Most requests with interventions that wait or run; more get status 429."""
-MOST_VALUES: Final = 64
-"""Most values that one request may read: each is a whole result of every step."""
 MOST_BYTES: Final = 16_000_000
 """Most bytes of numbers in an answer; JSON takes up to five times as many."""
 MOST_LENSES: Final = 512
 """Most rows that go through the model's head, which has a logit per token."""
 _MOST_HOOKS: Final = 16
 """Most sets of values for which a model's steps stay captured."""
-
-_Numbers = Annotated[list[float], Meta(min_length=1, max_length=65_536)]
-
-
-class Steering(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A vector to add: a preset by name, or `layer` and `vector`."""
-
-    preset: str | None = None
-    layer: str | None = None
-    vector: _Numbers | Annotated[str, Meta(max_length=400_000)] | None = None
-    scale: float = 1.0
-
-
-class InterventionBody(TokenizeBody, kw_only=True):
-    """`/v1/interventions`: a prompt or messages, the values to read, and the vectors to add."""
-
-    refused: ClassVar[Mapping[str, str]] = {
-        "stream": "values are sent when the answer is complete",
-        "n": "a request has one answer",
-    }
-    prompt: (  # pyright: ignore[reportIncompatibleVariableOverride]  # read once, by its own route
-        Annotated[
-            Annotated[str, Meta(max_length=500_000)] | Tokens, Meta(description="A text or tokens.")
-        ]
-        | None
-    ) = None
-    max_tokens: Annotated[
-        int, Meta(ge=0, description="Most tokens per answer; 0: only read the prompt.")
-    ] = 0
-    temperature: Annotated[float, Meta(ge=0, le=2, description="0: take the likeliest tokens.")] = (
-        0.0
-    )
-    seed: Annotated[int, Meta(description="The seed of sampling.")] = 0
-    read: Annotated[
-        Annotated[list[str], Meta(max_length=MOST_VALUES)],
-        Meta(description="Values by name or pattern, such as `h.3`, `blocks.*.hook_resid_post`."),
-    ] = msgspec.field(default_factory=list[str])
-    positions: Annotated[
-        Literal["last", "prompt", "all"] | Annotated[list[int], Meta(max_length=4096)],
-        Meta(
-            description="Tokens whose rows are read: the `last` one of the prompt, the whole"
-            " `prompt`, `all` with those of the answer, or positions in the prompt (-1: its last)."
-        ),
-    ] = "last"
-    encoding_format: Annotated[
-        Literal["float", "base64"],
-        Meta(description="Values as lists, or as little-endian f32 in base64."),
-    ] = "float"
-    logit_lens: (
-        Annotated[
-            int,
-            Meta(
-                ge=1,
-                le=100,
-                description="Return the N likeliest next tokens for each row that is read.",
-            ),
-        ]
-        | None
-    ) = None
-    steer: Annotated[
-        Annotated[list[str | Steering], Meta(max_length=16)],
-        Meta(
-            description="Vectors to add: names of presets, or objects with `preset`, or `layer` and"
-            " `vector` (a list, or base64 of f32), and `scale`."
-        ),
-    ] = msgspec.field(default_factory=list[str | Steering])
-
 
 Vectors = Mapping[str, np.ndarray]
 
@@ -144,16 +71,17 @@ def _preset_parts(rest: str) -> tuple[str, str, float]:
 
 
 class Interventions:
-    """Runs requests with hooks one after another, in a thread with its own key/value cache.
+    """Makes the watches of requests, and answers with what they have read.
 
-    They share no steps with the engine, so they cannot affect other answers.
+    Such requests have steps and a key/value cache of their own in the engine, so they cannot
+    affect other answers.
     """
 
     def __init__(self, ledger: Ledger, presets: Mapping[str, Vectors]) -> None:
         self.presets = presets
         self._calls = TextCalls(ledger)
-        self._waiting = 0
-        self._watched: OrderedDict[object, _Watched] = OrderedDict()
+        self._lock = threading.Lock()
+        self._captured: OrderedDict[object, _Captured] = OrderedDict()
 
     def require_presets(self, models: Sequence[LoadedModel]) -> None:
         """Raise UsageError for a preset whose values no model has."""
@@ -169,73 +97,53 @@ class Interventions:
             if len(problems) == len(models):
                 raise UsageError(f"--steer: {name}: {problems[0]}")
 
-    async def run(
-        self, model: LoadedModel, tokens: Sequence[int], body: InterventionBody, most: int
-    ) -> Found:
-        """Return the result of a request; EngineBusyError if `MOST_WAITING` run or wait."""
-        if self._waiting >= MOST_WAITING:
-            raise EngineBusyError(
-                f"{MOST_WAITING} requests with interventions run or wait, which is the most"
-                " allowed",
-                hint="try again later",
-            )
-        # The run is on another thread, which a cancelled task cannot stop: it asks after each
-        # token.
-        gone = threading.Event()
-        self._waiting += 1
+    def watched(self, model: LoadedModel, asked: Intervention, prompt: int) -> Watched:
+        """Return how the answers to a prompt of that many tokens are watched.
+
+        RequestError for values, positions or vectors that the model does not have.
+        """
         try:
-            return await self._calls.alone(lambda: self._run(model, tokens, body, most, gone))
-        finally:
-            gone.set()
-            self._waiting -= 1
+            sites = Sites(model)
+            wanted = {name: sites.site(name) for name in _names(asked, sites)}
+            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
+                added = self._added(asked, sites)
+            hooks = self._hooks(model, frozenset(wanted.values()), added)
+        except UsageError as error:
+            more = f"; {error.hint}" if error.hint else ""
+            raise RequestError(f"{error.message}{more}", param="read", code=error.code) from error
+        reader = _Reading(wanted, asked, prompt)
+        return Watched(model, asked, _Watch(hooks, added), reader)
+
+    async def found(self, watched: Watched, texts: Sequence[Hashable]) -> list[Found]:
+        """Return what was read for each of the answers, once they have ended.
+
+        RequestError for rows that the logit lens cannot read.
+        """
+        prompt, *answers = watched.reader.parts(texts)
+        count = watched.asked.logit_lens
+        if count is not None:
+            # The head of the model takes its time: not in the thread of the connections.
+            def read() -> list[Found]:
+                return [_with_lens(watched.model, each, count) for each in (prompt, *answers)]
+
+            prompt, *answers = await self._calls.alone(read)
+        return [prompt.joined(each) for each in answers]
 
     def forget(self, model: LoadedModel) -> None:
         """Drop the captures of a model that is no longer served."""
-        for key, watched in list(self._watched.items()):
-            if watched.model is model:
-                self._watched.pop(key, None)
+        with self._lock:
+            for key, hooks in list(self._captured.items()):
+                if hooks.model is model:
+                    self._captured.pop(key, None)
 
     def close(self) -> None:
-        """End the thread after the running request."""
+        """End the thread of the logit lens after what it does now."""
         self._calls.close()
 
-    def _run(
-        self,
-        model: LoadedModel,
-        tokens: Sequence[int],
-        body: InterventionBody,
-        most: int,
-        gone: threading.Event,
-    ) -> Found:
-        sites = Sites(model)
-        names = _names(body, sites)
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
-            added = self._added(body, sites)
-        wanted = {name: sites.site(name) for name in names}
-        reading = _Reading(wanted, body.positions, len(tokens), gone)
-        options = GenerationOptions(
-            max_tokens=most,
-            sampling=Sampling(temperature=body.temperature, seed=body.seed),
-            ignore_eos=body.max_tokens == 0,
-        )
-        with self._hooks(model, frozenset(reading.sites.values()), added) as watched:
-            watched.reading = reading
-            stream = TextStream(model, list(tokens), options)
-            try:
-                for _ in stream:  # `take` ends a long prompt, too, but only if something is read
-                    if gone.is_set():
-                        raise _GoneError
-            finally:
-                stream.close()
-                watched.reading = None
-        states = reading.joined()
-        lens = _lenses(model, states, body.logit_lens) if body.logit_lens else {}
-        return Found(stream.generation, states, reading.positions, lens)
-
-    def _added(self, body: InterventionBody, sites: Sites) -> dict[Site, np.ndarray]:
+    def _added(self, asked: Intervention, sites: Sites) -> dict[Site, np.ndarray]:
         """Return the sum of the vectors at each site."""
         added: dict[Site, np.ndarray] = {}
-        for number, given in enumerate(body.steer):
+        for number, given in enumerate(asked.steer):
             for name, vector in self._vectors(given, f"steer[{number}]").items():
                 (one, *others) = sites.names(name)
                 site = sites.site(one)
@@ -270,149 +178,197 @@ class Interventions:
 
     def _hooks(
         self, model: LoadedModel, read: frozenset[Site], added: Mapping[Site, np.ndarray]
-    ) -> _Watched:
+    ) -> _Captured:
         """Return hooks that read and add these values, reusing captured ones."""
         # Shapes, not values: vectors are inputs of the captured step, so other numbers need no new
         # capture.
         key = (model, read, frozenset((site, vector.shape) for site, vector in added.items()))
-        watched = self._watched.pop(key, None)
-        if watched is None:
-            watched = _Watched(model, read, added)
-        self._watched[key] = watched
-        # The least recently used goes: each entry holds captured steps of the whole model.
-        while len(self._watched) > _MOST_HOOKS:
-            self._watched.popitem(last=False)
-        for site, vector in added.items():
-            watched.hooks.put(str(site), vector)
-        return watched
+        with self._lock:
+            hooks = self._captured.pop(key, None) or _Captured(model, read, added)
+            self._captured[key] = hooks
+            # The least recently used goes: each entry holds captured steps of the whole model.
+            while len(self._captured) > _MOST_HOOKS:
+                self._captured.popitem(last=False)
+        return hooks
+
+
+class Watched(Struct, frozen=True):
+    """How the answers to one prompt are watched: see `Engine.submit`."""
+
+    model: LoadedModel
+    asked: Intervention
+    watch: _Watch
+    reader: _Reading
 
 
 class Found(Struct, frozen=True):
-    """The answer, the rows read of each value, their positions, and their predictions."""
+    """The rows read of each value, their positions, and their predictions."""
 
-    generation: Generation
     states: Mapping[str, np.ndarray]
     positions: Sequence[int]
-    lens: Mapping[str, list[list[LensToken]]]
+    lens: Mapping[str, Sequence[Sequence[LensToken]]] = {}
+
+    def joined(self, more: Found) -> Found:
+        """Return these rows and those of `more`."""
+        states = {name: _rows_of(rows, more.states[name]) for name, rows in self.states.items()}
+        lens = {name: [*rows, *more.lens[name]] for name, rows in self.lens.items()}
+        return Found(states, [*self.positions, *more.positions], lens)
 
 
-class _Watched:
-    """Hooks on one set of values; they pass the rows of each step to `reading`."""
+class _Captured:
+    """Hooks on one set of values, and the vectors that they add now."""
 
     def __init__(
         self, model: LoadedModel, read: frozenset[Site], added: Mapping[Site, np.ndarray]
     ) -> None:
         self.model = model
-        self.reading: _Reading | None = None
+        self.read = read
         self.hooks = Hooks(
             model,
             [str(site) for site in read],
             add={str(site): vector for site, vector in added.items()},
-            after=self._after,
         )
+        self.added = added
 
-    def __enter__(self) -> _Watched:
-        self.hooks.__enter__()
-        return self
+    def put(self, added: Mapping[Site, np.ndarray]) -> None:
+        """Add other vectors from the next step on."""
+        if self.added is not added:
+            for site, vector in added.items():
+                self.hooks.put(str(site), vector)
+            self.added = added
+
+
+class _Watch:
+    """The scope of steps that read some values, and add some vectors to all rows.
+
+    The engine's thread alone enters it, so several share captured hooks.
+    """
+
+    def __init__(self, hooks: _Captured, added: Mapping[Site, np.ndarray]) -> None:
+        self._hooks = hooks
+        self._added = added
+        vectors = frozenset((str(site), vector.tobytes()) for site, vector in added.items())
+        self.key: Hashable = (hooks.read, vectors)
+
+    def __enter__(self) -> None:
+        self._hooks.put(self._added)
+        self._hooks.hooks.__enter__()
 
     def __exit__(self, *given: object) -> None:
-        self.hooks.__exit__(*given)
+        self._hooks.hooks.__exit__(*given)
 
-    def _after(self) -> None:
-        if self.reading is not None:
-            self.reading.take(self.hooks)
-
-
-class _GoneError(Exception):
-    """The client has disconnected."""
+    def values(self) -> dict[str, np.ndarray]:
+        """Return the values of the last run; those that are no tensors are left out."""
+        hooks, names = self._hooks.hooks.values, map(str, self._hooks.read)
+        return {name: hooks[name] for name in names if name in hooks}
 
 
 class _Reading:
     """Collects the rows of the requested positions, step by step."""
 
-    def __init__(
-        self,
-        sites: Mapping[str, Site],
-        asked: str | Sequence[int],
-        prompt: int,
-        gone: threading.Event,
-    ) -> None:
-        self.sites = sites
-        self.positions: list[int] = []
-        self._rows: dict[str, list[np.ndarray]] = {name: [] for name in sites}
+    def __init__(self, sites: Mapping[str, Site], asked: Intervention, prompt: int) -> None:
+        self._sites = sites
         self._prompt = prompt
-        self._all = asked == "all"
-        self._wanted = _wanted(asked, prompt)
-        self._gone = gone
-        self._read = 0
-        self._bytes = 0
+        self._all = asked.positions == "all"
+        self._wanted = _wanted(asked.positions, prompt)
+        self._with_lens = asked.logit_lens is not None
+        self._kept: dict[Hashable, _Kept] = {}
+        self._bytes = self._rows = 0
+        self.first = min(self._wanted, default=prompt) if sites else prompt
 
-    def take(self, hooks: Hooks) -> None:
-        """Keep rows of a step; RequestError for too many, or a value without rows."""
-        if self._gone.is_set():
-            raise _GoneError
-        values = {name: _value(hooks, name, site) for name, site in self.sites.items()}
-        first, *others = values
-        count = len(values[first]) if values[first].ndim else 0
-        for name in others:
-            if values[name].shape[:1] != (count,):
+    def take(self, text: Hashable, start: int, rows: Mapping[str, np.ndarray]) -> None:
+        """Keep the wanted rows of a step; RequestError for too many."""
+        # The first text reads the prompt of all of them.
+        kept = self._kept.setdefault(text, _Kept(self._prompt if self._kept else 0))
+        for name, site in self._sites.items():
+            if str(site) not in rows:
                 raise RequestError(
-                    f"{quoted(first)} and {quoted(name)} have different numbers of rows: read those"
-                    " that have a row for each token",
+                    f"{quoted(name)} does not have a row for each token: read other values",
                     param="read",
                 )
-        here = [n for n in range(count) if self._is_wanted(self._read + n)]
-        self.positions += [self._read + n for n in here]
-        self._read += count
-        for name, value in values.items():
-            rows = np.asarray(value[here], np.float32)
-            self._bytes += rows.nbytes
-            self._rows[name].append(rows)
+        count = len(next(iter(rows.values()), ()))
+        places = range(max(start, kept.next), start + count)
+        kept.next = max(kept.next, start + count)
+        here = [place for place in places if self._is_wanted(place)]
+        if not here:
+            return
+        indices = [place - start for place in here]
+        kept.positions += here
+        for name, site in self._sites.items():
+            part = rows[str(site)][indices].astype(np.float32)
+            kept.rows.setdefault(name, []).append(part)
+            self._bytes += part.nbytes
+            self._rows += len(part)
+        self._require_bounds()
+
+    def parts(self, texts: Sequence[Hashable]) -> list[Found]:
+        """Return the rows of the prompt, then those of each answer."""
+        first = self._kept.get(texts[0], _Kept(0))
+        count = sum(place < self._prompt for place in first.positions)
+        whole = first.found(self._sites, 0)
+        prompt = {name: rows[:count] for name, rows in whole.states.items()}
+        return [
+            Found(prompt, first.positions[:count]),
+            first.found(self._sites, count),
+            *(self._kept.get(text, _Kept(0)).found(self._sites, 0) for text in texts[1:]),
+        ]
+
+    def _require_bounds(self) -> None:
         if self._bytes > MOST_BYTES:
             raise RequestError(
-                f"the values take more than {shown_bytes(MOST_BYTES)}, which is the most of an"
-                " answer: read fewer of them, or fewer positions",
+                f"the values take more than {shown_bytes(MOST_BYTES)}, which is the most of a"
+                " request: read fewer of them, or fewer positions",
                 param="read",
+            )
+        if self._with_lens and self._rows > MOST_LENSES:
+            raise RequestError(
+                f"the logit lens of {self._rows} rows or more is asked for, of {MOST_LENSES} at"
+                " most: name fewer positions or values",
+                param="logit_lens",
             )
 
     def _is_wanted(self, position: int) -> bool:
         return position in self._wanted or (self._all and position >= self._prompt)
 
-    def joined(self) -> dict[str, np.ndarray]:
-        """Return the rows of each value, f32 [P, ...]."""
-        return {name: np.concatenate(rows) for name, rows in self._rows.items()}
+
+class _Kept:
+    """The rows kept of one text, and the first position that has not been read."""
+
+    def __init__(self, first: int) -> None:
+        self.next = first
+        self.positions: list[int] = []
+        self.rows: dict[str, list[np.ndarray]] = {}
+
+    def found(self, names: Mapping[str, object], start: int) -> Found:
+        """Return the rows from number `start` on."""
+        empty = [np.zeros(0, np.float32)]
+        states = {name: np.concatenate(self.rows.get(name, empty))[start:] for name in names}
+        return Found(states, self.positions[start:])
 
 
-def _lenses(
-    model: LoadedModel, states: Mapping[str, np.ndarray], count: int
-) -> dict[str, list[list[LensToken]]]:
-    """Return the predictions of each row; RequestError for too many, or if they are not states."""
-    rows = sum(map(len, states.values()))
-    if rows > MOST_LENSES:
-        raise RequestError(
-            f"the logit lens of {rows} rows is asked for, of {MOST_LENSES} at most: name fewer"
-            " positions or values",
-            param="logit_lens",
-        )
-    found: dict[str, list[list[LensToken]]] = {}
-    for name, value in states.items():
+def _with_lens(model: LoadedModel, found: Found, count: int) -> Found:
+    """Return rows with their predictions; RequestError if they are not states."""
+    lens: dict[str, list[list[LensToken]]] = {}
+    for name, value in found.states.items():
         try:
+            if not found.positions:
+                lens[name] = []
+                continue
             if value.ndim != 2 or not np.isfinite(value).all():
                 raise UsageError("its rows are no vectors of finite numbers")
-            found[name] = lens_of_rows(model, value, count)
+            lens[name] = lens_of_rows(model, value, count)
         except UsageError as error:
             raise RequestError(
                 f"{quoted(name)} is no state that the logit lens reads: {error.message}",
                 param="logit_lens",
             ) from error
-    return found
+    return msgspec.structs.replace(found, lens=lens)
 
 
-def _value(hooks: Hooks, name: str, site: Site) -> np.ndarray:
-    try:
-        return hooks[str(site)]
-    except KeyError as error:
-        raise RequestError(f"{quoted(name)} is no tensor", param="read") from error
+def _rows_of(first: np.ndarray, then: np.ndarray) -> np.ndarray:
+    # Of no rows, the size of one is not known.
+    parts = [each for each in (first, then) if len(each)]
+    return np.concatenate(parts) if parts else first
 
 
 def _wanted(asked: str | Sequence[int], prompt: int) -> frozenset[int]:
@@ -427,10 +383,10 @@ def _wanted(asked: str | Sequence[int], prompt: int) -> frozenset[int]:
     return frozenset(position % prompt for position in asked)
 
 
-def _names(body: InterventionBody, sites: Sites) -> list[str]:
+def _names(asked: Intervention, sites: Sites) -> list[str]:
     """Return the names of all values to read; RequestError for too many, or attention."""
-    read = body.read
-    if body.logit_lens is not None and not read:
+    read = asked.read
+    if asked.logit_lens is not None and not read:
         read = ["blocks.*.hook_resid_post"]
     names = list(dict.fromkeys(name for pattern in read for name in sites.names(pattern)))
     if len(names) > MOST_VALUES:

@@ -15,6 +15,7 @@ from gptrs_runtime.generation.logits_processors import FormJudge, ProcessorChain
 from gptrs_runtime.generation.outcome import FinishReason, Generation, Timings
 from gptrs_runtime.generation.sampling import Sampler, require_finite
 from gptrs_runtime.generation.text_stream import IncrementalDecoder, StopFilter, TokenScores
+from gptrs_runtime.generation.watching import RowReader
 from gptrs_runtime.images.image_prompts import Picture
 
 
@@ -67,6 +68,8 @@ class GeneratedText:
         """Index of its model among the models (adapters) that share a cache."""
         self.found = 0
         """Number of prompt tokens found in the cache."""
+        self.reader: RowReader | None = None
+        """Takes the rows of its tokens, if its steps are watched."""
         self._max_tokens = max_tokens
         self.ends = ends
         self._steps_at_once = steps_at_once
@@ -171,6 +174,15 @@ class GeneratedText:
     def is_scored(self) -> bool:
         """Whether it is scored rather than generated."""
         return bool(self._targets)
+
+    @property
+    def most_shared(self) -> int | None:
+        """How many tokens at its start may come from cached pages, None for any number."""
+        # Cached pages have neither logits nor other values of the model. A scored text shares its
+        # first token, whose logits nobody needs.
+        if self.is_scored:
+            return 1
+        return None if self.reader is None else self.reader.first
 
     def score(self, start: int, logits: np.ndarray) -> None:
         """Take the logits f32 [N, V] after the prompt tokens from `start` on; they may overlap

@@ -26,7 +26,7 @@ from gptrs.nn.ragged_step import PAGE_SIZE, RaggedStep, ragged_step
 from gptrs.plugins.capabilities import CausalLM, ImageLM, RepeatingLM
 from gptrs_runtime.generation.pages.page_pool import PageCopy, PagePool, TextPages
 from gptrs_runtime.generation.step_times import StepShapes, group_layouts
-from gptrs_runtime.generation.text_cache import GreedyRow, Row, RowStates, TextCache
+from gptrs_runtime.generation.text_cache import GreedyRow, Placed, Row, RowStates, TextCache
 from gptrs_runtime.images.image_prompts import has_pictures, seen
 from gptrs_runtime.loaded_model import LoadedModel
 
@@ -130,6 +130,18 @@ class PagedCache(TextCache):
         """Append tokens to texts; return logits f32 [R, V] after the last one and after each
         guessed token."""
         return self._run(rows, self._logits if self._chooses else self._step_logits)
+
+    @override
+    def run_placed(self, rows: Sequence[Row]) -> Placed:
+        places: list[tuple[int, int]] = []
+        counts: list[int] = []
+
+        def compute(rows: Sequence[Row], step: RaggedStep) -> np.ndarray:
+            places.extend((row.text.length, len(row.tokens)) for row in rows)
+            counts.append(len(step.tokens))
+            return self._logits(rows, step)
+
+        return Placed(self._run(rows, compute), counts[0], places)
 
     @override
     def run_stated(
@@ -377,12 +389,12 @@ def paged_cache(model: LoadedModel, dtype: DType, budget: int | None) -> PagedCa
     that others would find by their prefix, and it reads every token.
     """
     if WATCHER.get() is not None:
-        return _new_cache(model, dtype, budget)
+        return own_cache(model, dtype, budget)
     asked = (dtype, budget)
     with _caches_lock:
         known = _caches.get(model)
         if known is None or known[0] != asked:
-            known = (asked, _new_cache(model, dtype, budget))
+            known = (asked, own_cache(model, dtype, budget))
             _caches[model] = known
     return known[1]
 
@@ -424,7 +436,8 @@ def head_cache(owner: LoadedModel, head: DraftHead, dtype: DType) -> HeadCache:
     return known[2]
 
 
-def _new_cache(model: LoadedModel, dtype: DType, budget: int | None) -> PagedCache:
+def own_cache(model: LoadedModel, dtype: DType, budget: int | None) -> PagedCache:
+    """Return a new cache for texts that share no keys and values with others of `model`."""
     # A loop of several steps would need all weights at once.
     steps = 1 if model.streamer is not None else steps_at_once(model.backend)
     return PagedCache(

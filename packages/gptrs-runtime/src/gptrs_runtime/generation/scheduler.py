@@ -7,7 +7,7 @@ import itertools
 import time
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +32,7 @@ from gptrs_runtime.generation.scheduled_text import (
     to_yield,
 )
 from gptrs_runtime.generation.text_cache import GreedyRow, Row, RowStates, TextCache
+from gptrs_runtime.generation.watching import Watch
 
 if TYPE_CHECKING:
     from gptrs.nn.causal_lm import Layers
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 WhenFailed = Callable[[GeneratedText, Exception], None]
 """Called with a text that was removed because of an error."""
 
+_Values = tuple[int, Mapping[str, np.ndarray]]
+"""The position of a token, and the values of the model for it and those after it."""
 _ANY: Final = 1 << 62
 _ROOM: Final = 128
 """Number of positions by which a text grows at a time."""
@@ -76,6 +79,8 @@ class Scheduler:
     With `masks`, masks of forms are computed concurrently. A text whose mask is late skips steps
     until it is ready.
 
+    With a `watch`, the model runs in its scope, and texts get the rows of their tokens.
+
     It starts no thread. While a thread runs a step, others may add texts; schedulers of the same
     cache wait for each other, as does `cancel`. An error of one text, for example from a logits
     processor, is passed to `when_failed`, and the others continue; without it `step` raises.
@@ -90,9 +95,11 @@ class Scheduler:
         when_failed: WhenFailed | None = None,
         grows: bool = False,
         masks: MasksBeside | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self._cache = cache
         self._masks = masks
+        self._watch = watch
         self._grows = grows and cache.grows
         self._turns = Turns()
         self._guesser = Guesser(cache.times)
@@ -196,6 +203,8 @@ class Scheduler:
 
     def _steps_at_once(self, reads: Sequence[Read]) -> int:
         """Return how many steps of these texts one run of the model may take."""
+        if self._watch is not None:  # rows of a loop inside a run are not visible
+            return 1
         # Prompts in the same step would make all of its texts wait for the end of the run.
         ahead = [read.work.text.steps_ahead if read.grows else 1 for read in reads]
         most = min(self._cache.steps_at_once, self._chunk, *ahead)
@@ -237,10 +246,14 @@ class Scheduler:
         started = time.perf_counter()
         rows = [Row(r.work.pages, r.tokens, r.guessed) for r in reads]
         wanted = self._wanted(reads)
-        if wanted:
+        states: Sequence[RowStates] = []
+        values: Sequence[_Values] = []
+        if self._watch is not None:
+            logits, values = self._run_watched(self._watch, rows)
+        elif wanted:
             logits, states = self._cache.run_stated(rows, wanted)
         else:
-            logits, states = self._cache.run(rows), []
+            logits = self._cache.run(rows)
         # Only time steps of single tokens: a prompt chunk has rows without logits.
         if all([len(read.tokens) == 1 for read in reads]):
             self._guesser.record(len(logits), time.perf_counter() - started)
@@ -258,6 +271,28 @@ class Scheduler:
                     self._guesser.record_guess(guesses, read.guess, accepted, rows)
         for read, found in zip(reads, states, strict=False):
             self._tell_head(read, found, wanted)
+        for read, found in zip(reads, values, strict=False):
+            self._tell_reader(read.work, found)
+
+    def _run_watched(self, watch: Watch, rows: Sequence[Row]) -> tuple[np.ndarray, list[_Values]]:
+        """Run the model in the scope of `watch`; return also the values of the tokens of each row,
+        and the position of the first.
+        """
+        with watch:
+            logits, count, places = self._cache.run_placed(rows)
+            values = {n: v for n, v in watch.values().items() if v.shape[:1] == (count,)}
+        ends = itertools.accumulate(count for _, count in places)
+        parts: list[_Values] = []
+        for (start, count), end in zip(places, ends, strict=True):
+            own = {name: value[end - count : end] for name, value in values.items()}
+            parts.append((start, own))
+        return logits, parts
+
+    def _tell_reader(self, work: Work, found: _Values) -> None:
+        """Pass a text the values of its tokens; an error there ends it."""
+        if work.text.reader is not None and work in self._running:
+            with self._growing(work, []):
+                work.text.reader.take(work.text, *found)
 
     def _wanted(self, reads: Sequence[Read]) -> tuple[Layers, ...]:
         """Return which states of the model the draft heads of these texts read."""
@@ -320,9 +355,7 @@ class Scheduler:
             if self._is_full:
                 return
             text = work.text
-            # Cached pages have no logits, so a scored text shares only its first token, which needs
-            # none.
-            known = text.context.tokens[: 1 if text.is_scored else None]
+            known = text.context.tokens[: text.most_shared]
             if self._is_being_read(text) or (self._is_long(work) and self._reads_enough):
                 continue
             room = self._first_room(text)
@@ -387,7 +420,7 @@ class Scheduler:
 
     def _is_being_read(self, text: GeneratedText) -> bool:
         """Return whether a running text is about to fill pages that `text` can share."""
-        tokens = text.context.tokens
+        tokens = text.context.tokens[: text.most_shared]
         for work in self._running:
             if len(work.unread) > 1 and self._cache.chunked and work.text.family == text.family:
                 shared = shared_tokens(work.text.context.tokens, tokens[: len(tokens) - 1])

@@ -41,6 +41,7 @@ from gptrs_runtime.generation.source_cache import FORCED, SourceCache, SourceSet
 from gptrs_runtime.generation.step_times import cache_budget, cache_dtype
 from gptrs_runtime.generation.text_cache import NoCache, TextCache
 from gptrs_runtime.generation.text_stream import Decode, after
+from gptrs_runtime.generation.watching import Watch
 from gptrs_runtime.images.image_prompts import Picture, PicturedTokens, shown_tokens
 from gptrs_runtime.input_checks import require_known_tokens
 from gptrs_runtime.loaded_model import LoadedModel
@@ -258,6 +259,7 @@ class GenerationSetup:
         *,
         grows: bool = False,
         masks: MasksBeside | None = None,
+        watch: Watch | None = None,
     ) -> Scheduler:
         """Return a scheduler on `cache`, by default on the cache shared by the model's
         generations."""
@@ -268,6 +270,7 @@ class GenerationSetup:
             when_failed=when_failed,
             grows=grows,
             masks=masks,
+            watch=watch,
         )
 
     def _own_cache(self) -> TextCache:

@@ -49,6 +49,18 @@ class RowStates(NamedTuple):
     states: Sequence[np.ndarray]
 
 
+class Placed(NamedTuple):
+    """Logits as of `TextCache.run`, and where the rows of the step are.
+
+    `rows` is how many rows values of the model have; the first ones are those of the texts in turn:
+    `count` from the position `start` of its text on, for each of `places`.
+    """
+
+    logits: np.ndarray
+    rows: int
+    places: Sequence[tuple[int, int]]
+
+
 class GreedyRow(NamedTuple):
     """A text in several greedy steps: its new token, the number of steps it has room for, and its
     end tokens.
@@ -108,6 +120,10 @@ class TextCache:
 
         The logits after each guessed token of a text follow its own.
         """
+        raise NotImplementedError
+
+    def run_placed(self, rows: Sequence[Row]) -> Placed:
+        """Run without guesses; return also which rows of the step belong to which text."""
         raise NotImplementedError
 
     def run_stated(

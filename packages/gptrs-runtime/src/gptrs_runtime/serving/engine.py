@@ -21,6 +21,7 @@ from gptrs_runtime.generation.masks_beside import MasksBeside
 from gptrs_runtime.generation.model_settings import note_unsupported
 from gptrs_runtime.generation.options import PREFILL_CHUNK, GenerationOptions
 from gptrs_runtime.generation.setup import GenerationSetup
+from gptrs_runtime.generation.watching import RowReader, Watch
 from gptrs_runtime.loaded_model import HEAD, LoadedModel
 from gptrs_runtime.serving.answers import AnswerStream, Family, families, shared_budget
 from gptrs_runtime.serving.lane import EngineLoop, Lane
@@ -30,6 +31,8 @@ MOST_RUNNING: Final = 64
 MOST_REQUESTS: Final = 1024
 MOST_ANSWERS: Final = 128
 """Answers to one request."""
+MOST_WATCHES: Final = 8
+"""Different watches whose texts run at the same time, each with a key/value cache."""
 
 
 class EngineState(Struct, frozen=True):
@@ -102,6 +105,9 @@ class Engine:
         self._drafts = _checked_drafts(named, drafts or {})
         # Weak, so that requests that have ended need no removal.
         self._requests: weakref.WeakSet[AnswerStream] = weakref.WeakSet()
+        self._watched: dict[tuple[str, Hashable], Lane] = {}
+        """Lanes by their model and watch, the least recently used first."""
+        self._watching = threading.Lock()
         self._accepting = True
         # A forked child has no thread of the engine; its calls would wait forever.
         self._process = os.getpid()
@@ -166,10 +172,16 @@ class Engine:
 
         _wait_until(lambda: not (self._loop.alive and current()), timeout)
         gone = threading.Event()
+        with self._watching:
+            keys = [key for key in self._watched if key[0] == name]
+            watched = [self._watched.pop(key) for key in keys]
 
         def end() -> None:
             for stream in current():
-                lane.end(stream, EngineClosedError(f"the model {quoted(name)} was unloaded"))
+                for each in (lane, *watched):  # only one of them has it
+                    each.end(stream, EngineClosedError(f"the model {quoted(name)} was unloaded"))
+            for each in watched:
+                self._loop.drop(each)
             if lane not in self._lanes.values():
                 self._loop.drop(lane)
             gone.set()
@@ -196,6 +208,8 @@ class Engine:
         priority: int = 0,
         client: Hashable = None,
         time_limit: float | None = None,
+        watch: Watch | None = None,
+        reader: RowReader | None = None,
         **fields: Unpack[OptionFields],
     ) -> AnswerStream:
         """Ask for `answers` to a prompt, which is read once; return the stream of their pieces.
@@ -203,9 +217,11 @@ class Engine:
         Prompt, options and errors are as for `stream`, and all checks happen before it returns;
         answer `i` equals that of `generate_several`. Requests of one `client`, any value, do not
         delay those of others. After `time_limit` seconds, incomplete answers end and the stream
-        raises TimeLimitError. Settings of the engine itself - cache, element type, chunks, files -
-        cannot be options. EngineBusyError if its limit of requests is reached, EngineClosedError if
-        it accepts none, CacheBudgetError if the cache would not even hold the text alone.
+        raises TimeLimitError. With a `watch`, the model runs in its scope, in steps of its own, and
+        `reader` gets the rows of the answers. Settings of the engine itself - cache, element type,
+        chunks, files - cannot be options. EngineBusyError if its limit of requests, or of different
+        watches, is reached, EngineClosedError if it accepts none, CacheBudgetError if the cache
+        would not even hold the text alone.
         """
         name = self._named(model)
         asked, lane = self._models[name], self._lanes[name]
@@ -213,10 +229,46 @@ class Engine:
         chosen = generation_options(asked, options, fields)
         _require_own(chosen)
         # Beams in generation_config.json are ignored, since texts of requests share steps.
-        chosen = self._guessed(name, replace(chosen, beams=1))
-        stream = self._stream(name, asked.prompt_tokens(prompt), chosen, answers)
-        stream.time_limit = time_limit
-        return self._begun(lane, stream, priority, client)
+        chosen = replace(chosen, beams=1)
+        tokens = asked.prompt_tokens(prompt)
+        if watch is None:
+            stream = self._stream(name, lane, tokens, self._guessed(name, chosen), answers)
+            stream.time_limit = time_limit
+            return self._begun(lane, stream, priority, client)
+        # Held until the lane has the request: one without any may be dropped.
+        with self._watching:
+            lane = self._watched_lane(name, watch)
+            stream = self._stream(name, lane, tokens, replace(chosen, steps_at_once=1), answers)
+            stream.time_limit = time_limit
+            for text in stream.texts:
+                text.reader = reader
+            return self._begun(lane, stream, priority, client)
+
+    def _watched_lane(self, name: str, watch: Watch) -> Lane:
+        """Return the lane of a model for an equal watch; EngineBusyError if too many are in use."""
+        model, key = self._models[name], (name, watch.key)
+        if "seq2seq" in model.capabilities:
+            raise UsageError(
+                f"the values of {quoted(name)} cannot be read or changed: it is an encoder-decoder"
+            )
+        lane = self._watched.pop(key, None)
+        if lane is None:
+            idle = [known for known, each in self._watched.items() if not each.requests_open]
+            if len(self._watched) >= MOST_WATCHES and not idle:
+                raise EngineBusyError(
+                    f"texts of {MOST_WATCHES} different watches run, which is the most allowed",
+                    hint="try again later",
+                )
+            if len(self._watched) >= MOST_WATCHES:
+                self._drop(self._watched.pop(idle[0]))
+            budget = self._budgets([model] * MOST_WATCHES)[0]
+            lane = self._new_lane(Family((model,), (name,)), budget, watch)
+            self._loop.add(lane)
+        self._watched[key] = lane
+        return lane
+
+    def _drop(self, lane: Lane) -> None:
+        self._loop.call(lambda: self._loop.drop(lane))
 
     def can_score(self, model: str | None = None) -> bool:
         """Return whether `score` works for a model: not with states, nor with a short context."""
@@ -244,21 +296,25 @@ class Engine:
                 f"{len(tokens)} tokens cannot be scored by `{name}` in the engine",
                 hint="run a model with a state or a short context on all of them: `model.forward`",
             )
-        stream = self._stream(name, tokens[:-1], GenerationOptions(max_tokens=1), 1)
+        stream = self._stream(name, lane, tokens[:-1], GenerationOptions(max_tokens=1), 1)
         stream.texts[0].to_score(tokens[1:], count)
         return self._begun(lane, stream, priority, client)
 
     def _budgets(self, models: Sequence[LoadedModel]) -> list[int | None]:
         return shared_budget(models, self._shared.cache_budget, self._shared.cache_dtype)
 
-    def _new_lane(self, family: Family, budget: int | None) -> Lane:
+    def _new_lane(self, family: Family, budget: int | None, watch: Watch | None = None) -> Lane:
         options = replace(self._shared, cache_budget=budget)
-        return Lane(family, options, self._most_running, self._masks)
+        return Lane(family, options, self._most_running, self._masks, watch)
+
+    def _every_lane(self) -> list[Lane]:
+        return [*dict.fromkeys(self._lanes.values()), *list(self._watched.values())]
 
     def _begun(
         self, lane: Lane, stream: AnswerStream, priority: int, client: Hashable
     ) -> AnswerStream:
         self._requests.add(stream)
+        lane.requests.add(stream)
         self._loop.call(lambda: _begin(lane, stream, priority, client))
         # Checked after the call is queued: if the thread ended in between, nobody would run it.
         if not self._loop.alive:
@@ -283,7 +339,7 @@ class Engine:
 
     def state(self) -> EngineState:
         """Return a snapshot of the engine."""
-        lanes = list(dict.fromkeys(self._lanes.values()))
+        lanes = self._every_lane()
         pages = [lane.cache_pages() for lane in lanes]
         return EngineState(
             running=sum(lane.running for lane in lanes),
@@ -354,11 +410,16 @@ class Engine:
         return sum(not stream.done for stream in list(self._requests))
 
     def _stream(
-        self, name: str, tokens: Sequence[int], options: GenerationOptions, answers: int
+        self,
+        name: str,
+        lane: Lane,
+        tokens: Sequence[int],
+        options: GenerationOptions,
+        answers: int,
     ) -> AnswerStream:
         if not 1 <= answers <= MOST_ANSWERS:
             raise UsageError(f"a request has 1 to {MOST_ANSWERS} answers, asked for {answers}")
-        model, lane = self._models[name], self._lanes[name]
+        model = self._models[name]
         setup = GenerationSetup(model, options)
         texts = [setup.new_text(tokens, stream=number) for number in range(answers)]
         for text in texts:

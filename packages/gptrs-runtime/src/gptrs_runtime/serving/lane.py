@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final
@@ -14,7 +15,10 @@ from gptrs.errors import CacheBudgetError, EngineBusyError, GptrsError, TimeLimi
 from gptrs_runtime.generation.generated_text import GeneratedText
 from gptrs_runtime.generation.masks_beside import MasksBeside
 from gptrs_runtime.generation.options import GenerationOptions
+from gptrs_runtime.generation.paged_cache import own_cache
 from gptrs_runtime.generation.setup import GenerationSetup
+from gptrs_runtime.generation.step_times import cache_budget, cache_dtype
+from gptrs_runtime.generation.watching import Watch
 from gptrs_runtime.serving.answers import AnswerStream, Family
 
 _logger = logging.getLogger("gptrs")
@@ -31,19 +35,38 @@ _FORECAST_S: Final = 60.0
 
 
 class Lane:
-    """The texts of a model or a family; everything except `check` runs in the engine's thread."""
+    """The texts of a model or a family; everything except `check` runs in the engine's thread.
+
+    The steps of a lane with a `watch` run in its scope, in a key/value cache of the lane.
+    """
 
     def __init__(
-        self, family: Family, options: GenerationOptions, most_texts: int, masks: MasksBeside
+        self,
+        family: Family,
+        options: GenerationOptions,
+        most_texts: int,
+        masks: MasksBeside,
+        watch: Watch | None = None,
     ) -> None:
         self.family = family
         self.options = options
+        self.watch = watch
         setup = GenerationSetup(family.models[0], options)
-        self._cache = family.new_cache(options) or setup.cache
+        if watch is None:
+            self._cache = family.new_cache(options) or setup.cache
+        else:
+            # Keys and values of changed states must not be found by other texts.
+            self._cache = own_cache(
+                family.models[0],
+                cache_dtype(options.cache_dtype),
+                cache_budget(options.cache_budget),
+            )
         self._scheduler = setup.new_scheduler(
-            most_texts, self._failed, self._cache, grows=True, masks=masks
+            most_texts, self._failed, self._cache, grows=True, masks=masks, watch=watch
         )
         self._streams: dict[GeneratedText, AnswerStream] = {}
+        self.requests: weakref.WeakSet[AnswerStream] = weakref.WeakSet()
+        """The requests that were submitted, whether or not they have begun."""
         self._failures = 0
         self._changed: set[AnswerStream] = set()
         self._ends: deque[float] = deque(maxlen=_FORECAST_FROM)
@@ -71,6 +94,11 @@ class Lane:
     def waiting(self) -> int:
         """How many texts have not begun."""
         return self._scheduler.waiting
+
+    @property
+    def requests_open(self) -> bool:
+        """Whether a request that was submitted has not ended."""
+        return any(not stream.done for stream in list(self.requests))
 
     @property
     def streams(self) -> set[AnswerStream]:
@@ -266,7 +294,7 @@ class EngineLoop:
 
     def _turn(self) -> None:
         self._do_calls()
-        busy = [lane for lane in self._lanes if lane.busy]
+        busy = self._due()
         stepped = [lane.step() for lane in busy]
         self.steps += sum(stepped)
         now = time.perf_counter()
@@ -281,6 +309,18 @@ class EngineLoop:
         # Work queued after the wait and before this is not lost: the next turn runs `_do_calls`
         # first.
         self._wake.clear()
+
+    def _due(self) -> list[Lane]:
+        """Return the busy lanes that take the next step: of those with a watch, one in turn."""
+        busy = [lane for lane in self._lanes if lane.busy]
+        # Each request may bring a watch of its own: if all stepped in every turn, a few clients
+        # would slow everybody else down many times over.
+        first = next((lane for lane in busy if lane.watch is not None), None)
+        if first is None:
+            return busy
+        self._lanes.remove(first)
+        self._lanes.append(first)
+        return [lane for lane in busy if lane.watch is None or lane is first]
 
     def _do_calls(self) -> None:
         while self._calls:
