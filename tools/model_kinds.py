@@ -15,7 +15,9 @@ ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = ROOT / "docs" / "kinds.md"
 README: Final = ROOT / "packages" / "gptrs-models" / "README.md"
 START, END = "<!-- written by tools/model_kinds.py -->", "<!-- end -->"
-HEAD: Final = """# Kinds of models
+HEAD: Final = """# Supported models: the kinds
+
+<!-- search: architectures -->
 
 The kinds of models that gptrs runs, by the `model_type` of config.json. `gptrs list models --all`
 also lists known but unsupported kinds, and those of other packages. [Add a kind of

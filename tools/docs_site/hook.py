@@ -1,4 +1,4 @@
-"""What MkDocs asks while it builds the site: further pages, links, the dialect of Markdown."""
+"""What MkDocs asks while it builds the site: pages, links, the dialect of Markdown, the search."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mkdocs.exceptions import PluginError
+from mkdocs.plugins import event_priority, get_plugin_logger
 from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from docs_site import api_reference, command_reference
 from docs_site.markdown_dialect import for_python_markdown
+from docs_site.search_check import node, wrong_answers
+from docs_site.search_queries import FIRST
 from docs_site.site_links import PAGES, relinked
+from gptrs_cli.commands.docs import SEARCH_WORDS
 
+_LOG = get_plugin_logger("search")
 ROOT = Path(__file__).resolve().parents[2]
 # Lists of names have every word that people search for many times over: guides come first.
 _LISTS = (
@@ -45,4 +51,18 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     """Return the page with links that hold on the site, in the dialect that MkDocs reads."""
     if page.file.src_uri.startswith(_LISTS):
         page.meta["search"] = {"boost": 0.01}
+    words = " ".join(SEARCH_WORDS.findall(markdown)).replace(",", " ")
+    page.meta["tags"] = sorted({*words.split()})
     return for_python_markdown(relinked(markdown, page.file.src_uri, ROOT))
+
+
+@event_priority(-100)  # after the plugin that writes the index
+def on_post_build(config: Any) -> None:
+    """Stop the build if a query that people type does not find the right page first."""
+    program = node()
+    if program is None:
+        return _LOG.info("node is not installed: the answers of the search are not checked")
+    wrong = wrong_answers(Path(config.site_dir), program, FIRST)
+    if wrong:
+        lines = (f"`{query}` finds {found}, not {page}" for query, page, found in wrong)
+        raise PluginError("\n".join(["the search finds other pages first:", *lines]))

@@ -32,10 +32,13 @@ _SHORT: Final = 4
 _MOST_FOUND: Final = 12
 _LISTS: Final = (
     *("json", "ptir", "requests", "onnx_operators", "torch_operators", "stablehlo_operations"),
-    *("architecture", "how_it_works", "backends/", "kinds", "capabilities", "words"),
+    *("architecture", "how_it_works", "backends/", "words"),
 )
 """Lists of names, and pages about the inside: they have every word, and guides come first."""
 _LESS: Final = -9.0
+SEARCH_WORDS: Final = re.compile(r"^<!-- search: (.*) -->$", re.MULTILINE)
+"""Words below the title of a page that people look for, and that its text does not have."""
+_COMMENTS: Final = re.compile(r"^<!-- .* -->\n+", re.MULTILINE)
 _FLAGS: Final = re.compile(r"^( *```\w+) no-run$", re.MULTILINE)
 
 
@@ -123,10 +126,12 @@ def _search(asked: str, pages: dict[str, Path]) -> list[DocsPage]:
     for name, path in pages.items():
         text = path.read_text(encoding="utf-8")
         title, whole = _title(path), text.lower()
+        listed = " ".join(SEARCH_WORDS.findall(text))
         if not words or not all(word in whole for word in words):
             continue
         of_page = _LESS if name.startswith(_LISTS) else 0.0
         of_page += sum(8 * _begins(word, f"{name} {title}") for word in words)
+        of_page += sum(12 * _begins(word, listed) for word in words)
         of_page += sum(log1p(min(whole.count(word), 50)) for word in words)
         for heading, below in _sections(text):
             score = of_page + sum(log1p(below.lower().count(word)) for word in words)
@@ -169,8 +174,8 @@ def _sections(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _show(name: str, path: Path, settings: Settings) -> None:
-    # The mark tells the tests of the pages which examples not to run; readers have no use for it.
-    text = _FLAGS.sub(r"\1", path.read_text(encoding="utf-8"))
+    # Comments and flags are for the search and the tests of the pages, not for readers.
+    text = _FLAGS.sub(r"\1", _COMMENTS.sub("", path.read_text(encoding="utf-8")))
     if settings.json:
         print_result(Docs(pages=[DocsPage(name, _title(path))], text=text))
     elif is_terminal(sys.stdout):
