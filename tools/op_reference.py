@@ -57,8 +57,14 @@ def family(module: str) -> str:
 
 
 def entry(op: type[Op]) -> str:
-    """One op: how it is written, its definition, its attributes and element types."""
-    lines = [f"#### `{op.name}`\n", f"`{signature(op)}`\n", inspect.cleandoc(op.__doc__ or ""), ""]
+    """One op: how it is written, its class, its definition, its attributes and element types."""
+    where = f"`ops.{op.__module__.rpartition('.')[2]}.{op.__name__}`"
+    lines = [
+        f"#### `{op.name}`\n",
+        f"`{signature(op)}` · {where}\n",
+        inspect.cleandoc(op.__doc__ or ""),
+        "",
+    ]
     rows = [attribute_row(op, name) for name in op.attribute_types]
     if rows:
         lines += ["| attribute | value | default |", "|---|---|---|", *rows, ""]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -207,6 +208,10 @@ def test_the_method_that_the_backend_wrote_is_named(own):
 def test_memory_of_another_type_is_refused():
     backend = Faulty(to_device=lambda array: array.ravel())
     with pytest.raises(BackendError, match=r"`to_device` is float32\[6\], not float32\[2, 3\]"):
+        gptrs.run_program(gptrs.ir.parse_program(TEXT), {"x": X}, backend)
+    other = SimpleNamespace(dtype="other.float32", shape=(2, 3))
+    backend = Faulty(to_device=lambda array: other)
+    with pytest.raises(BackendError, match="the `dtype` of a buffer is a NumPy dtype: wrap other"):
         gptrs.run_program(gptrs.ir.parse_program(TEXT), {"x": X}, backend)
     backend = Faulty(to_host=lambda buffer: buffer.tolist())
     with pytest.raises(BackendError, match="`to_host` gave a `list`, not a NumPy array"):

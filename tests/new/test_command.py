@@ -59,6 +59,9 @@ def test_as_json(new, tmp_path: Path) -> None:
         (["backend", "Acme"], "`Acme` cannot be the name of a plugin; use lower-case letters"),
         (["model", "../x"], "`../x` cannot be the name of a plugin"),
         (["command", "a" * 41], "cannot be the name of a plugin"),
+        (["functional", "gelo.fast"], "there is no functional `gelo`; did you mean `gelu`"),
+        (["functional", "gelu"], "`gelu` is a functional; another implementation of it has a name"),
+        (["model", "gelu.fast"], "`gelu.fast` cannot be the name of a plugin"),
         (["demo-model", "acme"], "demo-model"),
     ],
 )

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
 
 from gptrs.api import API_VERSION, UsageError
+from gptrs.api.models import functionals as F
+from gptrs.functionals.dispatch.registry import functional_names
 from gptrs_new.package import Kind, Names, rendered
 
 pytestmark = pytest.mark.long
@@ -32,7 +36,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with FileLock(root / "made.lock"):
         if not done.exists():
             whole = (Kind.BACKEND, WHOLE, "--with-composites")
-            for words in (*((kind, NAME) for kind in Kind), whole):
+            functional = (Kind.FUNCTIONAL, f"gelu.{NAME}")
+            for words in (*((kind, NAME) for kind in Kind), whole, functional):
                 command = [sys.executable, "-m", "gptrs_cli", "new", *words]
                 subprocess.run([*command, "--into", str(folder)], check=True, timeout=60)
             pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
@@ -55,6 +60,27 @@ def environment(made: Path) -> dict[str, str]:
 @pytest.mark.parametrize("kind", Kind)
 def test_its_own_tests_pass(made: Path, kind: Kind) -> None:
     _require_own_tests(made, Names(kind, NAME))
+
+
+def test_an_implementation_of_a_chosen_functional_passes_its_own_tests(made: Path) -> None:
+    ran = _require_own_tests(made, Names.of(Kind.FUNCTIONAL, f"gelu.{NAME}", False))
+    assert "skipped" not in ran, ran
+
+
+def test_any_functional_can_be_implemented(tmp_path: Path) -> None:
+    for name in functional_names():
+        files = rendered(Names.of(Kind.FUNCTIONAL, f"{name}.x", False))
+        path = next(path for path in files if path.endswith("implementation.py"))
+        run: dict[str, Any] = {}
+        exec(compile(files[path], path, "exec"), run)
+        made, portable = (inspect.signature(each) for each in (run[name], getattr(F, name)))
+        plain = [p.replace(annotation=p.empty) for p in portable.parameters.values()]
+        assert list(made.parameters.values()) == plain, name
+        (tmp_path / f"{name}.py").write_text(files[path])
+    ruff = shutil.which("ruff")
+    if ruff is not None:
+        command = [ruff, "format", "--check", "--isolated", "--line-length", "100", str(tmp_path)]
+        assert subprocess.run(command, timeout=60).returncode == 0
 
 
 def test_a_backend_with_composites_passes_its_own_tests(made: Path) -> None:

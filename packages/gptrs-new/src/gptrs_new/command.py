@@ -17,7 +17,7 @@ from gptrs_new.package import Kind, Names, write_package
 _TRY = {
     Kind.BACKEND: 'gptrs generate "def read" --backend {name}',
     Kind.MODEL: "gptrs list models",
-    Kind.FUNCTIONAL: 'gptrs generate "def read" --override silu={name}',
+    Kind.FUNCTIONAL: 'gptrs generate "def read" --override {functional}={name}',
     Kind.COMMAND: "gptrs {name} --help",
     Kind.IMPORTER: (
         "echo '[[[1, 0], [0, -1]], [[2, 3]]]' > model{suffix}"
@@ -34,7 +34,12 @@ _TRY = {
 
 def new(
     kind: Annotated[Kind, typer.Argument(metavar="KIND", help=f"{', '.join(Kind)}.")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name that users type.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="The name that users type; FUNCTIONAL.NAME for a functional."
+        ),
+    ],
     into: Annotated[
         Path, typer.Option("--into", metavar="DIR", help="Make the package in this folder.")
     ] = Path(),
@@ -52,7 +57,7 @@ def new(
 
     It has metadata, tests, a CI file, and working code to start from.
     """
-    names = Names(kind, name, with_composites)
+    names = Names.of(kind, name, with_composites)
     _require_free(names)
     files = write_package(names, into)
     folder = into / names.distribution
@@ -62,7 +67,7 @@ def new(
         "pytest",
         f"gptrs plugins check {names.plugin}",
         *([f"gptrs list ops --backend {names.plugin}"] if with_composites else []),
-        _TRY[kind].format(name=name, suffix=names.suffix),
+        _TRY[kind].format(name=names.name, suffix=names.suffix, functional=names.functional),
     ]
     if as_json:
         listed = [str(path.relative_to(folder)) for path in files]

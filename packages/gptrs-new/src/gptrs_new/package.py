@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import keyword
 import os
 import re
@@ -11,17 +13,23 @@ import tempfile
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
+from types import FunctionType
+from typing import cast
 
 import jinja2
 from msgspec import Struct
 
+from gptrs import functionals
 from gptrs.api import API_VERSION, UsageError
+from gptrs.api.programs import DType
+from gptrs.functionals.dispatch.registry import functional_names, implementation_names
 
 # The kinds of plugins with templates, and the names in a package.
 
 
 _NAME = re.compile(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*")
 _LONGEST = 40
+_COLUMNS = 100
 
 
 class Kind(StrEnum):
@@ -43,12 +51,15 @@ class Kind(StrEnum):
 
 
 class Names(Struct, frozen=True):
-    """The names in a package; UsageError for a plugin name that cannot be used in them."""
+    """The names in a package; UsageError for a plugin name that cannot be used in them, and for a
+    functional that does not exist."""
 
     kind: Kind
     name: str
     composites: bool = False
     """Whether a backend also computes whole functionals."""
+    functional: str = "silu"
+    """What an implementation implements."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or len(self.name) > _LONGEST:
@@ -62,6 +73,20 @@ class Names(Struct, frozen=True):
             raise UsageError(
                 f"a {self.kind} computes no composites", hint="`--with-composites` is for backends"
             )
+        implementation_names(self.functional)  # an error for an unknown one
+
+    @classmethod
+    def of(cls, kind: Kind, name: str, composites: bool) -> Names:
+        """Return the names for what users type; `gelu.fast` is an implementation of `gelu`."""
+        before, dot, after = name.rpartition(".")
+        if kind is Kind.FUNCTIONAL and dot:
+            return cls(kind, after, composites, before)
+        if kind is Kind.FUNCTIONAL and name in functional_names():
+            raise UsageError(
+                f"`{name}` is a functional",
+                hint=f"another implementation of it has a name, too: `{name}.fast`",
+            )
+        return cls(kind, name, composites)
 
     @property
     def module(self) -> str:
@@ -71,7 +96,8 @@ class Names(Struct, frozen=True):
     @property
     def distribution(self) -> str:
         """The distribution, such as `gptrs-backend-acme`."""
-        return f"gptrs-{self.kind}-{self.name.replace('_', '-')}"
+        stem = self.name if self.functional == "silu" else f"{self.functional}-{self.name}"
+        return f"gptrs-{self.kind}-{stem.replace('_', '-')}"
 
     @property
     def class_name(self) -> str:
@@ -86,7 +112,55 @@ class Names(Struct, frozen=True):
     @property
     def plugin(self) -> str:
         """The name that users type; an implementation has the functional as a prefix."""
-        return f"silu.{self.name}" if self.kind is Kind.FUNCTIONAL else self.name
+        return f"{self.functional}.{self.name}" if self.kind is Kind.FUNCTIONAL else self.name
+
+    def head(self, name: str) -> str:
+        """Return the first lines of a function with the parameters of the functional."""
+        return _wrapped(f"def {name}(", [_bare(each) for each in self._parameters()], "):", "")
+
+    @property
+    def call(self) -> str:
+        """The functional called with its parameters, which returns its result."""
+        forms = {
+            inspect.Parameter.VAR_POSITIONAL: "*{0}",
+            inspect.Parameter.KEYWORD_ONLY: "{0}={0}",
+        }
+        given = [forms.get(each.kind, "{0}").format(each.name) for each in self._parameters()]
+        return _wrapped(f"return F.{self.functional}(", given, ")", "    ")
+
+    def _parameters(self) -> list[inspect.Parameter]:
+        return list(inspect.signature(getattr(functionals, self.functional)).parameters.values())
+
+
+def _bare(parameter: inspect.Parameter) -> str:
+    """Return a parameter as code, without its annotation."""
+    default = parameter.default
+    if default is inspect.Parameter.empty:
+        return str(parameter.replace(annotation=default))
+    return f"{parameter.name}={_code(default)}"
+
+
+def _code(value: object) -> str:
+    """Return a default as code."""
+    if isinstance(value, DType):
+        return f"dtypes.{value.name}"
+    if isinstance(value, str):
+        return json.dumps(value)
+    if isinstance(value, FunctionType):
+        return f"F.{value.__name__}"
+    if isinstance(value, tuple):
+        words = [_code(each) for each in cast("tuple[object, ...]", value)]
+        return f"({', '.join(words)}{',' * (len(words) == 1)})"
+    return repr(value)
+
+
+def _wrapped(before: str, words: list[str], after: str, indent: str) -> str:
+    """Return code as ruff formats it."""
+    joined = ", ".join(words)
+    if len(indent + before + joined + after) <= _COLUMNS:
+        return f"{before}{joined}{after}"
+    lines = [joined] if len(indent) + 4 + len(joined) <= _COLUMNS else [f"{w}," for w in words]
+    return "\n".join([before, *(f"{indent}    {line}" for line in lines), f"{indent}{after}"])
 
 
 _SHARED = "shared"

@@ -316,7 +316,9 @@ def _require_type(
     if found == dtype and dims == shape:
         return
     shown = f"a `{type(buffer).__name__}`" if found is None else f"{found}{list(dims or ())}"
-    _refuse(backend, f"{what} is {shown}, not {dtype}{list(shape)}")
+    plain = isinstance(found, np.dtype) and isinstance(cast("object", dtype), np.dtype)
+    needs = "" if plain else "; the `dtype` of a buffer is a NumPy dtype: wrap other tensors"
+    _refuse(backend, f"{what} is {shown}, not {dtype}{list(shape)}{needs}")
 
 
 def _refuse(backend: Backend, problem: str) -> NoReturn:

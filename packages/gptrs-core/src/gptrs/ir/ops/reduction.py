@@ -29,11 +29,11 @@ class Reduce(Op):
 
     Sums and products are kept in `accum_dtype` (default: f32 for 8- and 16-bit floats, else the
     type of `x`): each element is converted to it, integers wrap in it, floats may be combined in
-    any order, and where it is a float of 8 or 16 bits, partial totals may be kept in f32. The total
-    is converted as by `cast` to `out_dtype` (default: the type of `x`), which for the other kinds
-    is a conversion of the result. Both must be of the kind of the type of `x`, integers of any
-    width and sign counting as one kind. `axes` ascend without repetition; empty `axes` are legal
-    and only convert. `keepdims` keeps each with size 1.
+    any order, and where it is a float of 8 or 16 bits, partial totals may be kept in f32, while the
+    total is rounded to it. The total is then converted as by `cast` to `out_dtype` (default: the
+    type of `x`), which for the other kinds is a conversion of the result. Both must be of the
+    kind of the type of `x`, integers of any width and sign counting as one kind. `axes` ascend
+    without repetition; empty `axes` are legal and only convert. `keepdims` keeps each with size 1.
 
     Refused: an element type that `kind` does not take, axes that `x` does not have, are repeated
     or do not ascend, `accum_dtype` for another kind than sum and prod, and types of another kind.
