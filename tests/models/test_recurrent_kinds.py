@@ -5,17 +5,22 @@ from __future__ import annotations
 import shutil
 from contextlib import nullcontext
 from functools import partial
+from random import Random
 
 import numpy as np
 import pytest
 
 import gptrs
-from gptrs.errors import ModelError, UsageError
+from gptrs.errors import ModelError
 from gptrs.nn import PagedTexts
 from gptrs_models.llama_kinds import read_config
 from gptrs_models.mamba2 import Mamba2Config
+from gptrs_runtime.generation.guessing import guesser
+from gptrs_runtime.generation.guessing.draft import Odds, drafted
+from gptrs_runtime.generation.guessing.guesser import Guess, Guesser
 from gptrs_runtime.generation.setup import GenerationSetup
 from gptrs_runtime.libraries.write import compile_library
+from gptrs_runtime.serving.engine import Engine
 from models.llama_support import assert_close, edit_config, save_llama, some_tokens
 from models.models_support import assert_greedy, torch_logits
 from support.library_modules import module_of
@@ -209,16 +214,77 @@ def test_a_batch_and_forks_are_as_if_alone(model):
         assert list(each.token_ids) == _alone(model, prompt)
 
 
-def test_guessed_tokens_change_nothing(model):
-    """Where there are states they are refused."""
-    prompt = (some_tokens(1, 8)[0].tolist() * 6)[:45]
-    if any(spec.per_page for spec in model.causal_lm().cache_specs()):
-        with pytest.raises(UsageError, match="cannot take back tokens"):
-            gptrs.stream(model, prompt, _options(prompt_lookup=True))
-        return
-    found = gptrs.stream(model, prompt, _options(prompt_lookup=True))
-    list(found)
-    assert list(found.generation.token_ids) == _alone(model, prompt)
+def _guessed(monkeypatch, texts: list[list[int]], vocab_size: int) -> None:
+    """Guess up to nine tokens of each text, of which the first few are right."""
+    random = Random(3)
+
+    def guess(_, candidates, __, room):
+        found: list[Guess | None] = []
+        for each in candidates:
+            known = each.guesses.lookup._tokens
+            whole = next(text for text in texts if text[: len(known)] == known)
+            count = min(random.randint(0, 9), each.most, room)
+            tokens = whole[len(known) : len(known) + count]
+            room -= len(tokens)
+            for at in range(random.randint(0, len(tokens)), len(tokens)):
+                tokens[at] = (tokens[at] + 1) % vocab_size
+            found.append(Guess(tokens, Odds(1, 2)) if tokens else None)
+        return found
+
+    monkeypatch.setattr(Guesser, "guess", guess)
+
+
+def test_wrong_guesses_change_nothing(model, monkeypatch):
+    """Within a page and across two, alone, in company, and after a prompt that is cached."""
+    vocab_size = model.causal_lm().vocab_size
+    rows = zip(some_tokens(3, 50), (50, 3, 31), strict=True)
+    prompts = [row[:length].tolist() for row, length in rows]
+    fields = {"max_tokens": 40, "temperature": 0.6, "seed": 4, "ignore_eos": True}
+    plain = [gptrs.generate(model, prompt, **fields).token_ids for prompt in prompts]
+    wholes = [[*prompt, *tokens] for prompt, tokens in zip(prompts, plain, strict=True)]
+    _guessed(monkeypatch, wholes, vocab_size)
+    for _ in range(2):
+        for prompt, tokens in zip(prompts, plain, strict=True):
+            found = gptrs.generate(model, prompt, **fields, prompt_lookup=True)
+            assert found.token_ids == tokens
+            assert 0 < found.guesses.accepted < found.guesses.proposed
+    with Engine(model, prompt_lookup=True) as engine:
+        streams = [engine.submit(prompt, **fields) for prompt in prompts]
+        found = [stream.result()[0] for stream in streams]
+    assert [each.token_ids for each in found] == plain
+    assert sum(each.guesses.accepted for each in found) > 10
+
+
+class _Turns:
+    """Makes the least likely token the likeliest one now and then, which no draft expects."""
+
+    def __call__(self, tokens, logits):
+        return -logits if len(tokens) % 5 == 0 else logits
+
+
+def test_a_draft_with_states_takes_back_its_own_guesses(model, folder, monkeypatch):
+    """Each of its guesses is what the same model writes next, also after guesses that failed."""
+    fields = {"max_tokens": 16, "temperature": 0.0, "ignore_eos": True}
+    fields["logits_processors"] = [_Turns()]
+    prompt = some_tokens(1, 29)[0].tolist()
+    plain = gptrs.generate(model, prompt, **fields)
+    random, guesses = Random(5), []
+    lengths = lambda odds, most, texts, seconds: random.randint(0, most)  # noqa: E731
+    monkeypatch.setattr(guesser, "best_length", lengths)
+    monkeypatch.setattr(guesser.Balance, "allows", lambda balance, tokens: True)
+
+    def noted(wishes, vocab_size):
+        found = drafted(wishes, vocab_size)
+        guesses.extend((list(wishes[0].text.context.tokens), guess) for guess in found)
+        return found
+
+    monkeypatch.setattr(guesser, "drafted", noted)
+    draft = gptrs.load_model(folder, backend=model.backend.name)
+    found = gptrs.generate(model, prompt, **fields, draft=draft)
+    assert found.token_ids == plain.token_ids
+    assert 0 < found.guesses.accepted < found.guesses.proposed
+    for known, guess in guesses:
+        assert guess == _alone(model, known, len(guess))
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "q8"])

@@ -35,6 +35,7 @@ _NEXT = {"enorm": (C,), "hnorm": (C,), "eh_proj": (C, 2 * C), "shared_head.norm"
 _HEAD = {"token_layernorm": (C,), "hidden_layernorm": (C,), "input_proj": (C, 2 * C),
          "final_layernorm": (C,)}  # fmt: skip
 _QWEN = {"pre_fc_norm_embedding": (C,), "pre_fc_norm_hidden": (C,), "fc": (C, 2 * C), "norm": (C,)}
+_DENSE = {name: each for name, each in VARIANTS["qwen3_next"][1].items() if "expert" not in name}
 FAMILIES = {
     # kind, settings, scopes of the block and of the head, and its other weights: the norms of token
     # and state, what joins them, the last norm, words and table
@@ -48,8 +49,12 @@ FAMILIES = {
     # The forms of MiMo and Qwen3-Next, beside models of kinds with the same blocks.
     "qwen2": (_LLAMA, "model.mtp_layers.0.", "model.mtp_layers.0.", _HEAD),
     "qwen3": (_LLAMA, "mtp.layers.0.", "mtp.", _QWEN),
+    # Their own models keep states of texts.
+    "qwen3_next": (VARIANTS["qwen3_next"][1], "mtp.layers.0.", "mtp.", _QWEN),
+    "qwen3_5_text": (_DENSE, "mtp.layers.0.", "mtp.", _QWEN),
 }  # fmt: skip
-STATE_FIRST, NORMED = ("qwen2",), ("qwen2", "qwen3")
+_STATES = ("qwen3_next", "qwen3_5_text")
+STATE_FIRST, NORMED = ("qwen2",), ("qwen2", "qwen3", *_STATES)
 """The families that join the state before the token, and those that normalize what guides further
 tokens."""
 
@@ -108,9 +113,10 @@ def test_a_head_is_its_block_on_token_and_state(kind, tmp_path):
     names = [f"{scope}{name}.weight" for name in others]
     own = weights[names[5]] if len(names) > 5 else weights["model.embed_tokens.weight"]
     epsilon = 1e-6 if kind in ("deepseek_v3", *NORMED) else 1e-5
+    added = kind in _STATES  # norms multiply by 1 + weight
     given = states[:-1]
-    halves = [rms(own[text[1:]], weights[names[0]], epsilon),
-              rms(given, weights[names[1]], epsilon)]  # fmt: skip
+    halves = [rms(own[text[1:]], added + weights[names[0]], epsilon),
+              rms(given, added + weights[names[1]], epsilon)]  # fmt: skip
     halves = halves[::-1] if kind in STATE_FIRST else halves
     inputs = np.concatenate(halves, 1) @ weights[names[2]].T
 
@@ -129,6 +135,8 @@ def test_a_head_is_its_block_on_token_and_state(kind, tmp_path):
     # ERNIE's head is dense, the others are like the last layer.
     first = {"first_k_dense_replace": 0, "moe_layer_start_index": 1}
     config = {"model_type": kind, **settings, **first, "num_hidden_layers": 1}
+    if added:
+        config["layer_types"] = ["full_attention"]
     (tmp_path / "one" / "config.json").write_text(json.dumps(config), encoding="utf-8")
     single = load_model(tmp_path / "one", "ref")
     expected = single.forward(np.arange(len(inputs))[None])[0]
@@ -259,9 +267,13 @@ def any_length(monkeypatch):
     return given
 
 
-def test_texts_are_those_without_heads(tmp_path, any_length):
-    """On numba, with heads of both sorts, in company, and with states that prompts left out."""
-    save_with_head(tmp_path / "model", "glm4_moe")
+@pytest.mark.parametrize("kind", ["glm4_moe", "qwen3_next"])
+def test_texts_are_those_without_heads(kind, tmp_path, any_length):
+    """On numba, with heads of both sorts, in company, and with states that prompts left out.
+
+    Also of a model whose own states must survive wrong guesses.
+    """
+    save_with_head(tmp_path / "model", kind)
     save_eagle(tmp_path / "eagle", third=False)
     save_eagle(tmp_path / "eagle3", third=True)
     model, *drafts = (

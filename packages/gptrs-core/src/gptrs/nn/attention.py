@@ -20,8 +20,9 @@ from gptrs.nn.ragged_step import PAGE_SIZE, RaggedStep
 
 # States of texts in pages, for layers that read a text token by token, like Mamba.
 #
-# A page holds the state after the last position written in it. So texts that share whole pages as a
-# prefix start from the state after them; within a page they cannot diverge.
+# A page holds the state after the last position written in it, or the last few of them: then tokens
+# that were guessed wrong leave the state before them. Texts that share whole pages as a prefix
+# start from the state after them; within a page they cannot diverge.
 
 
 Advance = Callable[..., tuple[Tensor, Tensor]]
@@ -38,35 +39,44 @@ def kept_states(
 ) -> tuple[Tensor, LayerPools]:
     """Return the vectors of all rows, and pools with the new states; see `LayerCache.recurrent`.
 
-    Each half of a state is in one of the two pools, [P, 1, 1, D / 2].
+    Each half of a state is in one of the two pools, [P, 1, R, D / 2]; the state after position p is
+    number `p % R` of its page.
     """
-    count = step.tokens.shape[0]
-    texts = row_texts(step)
-    is_first = F.equal(F.arange(count, dtype=dtypes.si32), F.take(step.row_starts, texts))
+    texts, kept = row_texts(step), pools[0].shape[2]
     begun = step.positions > 0
-    last = F.where(begun, step.positions - 1, 0) // PAGE_SIZE
+    last = F.cast(F.where(begun, step.positions - 1, 0), dtypes.si32)
     table = F.take(step.page_tables[group], texts)  # (N, W)
-    pages = F.squeeze(F.gather(table, F.expand_dims(F.cast(last, dtypes.si32), 1), axis=1), 1)
+    pages = F.squeeze(F.gather(table, F.expand_dims(last // PAGE_SIZE, 1), axis=1), 1)
+    before = _state_numbers(pages, last, kept)
+    pages = step.slots[group] // PAGE_SIZE
+    after = _state_numbers(pages, F.cast(step.positions, dtypes.si32), kept)
+    # A guessed token is a text of its own that continues the row before it.
+    continues = F.logical_and(begun, F.equal(before, F.pad(after, [(1, -1)], value=-1)))
+    halves = [F.reshape(pool, (-1, pool.shape[3])) for pool in pools]
 
-    def held(page: Tensor, is_begun: Tensor) -> Tensor:
-        halves = [F.reshape(primitives.take(pool, page), (pool.shape[3],)) for pool in pools]
-        whole = F.reshape(F.concat(halves, axis=0), tuple(shape))
+    def held(number: Tensor, is_begun: Tensor) -> Tensor:
+        found = [primitives.take(half, number) for half in halves]
+        whole = F.reshape(F.concat(found, axis=0), tuple(shape))
         return F.where(is_begun, whole, 0.0)
 
     def body(
-        state: Tensor, first: Tensor, is_begun: Tensor, page: Tensor, *row: Tensor
+        state: Tensor, goes_on: Tensor, is_begun: Tensor, number: Tensor, *row: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        after, output = advance(F.where(first, held(page, is_begun), state), *row)
-        return after, output, F.reshape(after, (after.size,))
+        new, output = advance(F.where(goes_on, state, held(number, is_begun)), *row)
+        return new, output, F.reshape(new, (new.size,))
 
     nothing = F.zeros(tuple(shape), dtypes.f32)
-    _, (found, states) = primitives.scan(body, [nothing], [is_first, begun, pages, *rows])
-    indices = step.slots[group] // PAGE_SIZE
+    _, (found, states) = primitives.scan(body, [nothing], [continues, begun, before, *rows])
     first, second = (
-        F.update_pages(pool, F.expand_dims(half, 1), indices)
+        F.update_pages(pool, F.expand_dims(half, 1), after)
         for pool, half in zip(pools, F.split(states, 2), strict=True)
     )
     return found, (first, second)
+
+
+def _state_numbers(pages: Tensor, positions: Tensor, kept: int) -> Tensor:
+    """Return the numbers of the states after positions in pages of `kept` states, si32 [N]."""
+    return pages if kept == 1 else pages * kept + positions % kept
 
 
 def whole_states(

@@ -115,9 +115,14 @@ class CausalLMModule(Module):
     def _whole_logits(self, input_ids: Tensor) -> dict[str, Tensor]:
         return {"logits": self.logits(self.whole_states(input_ids)[-1])}
 
-    def new_buffers(self, pages: Sequence[int], dtype: DType = dtypes.f32) -> PageBuffers:
-        """Return empty pools of `dtype` with that many pages for each cache group."""
-        return PageBuffers(self.cache_specs(), pages, dtype, self._backend)
+    def new_buffers(
+        self, pages: Sequence[int], dtype: DType = dtypes.f32, states: int = 1
+    ) -> PageBuffers:
+        """Return empty pools of `dtype` with that many pages for each cache group.
+
+        Layers with states keep the last `states` of a page; see `PageBuffers`.
+        """
+        return PageBuffers(self.cache_specs(), pages, dtype, self._backend, states)
 
     def step(self, step: RaggedStep, buffers: PageBuffers) -> np.ndarray:
         """Append the tokens of B texts to `buffers`; return f32 [B, V] after the last of each.

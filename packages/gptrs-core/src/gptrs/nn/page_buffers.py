@@ -39,8 +39,9 @@ class PageBuffers:
 
     A step donates `pools` and replaces them with the new ones. `pages` has a number for each group
     of `cache_groups(specs)`. Pages that were never written take no memory from the system. If
-    `backend` is None, the first step chooses it. UsageError for another number of groups or fewer
-    pages than one.
+    `backend` is None, the first step chooses it. A page of a layer with states has the last
+    `states` ones, 1 to `PAGE_SIZE`, so that as many tokens less one can be taken back. UsageError
+    for another number of groups or fewer pages than one.
     """
 
     def __init__(
@@ -49,9 +50,11 @@ class PageBuffers:
         pages: Sequence[int],
         dtype: DType = dtypes.f32,
         backend: Backend | None = None,
+        states: int = 1,
     ) -> None:
         self.groups = cache_groups(specs)
         self.dtype = dtype
+        self.states = states
         self._backend = backend
         self._specs = tuple(specs)
         self.pages = self._checked(pages)
@@ -79,7 +82,7 @@ class PageBuffers:
         """Return the memory of one page in all layers of a group."""
         specs = [self._specs[layer] for layer in self.groups[group].layers]
         return sum(
-            2 * spec.n_kv_heads * self._stored(spec) * _positions(spec) * self._type(spec).itemsize
+            2 * spec.n_kv_heads * self._stored(spec) * self._kept(spec) * self._type(spec).itemsize
             for spec in specs
         )
 
@@ -117,16 +120,31 @@ class PageBuffers:
         for layer, pools in zip(layers, copied, strict=True):
             self.pools[layer] = pools
 
-    def read(self, group: int, page: int) -> list[np.ndarray]:
-        """Return a page of each layer of a group: keys and values in turn, [1, K, S, D]."""
-        pools = [self.pools[layer] for layer in self.groups[group].layers]
-        return [part.numpy() for part in _read_page(pools, _first_element(page))]
+    def read(self, group: int, page: int, last: int = 0) -> list[np.ndarray]:
+        """Return a page of each layer of a group: keys and values in turn, [1, K, S, D].
 
-    def write(self, group: int, page: int, parts: Sequence[np.ndarray]) -> None:
-        """Put what `read` returned, of buffers like these, into a page."""
+        Of states, [1, 1, 1, D], the one after position `last`.
+        """
         layers = self.groups[group].layers
         pools = [self.pools[layer] for layer in layers]
-        contents = [Tensor.of_array(part) for part in parts]
+        parts = [part.numpy() for part in _read_page(pools, _first_element(page))]
+        at = last % self.states
+        is_state = [self._specs[layer].per_page for layer in layers for _ in range(2)]
+        return [
+            part[:, :, at : at + 1] if whole else part
+            for part, whole in zip(parts, is_state, strict=True)
+        ]
+
+    def write(self, group: int, page: int, parts: Sequence[np.ndarray]) -> None:
+        """Put what `read` returned, of buffers with such layers, into a page."""
+        layers = self.groups[group].layers
+        pools = [self.pools[layer] for layer in layers]
+        # Whatever is read next of a state is the one state that there is.
+        kept = [self._kept(self._specs[layer]) for layer in layers for _ in range(2)]
+        contents = [
+            Tensor.of_array(np.repeat(part, size // part.shape[2], axis=2))
+            for part, size in zip(parts, kept, strict=True)
+        ]
         written = _write_page(pools, _first_element(page), contents)
         for layer, pair in zip(layers, written, strict=True):
             self.pools[layer] = pair
@@ -138,6 +156,10 @@ class PageBuffers:
                 f" each at least 1, got {list(pages)}"
             )
         return tuple(pages)
+
+    def _kept(self, spec: CacheSpec) -> int:
+        """Return the number of vectors of a head in a page."""
+        return self.states if spec.per_page else PAGE_SIZE
 
     def _stored(self, spec: CacheSpec) -> int:
         """Return the elements of a vector in a pool."""
@@ -151,7 +173,7 @@ class PageBuffers:
         return dtypes.bf16 if spec.exact and self.dtype is dtypes.si8 else self.dtype
 
     def _zeros(self, spec: CacheSpec, pages: int) -> Tensor:
-        shape = (pages, spec.n_kv_heads, _positions(spec), self._stored(spec))
+        shape = (pages, spec.n_kv_heads, self._kept(spec), self._stored(spec))
         return self._uncopied(np.zeros(shape, self._type(spec).numpy))
 
     def _resized(self, pool: Tensor, pages: int, most: int) -> Tensor:
@@ -199,11 +221,6 @@ class PageBuffers:
             buffer = there
         # The view of a device is read-only, and its donation would copy the whole pool.
         return Tensor(Stored(TensorType.of(array), buffer, backend, axes=_POOL))
-
-
-def _positions(spec: CacheSpec) -> int:
-    """Return the number of vectors per page."""
-    return 1 if spec.per_page else PAGE_SIZE
 
 
 def _is_view(buffer: Buffer, array: np.ndarray) -> bool:
@@ -270,7 +287,9 @@ class StepModel(Protocol):
         """Return what the cache of each block holds."""
         ...
 
-    def new_buffers(self, pages: Sequence[int], dtype: DType = ...) -> PageBuffers:
+    def new_buffers(
+        self, pages: Sequence[int], dtype: DType = ..., states: int = ...
+    ) -> PageBuffers:
         """Return empty pools."""
         ...
 

@@ -73,8 +73,13 @@ class CausalLM(_KnowsTokens, Protocol):
         """Return the specification of each layer's KV cache; see `gptrs.nn.cache_groups`."""
         ...
 
-    def new_buffers(self, pages: Sequence[int], dtype: DType = ...) -> PageBuffers:
-        """Return empty pools of `dtype` (default: f32), with `pages` for each cache group."""
+    def new_buffers(
+        self, pages: Sequence[int], dtype: DType = ..., states: int = ...
+    ) -> PageBuffers:
+        """Return empty pools of `dtype` (default: f32), with `pages` for each cache group.
+
+        Layers with states keep the last `states` (default: 1) of a page.
+        """
         ...
 
     def step(self, step: RaggedStep, buffers: PageBuffers) -> np.ndarray:

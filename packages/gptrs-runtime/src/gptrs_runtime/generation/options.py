@@ -405,6 +405,11 @@ class GenerationOptions(Options, frozen=True):
         """Return the options for streaming: one token per step."""
         return replace(self, steps_at_once=self.steps_at_once or 1)
 
+    @property
+    def guesses(self) -> bool:
+        """Whether tokens are guessed ahead."""
+        return self.prompt_lookup or self.mtp or self.draft is not None
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if any(not stop for stop in self.stop):
@@ -416,7 +421,7 @@ class GenerationOptions(Options, frozen=True):
             )
         if self.prompt_cache is not None and not self.use_cache:
             raise UsageError("a prompt cache needs a cache", hint="leave out --no-cache")
-        if (self.prompt_lookup or self.mtp or self.draft is not None) and not self.use_cache:
+        if self.guesses and not self.use_cache:
             raise UsageError("guessing ahead needs a cache", hint="leave out --no-cache")
         if self.mtp and self.draft is not None:
             raise UsageError("`mtp` and `draft` both guess every token", hint="leave out one")

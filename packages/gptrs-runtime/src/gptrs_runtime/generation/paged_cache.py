@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from gptrs.nn.causal_lm import CausalLMModule, Layers
     from gptrs.nn.draft_head import DraftHead
 
+STATES: Final = 8
+"""States of a page for texts with guesses: those after one token and up to 7 guessed ones."""
 _Compute = Callable[[Sequence[Row], RaggedStep], np.ndarray]
 """Runs a step on the pages of a cache; returns its logits."""
 
@@ -45,7 +47,8 @@ class PagedCache(TextCache):
     """The pages of all texts of `lm`, which share common prefixes; a `TextCache`.
 
     `budget` is in bytes, None for the default of `group_layouts`; `steps_at_once` is how many
-    greedy steps form one run, for models that support it, after `single_steps` single ones. Texts
+    greedy steps form one run, for models that support it, after `single_steps` single ones. Layers
+    with states keep `states` of a page, so that as many tokens less one can be guessed. Texts
     are lost (`TextPages.lost`; admit them again) when an interrupt, or a fork while another thread
     changes pages, leaves them in an unknown state. Threads wait for each other.
 
@@ -66,9 +69,11 @@ class PagedCache(TextCache):
         *,
         steps_at_once: int = 1,
         single_steps: int = 0,
+        states: int = 1,
     ) -> None:
         super().__init__()
         self.dtype = dtype
+        self.states = states
         self.buffers: PageBuffers = self._new_buffers(lm, dtype)
         groups = self.buffers.groups
         self._layouts = group_layouts(
@@ -86,12 +91,14 @@ class PagedCache(TextCache):
         self._steps_at_once = steps_at_once
         self._single_steps = single_steps
         """How many decode steps run singly before the first group."""
+        if self.keeps_states:
+            self.most_guessed = states - 1
         self.pool = self._new_pool()
         _every_cache.add(self)
 
     @property
     def keeps_states(self) -> bool:
-        """Whether layers have states, which cannot roll back guessed tokens."""
+        """Whether layers have states, of which there are only the last `states` of a page."""
         return any(group.whole for group in self.buffers.groups)
 
     @override
@@ -275,11 +282,8 @@ class PagedCache(TextCache):
         return -(-length // PAGE_SIZE) - self._layouts[group].first_seen(length, PAGE_SIZE)
 
     def page_types(self, group: int) -> list[TensorType]:
-        """Return the types of the pools of a group, [P, K, S, D]: keys and values in turn."""
-        layers = self.buffers.groups[group].layers
-        return [
-            TensorType(pool.dtype, pool.shape) for n in layers for pool in self.buffers.pools[n]
-        ]
+        """Return the types of a page of a group, [1, K, S, D]: keys and values in turn."""
+        return [TensorType.of(part) for part in self.buffers.read(group, 0)]
 
     def read_pages(self, text: TextPages) -> list[list[np.ndarray]]:
         """Return the contents of a text's pages for each group: keys and values of its layers.
@@ -289,7 +293,12 @@ class PagedCache(TextCache):
         found: list[list[np.ndarray]] = []
         with self._lock:
             for number, table in enumerate(text.tables):
-                pages = [self.buffers.read(number, page) for page in table if page]
+                ends = [min(text.length, PAGE_SIZE * (n + 1)) for n in range(len(table))]
+                pages = [
+                    self.buffers.read(number, page, end - 1)
+                    for page, end in zip(table, ends, strict=True)
+                    if page
+                ]
                 found.append([np.concatenate(parts) for parts in zip(*pages, strict=True)])
         return found
 
@@ -366,7 +375,8 @@ class PagedCache(TextCache):
         return PagePool(self._layouts, PAGE_SIZE)
 
     def _new_buffers(self, lm: CausalLM, dtype: DType) -> PageBuffers:
-        return lm.new_buffers([1] * len({spec.window for spec in lm.cache_specs()}), dtype)
+        groups = len({spec.window for spec in lm.cache_specs()})
+        return lm.new_buffers([1] * groups, dtype, self.states)
 
 
 _caches: WeakKeyDictionary[LoadedModel, tuple[object, PagedCache]] = WeakKeyDictionary()
@@ -382,19 +392,24 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def paged_cache(model: LoadedModel, dtype: DType, budget: int | None) -> PagedCache:
+def paged_cache(
+    model: LoadedModel, dtype: DType, budget: int | None, states: int = 1
+) -> PagedCache:
     """Return the cache shared by all generations of `model` with the same settings.
+
+    It keeps at least `states` states of a page, for models with states.
 
     While something watches the modules, it is a cache of its own: a hook may change keys and values
     that others would find by their prefix, and it reads every token.
     """
     if WATCHER.get() is not None:
-        return own_cache(model, dtype, budget)
+        return own_cache(model, dtype, budget, states)
     asked = (dtype, budget)
     with _caches_lock:
         known = _caches.get(model)
-        if known is None or known[0] != asked:
-            known = (asked, own_cache(model, dtype, budget))
+        # Models without states use one cache whether or not tokens are guessed.
+        if known is None or known[0] != asked or known[1].most_guessed < states - 1:
+            known = (asked, own_cache(model, dtype, budget, states))
             _caches[model] = known
     return known[1]
 
@@ -436,7 +451,7 @@ def head_cache(owner: LoadedModel, head: DraftHead, dtype: DType) -> HeadCache:
     return known[2]
 
 
-def own_cache(model: LoadedModel, dtype: DType, budget: int | None) -> PagedCache:
+def own_cache(model: LoadedModel, dtype: DType, budget: int | None, states: int = 1) -> PagedCache:
     """Return a new cache for texts that share no keys and values with others of `model`."""
     # A loop of several steps would need all weights at once.
     steps = 1 if model.streamer is not None else steps_at_once(model.backend)
@@ -447,6 +462,7 @@ def own_cache(model: LoadedModel, dtype: DType, budget: int | None) -> PagedCach
         budget,
         steps_at_once=steps,
         single_steps=model.backend.single_steps_first,
+        states=states,
     )
 
 

@@ -329,6 +329,7 @@ class Scheduler:
                 growing.append(read)
                 room = min(text.room, self._before_border(read.work) - 1)
                 room = min(room, read.work.room - len(text.context.tokens))
+                room = min(room, self._cache.most_guessed)
                 asked.append(Candidate(text.guesses, len(text.tokens), room))
         if asked:
             room = self._chunk - sum(len(read.tokens) for read in reads)

@@ -34,7 +34,7 @@ from gptrs_runtime.generation.model_settings import (
     note_unsupported,
 )
 from gptrs_runtime.generation.options import DEFAULT_MAX_TOKENS, GenerationOptions
-from gptrs_runtime.generation.paged_cache import HeadCache, PagedCache, paged_cache
+from gptrs_runtime.generation.paged_cache import STATES, HeadCache, PagedCache, paged_cache
 from gptrs_runtime.generation.sampling import Sampler
 from gptrs_runtime.generation.scheduler import Scheduler, WhenFailed
 from gptrs_runtime.generation.source_cache import FORCED, SourceCache, SourceSettings
@@ -90,7 +90,7 @@ class GenerationSetup:
         if not options.use_cache or self._sources is not None:
             return None
         dtype, budget = cache_dtype(options.cache_dtype), cache_budget(options.cache_budget)
-        return paged_cache(self._model, dtype, budget)
+        return paged_cache(self._model, dtype, budget, STATES if options.guesses else 1)
 
     def new_text(
         self, prompt: Sequence[int], max_tokens: int | None = None, stream: int = 0
@@ -194,14 +194,7 @@ class GenerationSetup:
         """Return the guess sources of a text; CacheBudgetError if it does not fit the draft's
         cache."""
         options = self.options
-        guesses = options.prompt_lookup or options.mtp or options.draft is not None
-        if guesses and self.cache is not None and self.cache.keeps_states:
-            raise UsageError(
-                "the model keeps a state of each text, which cannot take back tokens that were"
-                " guessed",
-                hint="leave out --prompt-lookup, --draft and --mtp",
-            )
-        if not guesses:
+        if not options.guesses:
             return None
         draft = None
         if self._draft is not None:

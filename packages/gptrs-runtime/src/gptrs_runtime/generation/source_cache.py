@@ -269,8 +269,10 @@ class FamilyCache(PagedCache):
         together: AdaptedSteps,
         dtype: DType,
         budget: int | None,
+        states: int = 1,
     ) -> None:
-        super().__init__(models[0].causal_lm(), models[0].backend, dtype, budget)
+        first = models[0]
+        super().__init__(first.causal_lm(), first.backend, dtype, budget, states=states)
         self._members = [model.causal_lm() for model in models]
         self._together = together
         self._chooses = True

@@ -84,6 +84,8 @@ class TextCache:
     """Whether a prompt may be read in several steps."""
     tells_states = False
     """Whether `run_stated` is supported."""
+    most_guessed: int = 1 << 62
+    """Most guessed tokens of a row that can be taken back."""
     short_context: int | None = None
     """Length beyond which a text is read again in one step; see `CausalLMModule.short_context`."""
 

@@ -20,6 +20,7 @@ from gptrs.quoting import counted
 from gptrs_runtime.generation.generated_text import GeneratedText
 from gptrs_runtime.generation.options import GenerationOptions
 from gptrs_runtime.generation.outcome import FinishReason, Generation
+from gptrs_runtime.generation.paged_cache import STATES
 from gptrs_runtime.generation.source_cache import AdaptedSteps, FamilyCache, adapted_steps
 from gptrs_runtime.generation.step_times import cache_budget, cache_dtype
 from gptrs_runtime.generation.text_stream import TokenScores
@@ -314,7 +315,8 @@ class Family(Struct, frozen=True):
         if self.together is None:
             return None
         dtype, budget = cache_dtype(options.cache_dtype), cache_budget(options.cache_budget)
-        return FamilyCache(self.models, self.together, dtype, budget)
+        states = STATES if options.guesses else 1
+        return FamilyCache(self.models, self.together, dtype, budget, states)
 
     def number(self, model: LoadedModel) -> int:
         """Return the index of a model in the cache, 0 if it is the only one."""

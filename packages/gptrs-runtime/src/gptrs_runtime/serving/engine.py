@@ -87,7 +87,11 @@ class Engine:
             note_unsupported(model.name, model.generation_config)
         found = families(named)
         self._shared = GenerationOptions(
-            prefill_chunk=token_budget, cache_budget=cache_budget, cache_dtype=cache_dtype
+            prefill_chunk=token_budget,
+            cache_budget=cache_budget,
+            cache_dtype=cache_dtype,
+            # Of whatever sort the guesses are: caches of models with states make room for them.
+            prompt_lookup=prompt_lookup or mtp or bool(drafts),
         )
         self._masks = MasksBeside()
         self._most_running = most_running

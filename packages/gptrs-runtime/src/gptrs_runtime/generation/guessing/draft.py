@@ -16,7 +16,13 @@ from gptrs.errors import UsageError
 from gptrs.ir.dtypes import DType
 from gptrs.quoting import quoted, shown_value
 from gptrs_runtime.generation.context import Context
-from gptrs_runtime.generation.paged_cache import HeadCache, PagedCache, head_cache, paged_cache
+from gptrs_runtime.generation.paged_cache import (
+    STATES,
+    HeadCache,
+    PagedCache,
+    head_cache,
+    paged_cache,
+)
 from gptrs_runtime.generation.pages.page_pool import TextPages
 from gptrs_runtime.generation.sampling import Sampler
 from gptrs_runtime.generation.text_cache import Row
@@ -132,7 +138,8 @@ class DraftText:
     @property
     def room(self) -> int:
         """Return how many tokens the draft may guess."""
-        return min(MOST_GUESSED, self.most_positions - len(self.context.tokens))
+        room = self.most_positions - len(self.context.tokens)
+        return min(MOST_GUESSED, self.cache.most_guessed, room)
 
     def unread(self) -> list[int] | None:
         """Return the tokens that the draft must read before it can guess; None without room in its
@@ -346,13 +353,7 @@ def draft_cache(model: LoadedModel, draft: LoadedModel, dtype: DType) -> PagedCa
     if HEAD in draft.capabilities:
         return head_cache(draft, draft.head_for(model), dtype)
     require_same_tokens(model, draft)
-    if any(spec.per_page for spec in draft.causal_lm().cache_specs()):
-        raise UsageError(
-            f"{quoted(draft.name)} cannot be a draft: it keeps a state of each text, which cannot"
-            " take back tokens",
-            hint="take a draft with attention in all layers",
-        )
-    return paged_cache(draft, dtype, None)
+    return paged_cache(draft, dtype, None, STATES)
 
 
 def require_same_tokens(model: LoadedModel, draft: LoadedModel) -> None:
