@@ -111,7 +111,10 @@ def _fetch(folder: Path) -> None:
 def _link_pure(pure: Path) -> None:
     installed = Path(sysconfig.get_path("purelib"))
     pure.mkdir(exist_ok=True)
-    for each in (*(installed / name for name in _PURE), *installed.glob("gptrs*.dist-info")):
+    described = [
+        each for name in (*_PURE, "gptrs*") for each in installed.glob(f"{name}-*.dist-info")
+    ]
+    for each in (*(installed / name for name in _PURE), *described):
         link = pure / each.name
         if each.exists() and not link.exists():
             link.symlink_to(each)
