@@ -22,11 +22,18 @@ from backend_numba.test_convolution import GEOMETRIES, GROUPED_CASES, WIDE, WINO
 from gptrs import functionals as F
 from gptrs.api.backends import Backend
 from gptrs.capture.events import tracing
-from gptrs.capture.tensor import Tensor
+from gptrs.capture.tensor import Tensor, flush
 from gptrs_backend_numba.backend import NumbaBackend, create
 from gptrs_backend_numba.cost_model import VARIABLE, Convolution, winograd_side
 from gptrs_backend_numba.kernels.matmul.bf16_ir import HAS_DOT
-from gptrs_backend_numba.schedule import BF16_CONV2D, BF16_GROUPED, CHAIN, DEPTHWISE
+from gptrs_backend_numba.schedule import (
+    BF16_CONV2D,
+    BF16_GROUPED,
+    CHAIN,
+    CONV2D,
+    DEPTHWISE,
+    ROUNDED_CHAIN,
+)
 
 ROUNDS = HAS_DOT
 """Whether there are products of pairs; other processors compute in f32."""
@@ -153,6 +160,101 @@ def test_layers_around_a_depthwise_one_are_rounded(stem: bool, kernel: int) -> N
         assert error.max() <= 2e-3 * np.abs(wanted).max()
         found.append(result.tobytes())
     assert found[0] == found[1] == found[2]
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """A layer of a sequence: its result has a multiple of 32 channels where it may be joined."""
+
+    outputs: int
+    kernel: int = 1
+    stride: int = 1
+    padding: int = 0
+    activation: str = "none"
+
+
+def sequence(
+    layers: tuple[Layer, ...],
+    backend: Backend,
+    image: tuple[int, ...],
+    alone: bool = False,
+    value: float = 1.0,
+) -> tuple[list[np.ndarray], Optimized]:
+    """Run layers one after another, `alone` with all results wanted, so that none is joined."""
+    random = np.random.default_rng(5)
+    x = random.standard_normal(image).astype(np.float32)
+    x[-1, image[1] // 2, image[2] // 2, 0] = value
+    channels, optimized, results = image[3], Optimized(), list[Tensor]()
+    with gptrs.use_backend(backend), tracing(optimized):
+        y = gptrs.tensor(x)
+        for number, layer in enumerate(layers):
+            shape = layer.outputs, channels, layer.kernel, layer.kernel
+            weight = random.standard_normal(shape).astype(np.float32) / np.sqrt(np.prod(shape[1:]))
+            bias = random.standard_normal(layer.outputs).astype(np.float32)
+            w, b = (
+                parameter(f"{name}{number}", each.astype(np.float32), backend)
+                for name, each in (("w", weight), ("b", bias))
+            )
+            y = F.conv2d(y, w, b, layer.stride, layer.padding)
+            y = {"gelu": F.gelu, "silu": F.silu, "relu": F.relu}.get(layer.activation, F.relu6)(y)
+            results.append(y)
+            channels = layer.outputs
+        wanted = results if alone else results[-1:]
+        flush(wanted)
+        return [each.numpy() for each in wanted], optimized
+
+
+SEQUENCES = (
+    ((1, 9, 7, 64), (Layer(32, activation="relu"), Layer(64, 3, 1, 1, "silu"), Layer(48))),
+    ((2, 14, 13, 40), (Layer(64, 3, 1, 1, "gelu"), Layer(32, 5, 1, 2), Layer(33, 1))),
+    ((1, 13, 11, 32), (Layer(96, 1, 1, 0, "gelu"), Layer(24, 1))),
+    ((2, 12, 12, 33), (Layer(64, 3, 2, 1, "relu"), Layer(64, 3, 1, 0), Layer(64, 3, 2, 1))),
+    ((1, 17, 19, 3), (Layer(32, 7, 2, 3, "relu"), Layer(40, 3, 1, 1), Layer(32, 3, 1, 1))),
+    ((1, 16, 16, 3), (Layer(32, 4, 4), Layer(32, 1, activation="gelu"), Layer(8, 3, 1, 2))),
+)
+
+
+@pytest.mark.paths
+@pytest.mark.parametrize("algorithm", ["auto", "amx"])
+@pytest.mark.parametrize(("image", "layers"), SEQUENCES, ids=str)
+def test_joined_layers_have_the_bits_of_single_ones(
+    image: tuple[int, ...],
+    layers: tuple[Layer, ...],
+    algorithm: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(VARIABLE, algorithm)
+    *_, wanted = sequence(layers, rounding(), image, alone=True)[0]
+    for threads in (1, 2, 3):
+        (found,), optimized = sequence(layers, rounding(threads), image)
+        assert optimized.calls(ROUNDED_CHAIN)
+        assert found.tobytes() == wanted.tobytes()
+    with gptrs.use_backend(gptrs.get_backend("ref")):
+        ((exact,), _) = sequence(layers, gptrs.get_backend("ref"), image)
+    assert np.abs(found - exact).max() <= 0.05 * max(1.0, np.abs(exact).max())
+
+
+@pytest.mark.paths
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_joined_layers_keep_what_is_not_finite(
+    value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "amx")
+    for image, layers in SEQUENCES[:2]:
+        *_, wanted = sequence(layers, rounding(), image, alone=True, value=value)[0]
+        ((found,), _) = sequence(layers, rounding(), image, value=value)
+        assert np.array_equal(found, wanted, equal_nan=True)
+        assert not np.isfinite(wanted).all()
+
+
+def test_gelu_of_a_rounded_layer_is_that_of_the_functional() -> None:
+    image, layers = (1, 5, 3, 32), (Layer(64, activation="gelu"),)
+    ((found,), optimized) = sequence(layers, rounding(), image)
+    (call,) = optimized.calls(BF16_CONV2D)
+    assert call.attrs["activation"] == "gelu"
+    ((wide,), unfused) = sequence(layers, create(1), image)
+    assert all(each.attrs["activation"] == "none" for each in unfused.calls(CONV2D))
+    assert np.abs(found - wide).max() <= 0.02 * np.abs(wide).max()
 
 
 def test_weights_that_weigh_half_change_the_choice() -> None:

@@ -37,6 +37,7 @@ from gptrs_backend_numba.schedule import (
     CONV2D,
     DEPTHWISE,
     GROUPED,
+    ROUNDED_CHAIN,
     Context,
     Result,
     Schedule,
@@ -50,7 +51,7 @@ from gptrs_backend_numba.views import MemorySpace, Storage, View, dense_strides
 
 _ALIGNMENT = 64
 _CONVOLUTIONS = (
-    *(BF16_CONV2D, BF16_GROUPED, CHAIN, CONV2D, DEPTHWISE, GROUPED),
+    *(BF16_CONV2D, BF16_GROUPED, CHAIN, CONV2D, DEPTHWISE, GROUPED, ROUNDED_CHAIN),
     *(INTEGER_CONV2D, INTEGER_DEPTHWISE, INTEGER_GROUPED),
 )
 

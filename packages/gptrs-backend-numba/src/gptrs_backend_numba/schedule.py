@@ -462,5 +462,7 @@ BF16_GROUPED = "gptrs.numba.bf16_grouped_conv2d.v1"
 """The same with `x` and `weight` rounded, as in `BF16_CONV2D`."""
 GROUP_OUTPUTS = 32
 """A group makes a multiple of so many channels: whole panels, whatever the registers."""
+ROUNDED_CHAIN = "gptrs.numba.bf16_conv_chain.v1"
+"""Layers `BF16_CONV2D`, each of which alone reads the one before it."""
 CHAIN = "gptrs.numba.conv_chain.f32.v1"
 """Some of the three, one after another, see `gptrs_backend_numba.lowering.convolution_chain`."""

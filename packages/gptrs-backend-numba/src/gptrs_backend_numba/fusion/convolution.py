@@ -29,6 +29,7 @@ from gptrs.optimizer.passes.slice_folding import without_zeros
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
 from gptrs_backend_numba.cost_model import FEW_POSITIONS, forced_algorithm
 from gptrs_backend_numba.fusion.convolution_chain import chained_convolutions
+from gptrs_backend_numba.fusion.linear import GELU, is_shared
 from gptrs_backend_numba.schedule import (
     BF16_CONV2D,
     BF16_GROUPED,
@@ -108,7 +109,30 @@ def round_convolutions(region: Region) -> Region:
             made = rewriter.insert(replace(op, target=target, attrs=attrs), node.operands, node)
             rewriter.replace(node.results[0], made.results[0])
             rewriter.erase(node)
+    _add_gelu(rewriter)
     return rewriter.region()
+
+
+def _add_gelu(rewriter: Rewriter) -> None:
+    """Let rounded layers compute the GELU of their result, whose last bits the rounding hides."""
+    if not any(isinstance(node.op, elementwise.Erf) for node in rewriter):
+        return
+    for node in reversed(list(rewriter)):
+        if node.erased or len(node.results) != 1:
+            continue
+        call = GELU.find_call(node.results[0], rewriter.definition)
+        made = call and rewriter.definition(call.operands["x"].value)
+        if call is None or not made or is_shared(call, rewriter):
+            continue
+        op = made.op
+        plain = isinstance(op, CustomCall) and op.target == BF16_CONV2D
+        if isinstance(op, CustomCall) and plain and op.attrs["activation"] == "none":
+            attrs = Dictionary.of(dict(op.attrs.items) | {"activation": "gelu"})
+            root = rewriter.definition(call.result)
+            assert root is not None, "computed of the layer"
+            joined = rewriter.insert(replace(op, attrs=attrs), made.operands, root)
+            rewriter.replace(call.result, joined.results[0])
+            rewriter.erase_dead(root)
 
 
 ROUND_CONVOLUTIONS = RegionPass("numba-round-convolutions", round_convolutions)

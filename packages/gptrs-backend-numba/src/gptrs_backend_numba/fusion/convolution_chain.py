@@ -25,7 +25,7 @@ from gptrs.ir.program import Region, Value
 from gptrs.ir.size_guards import Shape, usual_size
 from gptrs.optimizer.pass_base import RegionPass
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
-from gptrs_backend_numba.schedule import CHAIN, CONV2D, DEPTHWISE
+from gptrs_backend_numba.schedule import BF16_CONV2D, CHAIN, CONV2D, DEPTHWISE, ROUNDED_CHAIN
 
 _LARGE = 1 << 17
 """Bytes of an image from which it does not stay in the cache until the next layer reads it."""
@@ -61,6 +61,41 @@ def chained_convolutions(region: Region) -> Region:
             if len(nodes) > 1 and all(map(_keeps_rows, nodes)):
                 _put(_Chain(nodes), rewriter)
     return rewriter.region()
+
+
+def rounded_chains(region: Region) -> Region:
+    """Return the region with one call for rounded layers that alone read one another's result."""
+    rewriter = Rewriter(region)
+    returned = frozenset(region.results)
+    for node in list(rewriter):
+        if node.erased or _target(node) != BF16_CONV2D:
+            continue
+        nodes = [node]
+        while (reader := _reader(nodes[-1], rewriter, returned)) is not None:
+            nodes.append(reader)
+        if len(nodes) > 1:
+            _put(_Chain(tuple(nodes)), rewriter, ROUNDED_CHAIN)
+    return rewriter.region()
+
+
+ROUNDED_CHAINS = RegionPass("numba-rounded-chains", rounded_chains)
+"""For the precision `bf16`, to run when convolutions are rounded."""
+
+
+def _reader(
+    node: InstructionNode, rewriter: Rewriter, returned: frozenset[Value]
+) -> InstructionNode | None:
+    """Return the rounded layer that alone reads the result of a layer without a residual."""
+    (image,) = node.results
+    users = rewriter.users(image)
+    if image in returned or len(users) != 1 or not image.type.is_static:
+        return None
+    (user,) = users
+    alone = _target(user) == BF16_CONV2D and user.operands.count(image) == 1
+    if not alone or user.operands[0] is not image:
+        return None
+    assert isinstance(node.op, CustomCall)
+    return None if node.op.attrs["residual"] else user
 
 
 def _target(node: InstructionNode) -> str | None:
@@ -123,10 +158,10 @@ def _keeps_rows(node: InstructionNode) -> bool:
     return max(_padding(node)[:2]) <= reach < node.operands[0].type.shape[1]
 
 
-def _put(chain: _Chain, rewriter: Rewriter) -> None:
+def _put(chain: _Chain, rewriter: Rewriter, target: str = CHAIN) -> None:
     root = chain.nodes[-1]
     (result,) = root.results
-    op = CustomCall(CHAIN, (result.type,), chain.attributes())
+    op = CustomCall(target, (result.type,), chain.attributes())
     made = rewriter.insert(op, chain.operands(), root)
     rewriter.replace(result, made.results[0])
     for node in reversed(chain.nodes):

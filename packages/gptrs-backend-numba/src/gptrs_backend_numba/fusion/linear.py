@@ -130,11 +130,11 @@ def _add_activation(name: str, call: FoundCall | None, rewriter: Rewriter) -> No
     layer = None if node is None else _layer(node)
     if call is None or node is None or layer is None or layer.attrs["activation"] != "none":
         return
-    if not _is_shared(call, rewriter):
+    if not is_shared(call, rewriter):
         _extend(node, layer, call.result, rewriter, activation=name)
 
 
-def _is_shared(call: FoundCall, rewriter: Rewriter) -> bool:
+def is_shared(call: FoundCall, rewriter: Rewriter) -> bool:
     """Return whether anything else reads what the operand becomes on its way to the result."""
     inner = {call.operands["x"].value}
     for made in call.made:
@@ -227,9 +227,10 @@ def _pattern(function: Callable[..., Tensor], **words: str) -> FunctionalPattern
     )
 
 
+GELU = _pattern(gelu)
 _ACTIVATIONS: dict[type[Op], dict[str, FunctionalPattern]] = {
     Tanh: {"gelu_tanh": _pattern(gelu, approximate="tanh")},
-    Erf: {"gelu_erf": _pattern(gelu)},
+    Erf: {"gelu_erf": GELU},
     Logistic: {"silu": _pattern(silu), "gelu_quick": _pattern(gelu, approximate="quick")},
     Clamp: {"relu6": _pattern(relu6)},
     Maximum: {"relu": _pattern(relu)},

@@ -9,7 +9,7 @@ from gptrs_backend_numba.fusion.attention import FUSE_ATTENTION
 from gptrs_backend_numba.fusion.biased_attention import FUSE_BIASED_ATTENTION
 from gptrs_backend_numba.fusion.code_tables import CODE_TABLES
 from gptrs_backend_numba.fusion.convolution import FUSE_CONVOLUTIONS, PADDING, ROUND_CONVOLUTIONS
-from gptrs_backend_numba.fusion.convolution_chain import CHANNELS_LAST
+from gptrs_backend_numba.fusion.convolution_chain import CHANNELS_LAST, ROUNDED_CHAINS
 from gptrs_backend_numba.fusion.integer_products import FUSE_INTEGERS
 from gptrs_backend_numba.fusion.linear import (
     FUSE_LINEAR,
@@ -59,5 +59,5 @@ def fusions(precision: Precision) -> tuple[Pass, ...]:
         return FUSE if is_on() else ()
     rounding = (*FUSE_QUANTIZED, *FUSE_QUANTIZED_GROUPED)
     exact = tuple(each for each in FUSE if each not in rounding) if is_on() else ()
-    rounded = (ROUND_CONVOLUTIONS, *ROUND_TO_BF16) if precision == "bf16" else ()
+    rounded = (ROUND_CONVOLUTIONS, ROUNDED_CHAINS, *ROUND_TO_BF16) if precision == "bf16" else ()
     return (*exact, *rounded, *((DECODE_IN_PRODUCTS,) if is_on() else ()))

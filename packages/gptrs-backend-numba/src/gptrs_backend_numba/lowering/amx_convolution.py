@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.ir import dtypes
 from gptrs.ir.size_guards import Shape
@@ -22,6 +24,7 @@ from gptrs_backend_numba.lowering.convolution_calls import (
     Operands,
     Windows,
     geometry,
+    padded,
     run,
 )
 from gptrs_backend_numba.lowering.matmul import packed_view, parameter
@@ -37,6 +40,8 @@ _LEAST_TILES = 3
 """Fewest tiles of positions: the kernels compute blocks of 3 or 4."""
 _LINES = 16
 """Most tasks that split an image."""
+_STEPS = ("IMAGE_STEP", "ROW_STEP", "STEP")
+"""Bytes from one image, row and position to the next one."""
 _ARENA = Arena()
 
 
@@ -106,6 +111,9 @@ def suits(builder: ScheduleBuilder, given: Operands, at: Windows, side: int | No
     if at.dilation != (1, 1) or parameter(builder, given.weight) is None:
         return False
     (n, height, width, outputs), inputs = given.out.shape, given.x.shape[3]
+    conv = Convolution(n, height, width, inputs, outputs, at.taps, given.rounded)
+    given, at = _narrow(given, at, given.x)
+    inputs = given.x.shape[3]
     planes, steps = _planes(given, at), at.taps * -(-inputs // STEP)
     work = AmxWork(
         planes.tiles,
@@ -114,8 +122,23 @@ def suits(builder: ScheduleBuilder, given: Operands, at: Windows, side: int | No
         planes.positions * planes.sets * inputs,
         steps * STEP * outputs,
     )
-    conv = Convolution(n, height, width, inputs, outputs, at.taps, given.rounded)
     return amx_is_better(work, conv, side) and is_wanted()
+
+
+def _narrow(given: Operands, at: Windows, padded: View) -> tuple[Operands, Windows]:
+    """Return a rounded layer of few channels as one whose channels are those of a row of a window.
+
+    A step then has several taps. Of other layers the image is not `padded`.
+    """
+    (n, height, _, channels), columns = padded.shape, at.window[1]
+    if not given.rounded or columns == 1 or columns * channels > STEP:
+        return given, at
+    _, down, line, one = padded.strides
+    strides = (padded.strides[0], down, at.stride[1] * line, one)
+    shape = (n, height, given.out.shape[2], columns * channels)
+    x = replace(padded, shape=shape, strides=strides)
+    rows = Windows((at.window[0], 1), (at.stride[0], 1), (0, 0, 0, 0), (1, 1))
+    return replace(given, x=x), rows
 
 
 class _Planes(Struct, frozen=True):
@@ -175,12 +198,80 @@ def _planes(given: Operands, at: Windows) -> _Planes:
     )
 
 
-def convolution(builder: ScheduleBuilder, given: Operands, at: Windows, tasks: int = TASKS) -> None:
-    """Add calls that bring the image into planes and compute the sums."""
+class Following(Struct, frozen=True):
+    """A layer that reads the result of another one, which nothing else reads."""
+
+    given: Operands
+    at: Windows
+
+    def reads_planes(self, given: Operands) -> bool:
+        """Return whether a rounded layer can write the planes of this one: whole steps of them."""
+        whole = given.rounded and given.residual is None and given.out.shape[3] % STEP == 0
+        if not (whole and self.given.rounded and self.at.stride == (1, 1)):
+            return False
+        planes, (_, rows, columns, _) = _planes(self.given, self.at), self.given.x.shape
+        top, _, left, _ = self.at.padding
+        return planes.down >= top + rows and planes.across >= left + columns
+
+    def fields(self) -> dict[str, int]:
+        """Return the fields of a layer that writes the planes of this one."""
+        planes = _planes(self.given, self.at)
+        return {
+            "NEXT_DOWN": planes.down, "NEXT_ACROSS": planes.across, "NEXT_PLANE": planes.nbytes,
+            "NEXT_TOP": self.at.padding[0], "NEXT_LEFT": self.at.padding[2],
+        }  # fmt: skip
+
+
+def convolution(
+    builder: ScheduleBuilder,
+    given: Operands,
+    at: Windows,
+    tasks: int = TASKS,
+    left: View | None = None,
+    following: Following | None = None,
+) -> View:
+    """Add calls that bring the image into planes, unless `left` has them, and compute the sums.
+
+    The result is that of the layer, or planes of the one that is `following`.
+    """
+    if _narrow(given, at, given.x)[1] != at:
+        given, at = _narrow(given, at, padded(builder, given.x, at.padding))
     planes, weight = _planes(given, at), _weight(given, at)
     fields = _image(given, at) | _division(planes, weight, given.x.shape[0], tasks)
-    fields["FINISH"] = compiled_task(kernels.finishing(rounded=given.rounded))
-    left = builder.fresh(dtypes.ui8, (planes.sets * planes.count * planes.nbytes,))
+    if left is None:
+        left = builder.fresh(dtypes.ui8, (planes.sets * planes.count * planes.nbytes,))
+        _split(builder, given, fields, left)
+    fields["FINISH"] = compiled_task(
+        kernels.finishing(rounded=given.rounded, into_planes=following is not None)
+    )
+    if _is_flat(at) and (following is None or _is_flat(following.at)):
+        # All positions follow one another.
+        line = math.prod(given.out.shape[:3])
+        fields |= {"IMAGES": 1, "DOWN": 1, "OH": 1, "H": 1, "ACROSS": line, "OW": line, "W": line}
+    out = given.out
+    if following is not None:
+        out = _planes_of(builder, following)
+        fields |= following.fields()
+    parts = -(-fields["BLOCKS"] // fields["BLOCKS_A_TASK"])
+    job = (
+        compiled_task(kernels.blocks(rounded=given.rounded)),
+        parts * -(-weight.columns // fields["COLUMNS_A_TASK"]),
+        given.out.size * at.taps * weight.inputs,
+    )
+    numbers = geometry(kernels.FIELDS, fields, planes.offsets(at))
+    sides = left, _packed(builder, given, weight)
+    extra = None if given.rounded else given.x
+    run(builder, job, sides, replace(given, out=out), numbers, extra)
+    return out
+
+
+def _is_flat(at: Windows) -> bool:
+    return (at.taps, at.stride) == (1, (1, 1)) and not any(at.padding)
+
+
+def _split(
+    builder: ScheduleBuilder, given: Operands, fields: Mapping[str, int], left: View
+) -> None:
     builder.call_tasks(
         compiled_task(kernels.splitting(rounded=given.rounded)),
         -(-fields["LINES"] // fields["LINES_A_TASK"]),
@@ -189,18 +280,18 @@ def convolution(builder: ScheduleBuilder, given: Operands, at: Windows, tasks: i
         geometry(kernels.SPLIT_FIELDS, fields),
         builder.threads_from(PARALLEL_FROM, given.x.size),
     )
-    if (at.taps, at.stride) == (1, (1, 1)) and not any(at.padding):
-        # All positions follow one another.
-        line = math.prod(given.out.shape[:3])
-        fields |= {"IMAGES": 1, "DOWN": 1, "OH": 1, "H": 1, "ACROSS": line, "OW": line, "W": line}
-    parts = -(-fields["BLOCKS"] // fields["BLOCKS_A_TASK"])
-    job = (
-        compiled_task(kernels.blocks(rounded=given.rounded)),
-        parts * -(-weight.columns // fields["COLUMNS_A_TASK"]),
-        given.out.size * at.taps * weight.inputs,
-    )
-    numbers = geometry(kernels.FIELDS, fields, planes.offsets(at))
-    run(builder, job, (left, _packed(builder, given, weight)), given, numbers, given.x)
+
+
+def _planes_of(builder: ScheduleBuilder, layer: Following) -> View:
+    """Return new planes of the image of a layer, with zeros around it."""
+    given, at = layer.given, layer.at
+    planes = _planes(given, at)
+    target = builder.fresh(dtypes.ui8, (planes.sets * planes.count * planes.nbytes,))
+    if (planes.down, planes.across) != given.x.shape[1:3]:
+        fields = _image(given, at) | _division(planes, _weight(given, at), given.x.shape[0], 1)
+        task, numbers = compiled_task(kernels.border_task), geometry(kernels.SPLIT_FIELDS, fields)
+        builder.call_tasks(task, 1, (given.shift, given.shift), target, numbers, 1)
+    return target
 
 
 def _weight(given: Operands, at: Windows) -> UnitWeight:
@@ -221,12 +312,13 @@ def _division(planes: _Planes, weight: UnitWeight, images: int, tasks: int) -> d
     blocks = -(-planes.tiles * TILE_ROWS // BLOCK)
     parts = -(-blocks // _BLOCKS_A_TASK)
     lines, steps = images * planes.down, weight.taps * weight.steps_a_tap
+    pair = 2 if weight.rounded else 1
     return {
         "ABOVE": planes.above, "BESIDE": planes.beside, "PLANES": planes.count,
         "PLANE": planes.nbytes, "DOWN": planes.down, "ACROSS": planes.across, "IMAGES": images,
         "LINES": lines, "LINES_A_TASK": -(-lines // min(tasks, _LINES)),
         "TILES": planes.tiles, "BLOCKS": blocks, "BLOCKS_A_TASK": -(-blocks // parts),
-        "COLUMNS_A_TASK": max(1, weight.columns * parts // tasks),
+        "COLUMNS_A_TASK": -(-max(1, weight.columns * parts // tasks) // pair) * pair,
         "STEPS": steps, "TABLE": len(kernels.FIELDS),
     }  # fmt: skip
 
@@ -238,4 +330,5 @@ def _image(given: Operands, at: Windows) -> dict[str, int]:
         "H": height, "W": width, "C": channels, "N": outputs, "OH": rows, "OW": columns,
         "PT": at.padding[0], "PL": at.padding[2], "SH": at.stride[0], "SW": at.stride[1],
         "KH": at.window[0], "KW": at.window[1],
+        **{name: 4 * step for name, step in zip(_STEPS, given.x.strides, strict=False)},
     }  # fmt: skip

@@ -5,7 +5,7 @@ Operands: x [N, H, W, C]; weight [KH * KW * C, O], or [KH * KW, C] of a depthwis
 the result if `scale` and `shift`; a tensor to add if `residual`, of the result's type. `window`,
 `stride`, `padding` and `dilation` are those of `extract_patches`. The result is
 `activation(conv(x, weight) * scale + shift + residual)`, `activation` one of none, relu, relu6,
-silu, hard_swish.
+silu, hard_swish, gelu.
 
 `gptrs.numba.bf16_conv2d.v1` and `bf16_grouped_conv2d.v1` are the same for the precision `bf16`:
 where the processor multiplies bf16, both operands are rounded to it, or what Winograd's algorithm
@@ -34,15 +34,14 @@ from gptrs_backend_numba.kernels.convolution import job as kernels
 from gptrs_backend_numba.kernels.convolution.activation import ACTIVATED
 from gptrs_backend_numba.kernels.convolution.job import (
     DEPTHWISE_FIELDS,
-    PAD_FIELDS,
     ROUND_FIELDS,
-    pad_task,
 )
 from gptrs_backend_numba.kernels.convolution.rounding import round_task
 from gptrs_backend_numba.kernels.matmul.bf16_ir import HAS_DOT
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.lowering import amx_convolution
 from gptrs_backend_numba.lowering.convolution_calls import (
+    PADDED_A_TASK,
     PARALLEL_FROM,
     TASKS,
     Operands,
@@ -51,6 +50,7 @@ from gptrs_backend_numba.lowering.convolution_calls import (
     multiply,
     packed,
     packed_pairs,
+    padded,
     run,
     side_of,
     tiles,
@@ -77,8 +77,6 @@ BOUNDS = {
     "relu6": (0.0, 6.0),
 }
 """The lower and upper bound that each activation clamps to, by name."""
-_PADDED_A_TASK = 16_384
-"""Floats of padded images per task."""
 KNOWN_COLUMNS = 5, 7
 """Columns of depthwise windows with kernels of their own."""
 DEPTHWISE_TASKS, _ROWS_A_TASK = 8, 4
@@ -200,13 +198,23 @@ def conv2d(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add the calls of the fastest algorithm for this layer: AMX, Winograd or direct."""
     given, at = _operands(builder, unit)
     if given.out.size:
-        side = side_of(builder, given, at)
-        if amx_convolution.suits(builder, given, at, side):
-            amx_convolution.convolution(builder, given, at)
-        elif side is None:
-            direct(builder, given, at)
-        else:
-            winograd(builder, given, at, side)
+        layer(builder, given, at)
+
+
+def on_amx(builder: ScheduleBuilder, given: Operands, at: Windows) -> bool:
+    """Return whether AMX is the fastest for a layer."""
+    return amx_convolution.suits(builder, given, at, side_of(builder, given, at))
+
+
+def layer(builder: ScheduleBuilder, given: Operands, at: Windows) -> None:
+    """Add the calls of one layer."""
+    side = side_of(builder, given, at)
+    if amx_convolution.suits(builder, given, at, side):
+        amx_convolution.convolution(builder, given, at)
+    elif side is None:
+        direct(builder, given, at)
+    else:
+        winograd(builder, given, at, side)
 
 
 @custom_call(BF16_GROUPED, when=_when_grouped)
@@ -234,7 +242,7 @@ def direct(
     groups: int = 1,
 ) -> None:
     """Add the direct algorithm, for any windows; `right` is the weight if it is packed already."""
-    x = (_rounded if given.rounded else _padded)(builder, given.x, at.padding)
+    x = (_rounded if given.rounded else padded)(builder, given.x, at.padding)
     n, height, width, channels = x.shape
     outputs = given.out.shape[3]
     runs = _runs(at, width, channels, apart=groups > 1)
@@ -272,31 +280,6 @@ def _runs(at: Windows, width: int, channels: int, apart: bool) -> list[int]:
     return [row + 4 * j * at.dilation[1] * channels for row in rows for j in range(at.window[1])]
 
 
-def _padded(builder: ScheduleBuilder, x: View, padding: Shape) -> View:
-    """Return a view of the images with zeros around them."""
-    if not any(padding):
-        return x
-    n, height, width, channels = x.shape
-    top, bottom, left, right = padding
-    shape = (n, top + height + bottom, left + width + right, channels)
-    target = builder.fresh(dtypes.f32, shape)
-    rows, line = n * shape[1], shape[2] * channels
-    block = max(1, _PADDED_A_TASK // line)
-    fields = {
-        "H": height, "W": width * channels, "TOP": top, "LEFT": left * channels,
-        "HEIGHT": shape[1], "WIDTH": line, "ROWS": rows, "ROWS_A_TASK": block,
-    }  # fmt: skip
-    builder.call_tasks(
-        compiled_task(pad_task),
-        -(-rows // block),
-        (x, x),
-        target,
-        geometry(PAD_FIELDS, fields),
-        builder.threads_from(PARALLEL_FROM, target.size),
-    )
-    return target
-
-
 def _rounded(builder: ScheduleBuilder, x: View, padding: Shape) -> View:
     """Return the images as pairs of bf16 with zeros around them: a word for two channels."""
     n, height, width, channels = x.shape
@@ -305,7 +288,7 @@ def _rounded(builder: ScheduleBuilder, x: View, padding: Shape) -> View:
     shape = (n, top + height + bottom, left + width + right, words)
     target = builder.fresh(dtypes.f32, shape)
     rows = n * shape[1]
-    block = max(1, _PADDED_A_TASK // (shape[2] * channels))
+    block = max(1, PADDED_A_TASK // (shape[2] * channels))
     fields = {
         "H": height, "W": width, "C": channels, "TOP": top, "LEFT": left,
         "HEIGHT": shape[1], "WIDTH": shape[2], "DEPTH": 2 * words,

@@ -21,7 +21,13 @@ from gptrs_backend_numba.cost_model import Convolution, winograd_side
 from gptrs_backend_numba.kernels.convolution import direct as direct_kernels
 from gptrs_backend_numba.kernels.convolution import winograd as winograd_kernels
 from gptrs_backend_numba.kernels.convolution.activation import ACTIVATED, activation
-from gptrs_backend_numba.kernels.convolution.job import COMMON, TILE_FIELDS, WINOGRAD_FIELDS
+from gptrs_backend_numba.kernels.convolution.job import (
+    COMMON,
+    PAD_FIELDS,
+    TILE_FIELDS,
+    WINOGRAD_FIELDS,
+    pad_task,
+)
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS
 from gptrs_backend_numba.lowering.matmul import packed_view, parameter
 from gptrs_backend_numba.memory import aligned
@@ -35,6 +41,8 @@ TASKS = 16
 """Tasks that a convolution is divided into at least, if it is large enough."""
 _MANY_WEIGHTS = 1 << 17
 """Numbers from which a panel is not in the L2 cache when it is needed; it is prefetched then."""
+PADDED_A_TASK = 16_384
+"""Floats of padded images per task."""
 _BYTES_A_TASK = 192 * 1024
 """Bytes that the tiles of a task read and write: they stay in the L2 cache for all panels."""
 
@@ -156,6 +164,31 @@ def geometry(
 ) -> list[int]:
     """Return the numbers in the order of the names, 0 for missing ones."""
     return [*(numbers.get(name, 0) for name in names), *tail]
+
+
+def padded(builder: ScheduleBuilder, x: View, padding: Shape) -> View:
+    """Return a view of the images with zeros around them."""
+    if not any(padding):
+        return x
+    n, height, width, channels = x.shape
+    top, bottom, left, right = padding
+    shape = (n, top + height + bottom, left + width + right, channels)
+    target = builder.fresh(dtypes.f32, shape)
+    rows, line = n * shape[1], shape[2] * channels
+    block = max(1, PADDED_A_TASK // line)
+    fields = {
+        "H": height, "W": width * channels, "TOP": top, "LEFT": left * channels,
+        "HEIGHT": shape[1], "WIDTH": line, "ROWS": rows, "ROWS_A_TASK": block,
+    }  # fmt: skip
+    builder.call_tasks(
+        compiled_task(pad_task),
+        -(-rows // block),
+        (x, x),
+        target,
+        geometry(PAD_FIELDS, fields),
+        builder.threads_from(PARALLEL_FROM, target.size),
+    )
+    return target
 
 
 def run(

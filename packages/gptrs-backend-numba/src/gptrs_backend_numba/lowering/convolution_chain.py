@@ -3,12 +3,14 @@
 Operands: an image [N, H, W, C], then for each of the `stages` the other operands of its call. The
 attributes are those of the calls with `_0`, `_1` .. after their names, as are `target` and `shape`,
 that of the result. The rows that a window needs are computed again where chunks meet.
+
+`gptrs.numba.bf16_conv_chain.v1` has the same form: layers of images that nothing else reads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 from msgspec import Struct
@@ -28,13 +30,22 @@ from gptrs_backend_numba.lowering.convolution import (
     call_fits,
     depthwise,
     direct,
+    layer,
+    on_amx,
     packed_weight,
     rounding,
+    windows,
 )
 from gptrs_backend_numba.lowering.convolution_calls import TASKS, Operands, Windows
 from gptrs_backend_numba.lowering.table import custom_call
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import CHAIN, DEPTHWISE, KernelCall, ScheduleBuilder
+from gptrs_backend_numba.schedule import (
+    CHAIN,
+    DEPTHWISE,
+    ROUNDED_CHAIN,
+    KernelCall,
+    ScheduleBuilder,
+)
 from gptrs_backend_numba.views import View
 
 # 512, 1024 and 1536 KiB are the same within the noise (MobileNetV2, Sapphire Rapids).
@@ -143,22 +154,59 @@ def conv_chain(builder: ScheduleBuilder, unit: Unit) -> None:
 def _stages(
     builder: ScheduleBuilder, attrs: Dictionary, rest: Sequence[View], x: View, out: View
 ) -> list[_Stage]:
-    stages: list[_Stage] = []
+    return [
+        _stage(builder, given, at, target == DEPTHWISE)
+        for target, given, at in _layers(builder, attrs, rest, x, out)
+    ]
+
+
+def _layers(
+    builder: ScheduleBuilder, attrs: Dictionary, rest: Sequence[View], x: View, out: View
+) -> Iterator[tuple[str, Operands, Windows]]:
+    """Yield the target of each stage, its views and its windows.
+
+    What is between stages may never be there as a whole: of this one only the shape is used.
+    """
     count = cast("int", attrs["stages"])
     for number in range(count):
         call = _call(attrs, number)
         own, rest = rest[: _count(call)], rest[_count(call) :]
-        # Between stages no image is ever there as a whole: of this one only the shape is used.
         shape = call.results[0].shape
         target = out if number == count - 1 else builder.fresh(dtypes.f32, shape)
         has = {name: bool(call.attrs[name]) for name in ("scale", "shift", "residual")}
         given = arranged(builder, [x, *own], has, cast("str", call.attrs["activation"]), target)
-        names = ("window", "stride", "padding", "dilation")
-        at = Windows(*(cast("Shape", call.attrs[name]) for name in names))
-        given = rounding(builder, given, call.target)
-        stages.append(_stage(builder, given, at, call.target == DEPTHWISE))
+        yield call.target, rounding(builder, given, call.target), windows(call)
         x = target
-    return stages
+
+
+@custom_call(ROUNDED_CHAIN, when=_when)
+def rounded_chain(builder: ScheduleBuilder, unit: Unit) -> None:
+    """Add one layer after another; on AMX, one writes the planes that the next one reads."""
+    op = unit.last.op
+    assert isinstance(op, CustomCall)
+    views = [builder.view(value) for value in unit.last.operands]
+    need_numbers(size for view in views for size in view.shape)
+    out = builder.define(unit.last.result)
+    if not out.size:
+        return
+    x = builder.contiguous(views[0])
+    layers = [
+        amx_convolution.Following(given, at)
+        for _, given, at in _layers(builder, op.attrs, views[1:], x, out)
+    ]
+    planes: View | None = None
+    for each, following in zip(layers, [*layers[1:], None], strict=True):
+        given, at = each.given, each.at
+        if not on_amx(builder, given, at):
+            layer(builder, given, at)
+            continue
+        joined = following
+        if following is not None and not (
+            following.reads_planes(given) and on_amx(builder, following.given, following.at)
+        ):
+            joined = None
+        made = amx_convolution.convolution(builder, given, at, left=planes, following=joined)
+        planes = made if joined else None
 
 
 def _stage(builder: ScheduleBuilder, given: Operands, at: Windows, depthwise: bool) -> _Stage:
@@ -167,8 +215,9 @@ def _stage(builder: ScheduleBuilder, given: Operands, at: Windows, depthwise: bo
         given = replace(given, weight=builder.contiguous(given.weight))
         return _Stage(given, at, depthwise, None)
     # By the whole image: chunks and threads must not show in a result.
-    on_amx = amx_convolution.suits(builder, given, at, None)
-    return _Stage(given, at, depthwise, None if on_amx else packed_weight(builder, given, at))
+    if amx_convolution.suits(builder, given, at, None):
+        return _Stage(given, at, depthwise, None)
+    return _Stage(given, at, depthwise, packed_weight(builder, given, at))
 
 
 def _of_image(stage: _Stage, image: int) -> _Stage:

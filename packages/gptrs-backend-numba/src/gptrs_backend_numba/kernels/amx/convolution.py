@@ -22,12 +22,14 @@ from gptrs_backend_numba.codegen.kernel import (
 from gptrs_backend_numba.codegen.machine import fma, keep_alive, pointer
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.kernels.amx.convolution_ir import (
-    BLOCK,
+    LINE,
     PARTS_BYTES,
     STEP_BYTES,
+    SUMS_BYTES,
     TILE_ROWS,
     conv_block,
     finish_rows,
+    round_rows,
     rounded_block,
     split_line,
     split_step,
@@ -56,6 +58,7 @@ SPLIT_FIELDS = (
     "DOWN", "ACROSS",  # lines of an image in a plane, positions of a line
     "LINES", "LINES_A_TASK",
     "PLANE", "PLANES",  # bytes of a plane, planes of a set
+    "IMAGE_STEP", "ROW_STEP", "STEP",  # bytes between images, rows and positions
 )  # fmt: skip
 """The names of the numbers of a geometry."""
 
@@ -68,20 +71,24 @@ FIELDS = (
     "COLUMNS_A_TASK",
     "STEPS", "PLANE",
     "FINISH",  # address of a function
+    "NEXT_DOWN", "NEXT_ACROSS", "NEXT_TOP", "NEXT_LEFT",  # the image as planes of the next layer,
+    "NEXT_PLANE",  # the padding before it, bytes of a plane
     "TABLE",  # where the offsets of the steps begin
 )  # fmt: skip
 """The names of the numbers of a geometry, which the offsets of the steps follow."""
 
 HALF = STEP // 2
-SUMS_BYTES = 4 * BLOCK * WIDTH
 S_H, S_W, S_C, S_PT, S_PL, S_SH, S_SW, ABOVE, BESIDE, S_DOWN, S_ACROSS = range(11)
-LINES, LINES_A_TASK, S_PLANE, PLANES = range(11, len(SPLIT_FIELDS))
+LINES, LINES_A_TASK, S_PLANE, PLANES, IMAGE_STEP, ROW_STEP, S_STEP = range(11, len(SPLIT_FIELDS))
 H, W, C, PT, PL, SH, SW, KW, KH = positions(FIELDS, "H W C PT PL SH SW KW KH")
 N, OH, OW, IMAGES, DOWN, ACROSS = positions(FIELDS, "N OH OW IMAGES DOWN ACROSS")
 TILES, BLOCKS, BLOCKS_A_TASK, COLUMNS_A_TASK = positions(
     FIELDS, "TILES BLOCKS BLOCKS_A_TASK COLUMNS_A_TASK"
 )
 STEPS, PLANE, FINISH, TABLE = positions(FIELDS, "STEPS PLANE FINISH TABLE")
+NEXT_DOWN, NEXT_ACROSS, NEXT_TOP, NEXT_LEFT, NEXT_PLANE = positions(
+    FIELDS, "NEXT_DOWN NEXT_ACROSS NEXT_TOP NEXT_LEFT NEXT_PLANE"
+)
 conv_block_3, conv_block_4 = conv_block(3), conv_block(4)
 
 
@@ -89,7 +96,6 @@ conv_block_3, conv_block_4 = conv_block(3), conv_block(4)
 def split_task(x, unused, out, geometry, task, *, split_line):
     """Split some lines of images into planes of bf16 parts."""
     G = pointer(geometry, np.int64)
-    line = 4 * G[S_C]
     across = G[S_ACROSS]
     for number in range(task * G[LINES_A_TASK], min((task + 1) * G[LINES_A_TASK], G[LINES])):
         image = number // G[S_DOWN]
@@ -101,9 +107,10 @@ def split_task(x, unused, out, geometry, task, *, split_line):
                 last = max(first, min(across, (G[S_W] - 1 - left) // G[S_SW] + 1))
                 if row < 0 or row >= G[S_H]:
                     first, last = across, across
-                source = x + ((image * G[S_H] + row) * G[S_W] + left + first * G[S_SW]) * line
+                source = x + image * G[IMAGE_STEP] + row * G[ROW_STEP]
+                source += (left + first * G[S_SW]) * G[S_STEP]
                 target = out + (above * G[BESIDE] + beside) * G[PLANES] * G[S_PLANE]
-                split_line(source, G[S_SW] * line, G[S_C], target + 64 * number * across,
+                split_line(source, G[S_SW] * G[S_STEP], G[S_C], target + 64 * number * across,
                            G[S_PLANE], first, last - first, across - last)  # fmt: skip
     return 0
 
@@ -149,15 +156,37 @@ def blocks_task(x, right, out, geometry, task):
         # AMX still works on this block while the one before it is finished.
         if number > 0:
             call_compiled(G[FINISH], sums + (1 - (number & 1)) * SUMS_BYTES, done, done_column,
-                          x, right, out, geometry, 0, 0)  # fmt: skip
+                          x, right, out, geometry, 1, 0)  # fmt: skip
     release_amx()
     keep_alive(held)
     return 0
 
 
 @kernel
-def rounded_blocks_task(x, right, out, geometry, task, *, block_3, block_4):
-    """Compute the same blocks of images and weights that are rounded to bf16."""
+def border_task(x, unused, out, geometry, task):
+    """Fill the padding around images in planes with zeros; the geometry is that of `split_task`."""
+    G = pointer(geometry, np.int64)
+    across, words = G[S_ACROSS], np.int64(LINE // 8)
+    for plane in range(G[PLANES]):
+        T = pointer(out + plane * G[S_PLANE], np.int64)
+        for number in range(G[LINES]):
+            row = number % G[S_DOWN] - G[S_PT]
+            first, last = G[S_PL], G[S_PL] + G[S_W]
+            if row < 0 or row >= G[S_H]:
+                first, last = across, across
+            begin = words * number * across
+            for i in range(words * first):
+                T[begin + i] = 0
+            for i in range(words * last, words * across):
+                T[begin + i] = 0
+    return 0
+
+
+@kernel
+def rounded_blocks_task(
+    x, right, out, geometry, task, *, block_3, block_4, pair_3, pair_4
+):  # fmt: skip
+    """Compute the same blocks of images and weights that are rounded to bf16, two columns each."""
     G = pointer(geometry, np.int64)
     steps, columns = G[STEPS], (G[N] + WIDTH - 1) // WIDTH
     parts_of_n = (columns + G[COLUMNS_A_TASK] - 1) // G[COLUMNS_A_TASK]
@@ -167,27 +196,33 @@ def rounded_blocks_task(x, right, out, geometry, task, *, block_3, block_4):
     first_block = part * G[BLOCKS_A_TASK]
     high = min(G[BLOCKS_A_TASK], G[BLOCKS] - first_block)
     whole, taller = G[TILES] // G[BLOCKS], G[TILES] % G[BLOCKS]
-    held = np.empty(2 * SUMS_BYTES + 64, np.uint8)
+    held = np.empty(4 * SUMS_BYTES + 64, np.uint8)
     sums = (held.ctypes.data + 63) // 64 * 64
     table = geometry + 8 * G[TABLE]
     configure_amx()
-    begin, column = np.int64(0), np.int64(0)
-    for number in range(high * wide + 1):
-        done, done_column = begin, column
-        if number < high * wide:
+    begin, column, count = np.int64(0), np.int64(0), np.int64(0)
+    for number in range(high * ((wide + 1) // 2) + 1):
+        done, done_column, done_count = begin, column, count
+        if number < high * ((wide + 1) // 2):
             j = number // high
-            block, column = first_block + number - j * high, first_column + j
+            block, column = first_block + number - j * high, first_column + 2 * j
+            count = min(2, wide - 2 * j)
             begin = TILE_ROWS * (block * whole + min(block, taller))
             left, weights = x + 64 * begin, right + column * steps * TILE_BYTES
-            target = sums + (number & 1) * SUMS_BYTES
-            if whole + (block < taller) > 3:
+            target = sums + (number & 1) * 2 * SUMS_BYTES
+            four = whole + (block < taller) > 3
+            if count == 2 and four:
+                pair_4(left, table, weights, steps, target)
+            elif count == 2:
+                pair_3(left, table, weights, steps, target)
+            elif four:
                 block_4(left, table, weights, steps, target)
             else:
                 block_3(left, table, weights, steps, target)
         # AMX still works on this block while the one before it is finished.
         if number > 0:
-            call_compiled(G[FINISH], sums + (1 - (number & 1)) * SUMS_BYTES, done, done_column,
-                          x, right, out, geometry, 0, 0)  # fmt: skip
+            call_compiled(G[FINISH], sums + (1 - (number & 1)) * 2 * SUMS_BYTES, done, done_column,
+                          x, right, out, geometry, done_count, 0)  # fmt: skip
     release_amx()
     keep_alive(held)
     return 0
@@ -227,12 +262,11 @@ def compute_again(G, sums, begin, column, right, height):
 
 @kernel
 def finish_block(
-    sums, begin, column, x, right, out, geometry, unused, unused_too, *, SPLIT
+    sums, begin, column, x, right, out, geometry, columns, unused, *, SPLIT
 ):  # fmt: skip
-    """Compute results from a block of sums, of numbers in parts those with NaN again."""
+    """Compute results from sums of columns, of numbers in parts those with NaN again."""
     G = pointer(geometry, np.int64)
-    n, at, line = G[N], 4 * WIDTH * column, begin // G[ACROSS]
-    tile = begin // TILE_ROWS
+    n, tile = G[N], begin // TILE_ROWS
     whole, taller = G[TILES] // G[BLOCKS], G[TILES] % G[BLOCKS]
     height = TILE_ROWS * (whole + (tile < taller * (whole + 1)))
     for attempt in range(2 if SPLIT else 1):
@@ -244,23 +278,55 @@ def finish_block(
             row = line - image * G[DOWN]
             count = min(height - i, G[ACROSS] - position)
             if image < G[IMAGES] and row < G[OH] and position < G[OW]:
-                target = 4 * n * ((image * G[OH] + row) * G[OW] + position) + at
-                residual = G[RESIDUAL]
-                if residual:
-                    residual += target
-                rows, width = min(count, G[OW] - position), n - WIDTH * column
-                odd |= finish_rows(
-                    sums + 64 * i, rows, width, G[SCALE] + at, G[SHIFT] + at, residual, G[BOUNDS],
-                    out + target, 4 * n,
-                )  # fmt: skip
-                if G[ACTIVATION]:
-                    call_compiled(G[ACTIVATION], out + target, rows, 4 * n, min(width, WIDTH),
-                                  0, 0, 0, 0, 0)  # fmt: skip
+                rows = min(count, G[OW] - position)
+                for j in range(columns):
+                    at = 4 * WIDTH * (column + j)
+                    target = 4 * n * ((image * G[OH] + row) * G[OW] + position) + at
+                    residual = G[RESIDUAL]
+                    if residual:
+                        residual += target
+                    width = n - WIDTH * (column + j)
+                    odd |= finish_rows(
+                        sums + SUMS_BYTES * j + 64 * i, rows, width, G[SCALE] + at, G[SHIFT] + at,
+                        residual, G[BOUNDS], out + target, 4 * n,
+                    )  # fmt: skip
+                    if G[ACTIVATION]:
+                        call_compiled(G[ACTIVATION], out + target, rows, 4 * n, min(width, WIDTH),
+                                      0, 0, 0, 0, 0)  # fmt: skip
             i += count
         if not odd or attempt:
             break
         if SPLIT:
             compute_again(G, sums, begin, column, right, height)
+    return 0
+
+
+@kernel
+def finish_planes(sums, begin, column, x, right, out, geometry, columns, unused):
+    """Turn sums of two columns into rounded numbers, in the planes that the next layer reads."""
+    G = pointer(geometry, np.int64)
+    tile = begin // TILE_ROWS
+    whole, taller = G[TILES] // G[BLOCKS], G[TILES] % G[BLOCKS]
+    height = TILE_ROWS * (whole + (tile < taller * (whole + 1)))
+    out += column // 2 * G[NEXT_PLANE]
+    i = np.int64(0)
+    while i < height:
+        line = (begin + i) // G[ACROSS]
+        position = begin + i - line * G[ACROSS]
+        image = line // G[DOWN]
+        row = line - image * G[DOWN]
+        count = min(height - i, G[ACROSS] - position)
+        if image < G[IMAGES] and row < G[OH] and position < G[OW]:
+            rows = min(count, G[OW] - position)
+            for j in range(columns):
+                here, at = sums + SUMS_BYTES * j + 64 * i, 4 * WIDTH * (column + j)
+                finish_rows(here, rows, WIDTH, G[SCALE] + at, G[SHIFT] + at, 0, G[BOUNDS], here, 64)
+                if G[ACTIVATION]:
+                    call_compiled(G[ACTIVATION], here, rows, 64, WIDTH, 0, 0, 0, 0, 0)
+            place = (image * G[NEXT_DOWN] + row + G[NEXT_TOP]) * G[NEXT_ACROSS]
+            target = out + LINE * (place + position + G[NEXT_LEFT])
+            round_rows(sums + 64 * i, sums + SUMS_BYTES + 64 * i, rows, target)
+        i += count
     return 0
 
 
@@ -273,9 +339,14 @@ def blocks(*, rounded: bool) -> SpecializedKernel:
     """Return the tasks that compute blocks of sums."""
     if not rounded:
         return blocks_task.specialize()
-    return rounded_blocks_task.specialize(block_3=rounded_block(3), block_4=rounded_block(4))
+    return rounded_blocks_task.specialize(
+        block_3=rounded_block(3, 1), block_4=rounded_block(4, 1),
+        pair_3=rounded_block(3, 2), pair_4=rounded_block(4, 2),
+    )  # fmt: skip
 
 
-def finishing(*, rounded: bool) -> SpecializedKernel:
-    """Return the function that turns a block of sums into results."""
+def finishing(*, rounded: bool, into_planes: bool = False) -> SpecializedKernel:
+    """Return the function that turns a block of sums into results, or planes of the next layer."""
+    if into_planes:
+        return finish_planes.specialize()
     return finish_block.specialize(SPLIT=not rounded)

@@ -11,6 +11,7 @@ leave the nearest cache, and weights come from memory with four bytes each.
 from __future__ import annotations
 
 from functools import cache, partial
+from itertools import product
 
 from llvmlite import ir
 
@@ -49,8 +50,10 @@ _TILES = 4
 TILE_ROWS = 16
 BLOCK = _TILES * TILE_ROWS
 """Positions of a block of sums."""
-_LEFT, _ROUNDED_RIGHT = 4, 7
-"""Registers of `rounded_block`: the first of three for tiles of positions, that of the weight."""
+SUMS_BYTES = 4 * BLOCK * WIDTH
+"""Bytes of the sums of a block for one column."""
+_LEFT, _REGISTERS = 4, 8
+"""Registers of `rounded_block`: from the first on tiles of positions, at the end the weight."""
 _RIGHT = 6
 """The first of two registers for parts of the right side; those before it that hold no sums are for
 tiles of the left side."""
@@ -112,46 +115,62 @@ def conv_block(tiles: int):
 
 
 @cache
-def rounded_block(tiles: int):
-    """Intrinsic: the same sums of numbers that are rounded to bf16.
+def rounded_block(tiles: int, columns: int):
+    """Intrinsic: the same sums of numbers that are rounded to bf16, for one or two columns.
 
     Arguments: the address of the first position in the first plane; of a table with the bytes from
-    there to the plane and position of each step; of the column, a tile for each step; the count;
-    and of the sums, `WIDTH` numbers a row.
+    there to the plane and position of each step; of the columns, a tile for each step; the count;
+    and of the sums, `WIDTH` numbers a row, `SUMS_BYTES` for a column.
     """
+    together = _TILES // columns
 
-    @named_intrinsic(f"rounded_block_{tiles}")
+    @named_intrinsic(f"rounded_block_{tiles}_{columns}")
     def multiply(typing_context, left, table, source, count, out):
         def generate(context, builder, signature, arguments):
             left, table, source, count, out = arguments
             emit = VectorEmitter(builder)
             left, table, source, out = (emit.pointer(x) for x in (left, table, source, out))
-            for register in range(tiles):
-                call_llvm(builder, "llvm.x86.tilezero", VOID, [tile_register(register)])
-
-            def body(k, state):
-                (source,) = state
-                load_tile(emit, _ROUNDED_RIGHT, source, number(LINE))
-                # Weights come from memory once, and nothing else asks for them ahead.
-                for line in range(TILE_ROWS):
-                    emit.prefetch(emit.moved(source, _AHEAD // 2 + LINE * line), near=2)
-                offset = emit.load(emit.moved(table, (k, 8)), I64, 8)
-                positions = emit.moved(left, (offset, 1))
-                for tile in range(tiles):
-                    at = _LEFT + tile % (_ROUNDED_RIGHT - _LEFT)
-                    load_tile(emit, at, emit.moved(positions, TILE_BYTES * tile), number(LINE))
-                    registers = [tile_register(x) for x in (tile, at, _ROUNDED_RIGHT)]
-                    call_llvm(builder, "llvm.x86.tdpbf16ps", VOID, registers)
-                return [emit.moved(source, TILE_BYTES)]
-
-            emit.loop(count, 1, [source], body)
-            for register in range(tiles):
-                store_tile(emit, register, emit.moved(out, TILE_BYTES * register), number(LINE))
+            for first in range(0, tiles, together):
+                begin = emit.moved(left, TILE_BYTES * first)
+                some = min(together, tiles - first)
+                _rounded_sums(emit, (some, columns), begin, table, source, count, first == 0)
+                for tile, column in product(range(some), range(columns)):
+                    target = emit.moved(out, SUMS_BYTES * column + TILE_BYTES * (first + tile))
+                    store_tile(emit, columns * tile + column, target, number(LINE))
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 5), generate
 
     return multiply
+
+
+def _rounded_sums(emit, kind, left, table, source, count, prefetches):
+    """Emit the sums of some tiles and columns in registers: those of a tile are neighbours."""
+    tiles, columns = kind
+    b, right = emit.builder, _REGISTERS - columns
+    for register in range(tiles * columns):
+        call_llvm(b, "llvm.x86.tilezero", VOID, [tile_register(register)])
+
+    def body(k, sources):
+        for column, source in enumerate(sources):
+            load_tile(emit, right + column, source, number(LINE))
+            # Weights come from memory once, and nothing else asks for them ahead.
+            for line in range(TILE_ROWS if prefetches else 0):
+                emit.prefetch(emit.moved(source, _AHEAD // 2 + LINE * line), near=2)
+        offset = emit.load(emit.moved(table, (k, 8)), I64, 8)
+        positions = emit.moved(left, (offset, 1))
+        for tile in range(tiles):
+            at = _LEFT + tile % (right - _LEFT)
+            load_tile(emit, at, emit.moved(positions, TILE_BYTES * tile), number(LINE))
+            for column in range(columns):
+                registers = (columns * tile + column, at, right + column)
+                call_llvm(b, "llvm.x86.tdpbf16ps", VOID, [tile_register(x) for x in registers])
+        return [emit.moved(source, TILE_BYTES) for source in sources]
+
+    starts = [source]
+    if columns == 2:
+        starts.append(emit.moved(source, (count, TILE_BYTES)))
+    emit.loop(count, 1, starts, body)
 
 
 def _order(tiles):
@@ -320,3 +339,27 @@ def finish_rows(typing_context, sums, count, width, scale, shift, residual, boun
         return builder.zext(builder.bitcast(odd, ir.IntType(WIDTH)), I64)
 
     return types.int64(*[types.int64] * 9), generate
+
+
+@intrinsic
+def round_rows(typing_context, low, high, count, out):
+    """Round rows of sums of two columns, `WIDTH` numbers each, to lines of a plane.
+
+    Arguments: the addresses of the sums of both columns, how many rows, the address of the lines.
+    """
+
+    def generate(context, builder, signature, arguments):
+        low, high, count, out = arguments
+        emit = VectorEmitter(builder)
+
+        def body(_, state):
+            low, high, out = state
+            both = ([rounded_bits(emit, emit.load(x, VECTOR, 64))] for x in (low, high))
+            for line in paired_parts(emit, *both):
+                emit.store(line, out)
+            return [emit.moved(x, LINE) for x in (low, high, out)]
+
+        emit.loop(count, 1, [emit.pointer(x) for x in (low, high, out)], body)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), generate

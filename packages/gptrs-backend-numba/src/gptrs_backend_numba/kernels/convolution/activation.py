@@ -100,6 +100,35 @@ def _silu(emit, x):
     return b.fdiv(x, emit.multiply_add(p, scale, splat(1.0)))
 
 
+_NORMAL = (
+    -1.28630040e-6, 2.01821695e-5, -9.99099357e-5, -1.54507972e-4,
+    4.96031670e-3, -3.64231430e-2, -3.18289965e-1, -7.97886014e-1,
+)  # fmt: skip
+"""Coefficients of `p(|x|) / |x|`, where `e^p` is twice the smaller share of the normal distribution
+beyond `x`, see `scalar.normal_share_f32`."""
+
+
+def _gelu(emit, x):
+    """Return `x` times the share of the normal distribution below it, within 1.2e-7 of `x`."""
+    b = emit.builder
+    t = b.bitcast(b.and_(b.bitcast(x, words(0).type), words(0x7FFFFFFF)), VECTOR)
+    p = splat(_NORMAL[0])
+    for coefficient in _NORMAL[1:]:
+        p = emit.multiply_add(p, t, splat(coefficient))
+    p = b.fmul(p, t)
+    power = emit.multiply_add(p, splat(1 / math.log(2)), splat(_ROUNDER))
+    n = b.fsub(power, splat(_ROUNDER))
+    r = emit.multiply_add(n, splat(-_LN2), p)  # one step: n >= -26 where it counts
+    e = splat(_EXP[0])
+    for coefficient in (*_EXP[1:], 1.0):
+        e = emit.multiply_add(e, r, splat(coefficient))
+    bits = b.add(b.bitcast(power, words(0).type), words(126))
+    half = b.bitcast(b.shl(bits, words(23)), VECTOR)
+    less = b.select(b.fcmp_ordered(">", p, splat(-87.0)), b.fmul(e, half), splat(0.0))
+    share = b.select(b.fcmp_ordered("<", x, splat(0.0)), less, b.fsub(splat(1.0), less))
+    return b.fmul(x, share)
+
+
 def _hard_swish(emit, x):
     """Return `x * relu6(x + 3) / 6`."""
     b = emit.builder
@@ -110,6 +139,7 @@ def _hard_swish(emit, x):
 ACTIVATED: Mapping[str, Callable[[VectorEmitter, Any], Any]] = {
     "silu": _silu,
     "hard_swish": _hard_swish,
+    "gelu": _gelu,
 }
 """The activations, by name, of a vector."""
 
