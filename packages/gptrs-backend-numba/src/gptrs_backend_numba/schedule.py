@@ -463,6 +463,6 @@ BF16_GROUPED = "gptrs.numba.bf16_grouped_conv2d.v1"
 GROUP_OUTPUTS = 32
 """A group makes a multiple of so many channels: whole panels, whatever the registers."""
 ROUNDED_CHAIN = "gptrs.numba.bf16_conv_chain.v1"
-"""Layers `BF16_CONV2D`, each of which alone reads the one before it."""
+"""Layers `BF16_CONV2D`: only the next one reads what a layer computes."""
 CHAIN = "gptrs.numba.conv_chain.f32.v1"
 """Some of the three, one after another, see `gptrs_backend_numba.lowering.convolution_chain`."""

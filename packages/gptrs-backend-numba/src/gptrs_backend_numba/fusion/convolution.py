@@ -129,7 +129,7 @@ def _add_gelu(rewriter: Rewriter) -> None:
         if isinstance(op, CustomCall) and plain and op.attrs["activation"] == "none":
             attrs = Dictionary.of(dict(op.attrs.items) | {"activation": "gelu"})
             root = rewriter.definition(call.result)
-            assert root is not None, "computed of the layer"
+            assert root is not None, "GELU is computed"
             joined = rewriter.insert(replace(op, attrs=attrs), made.operands, root)
             rewriter.replace(call.result, joined.results[0])
             rewriter.erase_dead(root)
