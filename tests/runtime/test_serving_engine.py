@@ -12,6 +12,7 @@ import weakref
 import pytest
 
 from gptrs.errors import CacheBudgetError, EngineBusyError, EngineClosedError, UsageError
+from gptrs_runtime.generation import scheduled_text
 from gptrs_runtime.generation.batch import generate_several
 from gptrs_runtime.generation.options import GenerationOptions
 from gptrs_runtime.generation.sampling_options import Sampling
@@ -421,3 +422,24 @@ def test_models_come_and_go_while_others_answer():
         eventually(lambda: gc.collect() is not None and kept() is None)
         engine.add("first", second)
         assert tokens_of(engine.submit([2], DRAWN)) == alone([2])
+
+
+def test_a_flood_that_came_before_leaves_a_turn_to_each_priority(monkeypatch):
+    """The order by age alone would let all of the flood pass."""
+    monkeypatch.setattr(scheduled_text, "MOST_PASSED_S", 5.0)
+    now = time.perf_counter()
+
+    def work(priority, number, waited):
+        made = scheduled_text.Work(None, (-priority, 0.0, number))
+        made.since = now - waited
+        return made
+
+    flood = [work(100, number, 20.0) for number in range(50)]
+    honest, late = work(0, 60, 6.0), work(0, 61, 1.0)
+    waiting = [*flood, honest, late]
+    in_order = scheduled_text.in_order
+    assert in_order(waiting, {-100: now})[:2] == [honest, flood[0]]
+    assert in_order(waiting, {-100: now, 0: now - 1})[0] is flood[0]  # it had its turn
+    assert in_order(waiting, {-100: now, 0: now - 6})[0] is honest
+    assert in_order([*flood, late], {-100: now}) == [*flood, late]
+    assert in_order([late], {}) == [late]

@@ -74,15 +74,25 @@ MOST_PASSED_S: Final = 5.0
 priority would otherwise keep those of everybody else waiting forever."""
 
 
-def in_order(waiting: Sequence[Work]) -> list[Work]:
+def in_order(waiting: Sequence[Work], begun: Mapping[int, float]) -> list[Work]:
     """Return waiting texts, sorted by their keys, in the order in which they begin.
 
-    The one that has waited longest is the first if others have passed it for too long.
+    The one that has waited longest is the first if others have passed it for too long. Before it is
+    the oldest of a priority of which no text has begun for that long; `begun` has the last times,
+    by the first number of the keys.
     """
-    oldest = min(waiting, key=lambda work: work.since, default=None)
-    if oldest is None or time.perf_counter() - oldest.since < MOST_PASSED_S:
+    late = time.perf_counter() - MOST_PASSED_S
+    oldest: dict[int, Work] = {}
+    for work in waiting:
+        known = oldest.setdefault(work.priority_key[0], work)
+        if work.since < known.since:
+            oldest[work.priority_key[0]] = work
+    passed = [work for work in oldest.values() if work.since <= late]
+    if not passed:
         return list(waiting)
-    return [oldest, *(work for work in waiting if work is not oldest)]
+    # By age alone, a flood that came before a request of lower priority would pass it as a whole.
+    passed.sort(key=lambda work: (begun.get(work.priority_key[0], 0.0) > late, work.since))
+    return [passed[0], *(work for work in waiting if work is not passed[0])]
 
 
 PATIENCE_S: Final = 0.25

@@ -102,6 +102,8 @@ class Scheduler:
         self._watch = watch
         self._grows = grows and cache.grows
         self._turns = Turns()
+        self._begun: dict[int, float] = {}
+        """When a text of each priority last began."""
         self._guesser = Guesser(cache.times)
         self._chunk = chunk
         self._most_texts = most_texts
@@ -351,7 +353,7 @@ class Scheduler:
         A text whose prompt shares a prefix with one being read waits for it, and lets others pass.
         """
         self._take_in()
-        waiting = in_order(self._waiting)
+        waiting = in_order(self._waiting, self._begun)
         for work in self._given_way(waiting) if self._is_full else waiting:
             if self._is_full:
                 return
@@ -375,6 +377,7 @@ class Scheduler:
                 )
             work.pages, work.room = pages, room
             self._turns.begins(work.priority_key[1])
+            self._begun[work.priority_key[0]] = time.perf_counter()
             work.text.start(found=pages.length)
             self._waiting.remove(work)
             self._running.append(work)
