@@ -77,9 +77,9 @@ priority would otherwise keep those of everybody else waiting forever."""
 def in_order(waiting: Sequence[Work], begun: Mapping[int, float]) -> list[Work]:
     """Return waiting texts, sorted by their keys, in the order in which they begin.
 
-    The one that has waited longest is the first if others have passed it for too long. Before it is
-    the oldest of a priority of which no text has begun for that long; `begun` has the last times,
-    by the first number of the keys.
+    The one that has waited longest is the first if others have passed it for too long. A priority
+    without a beginning for that long comes before it, with its oldest text; `begun` has the last
+    times, by the first number of the keys.
     """
     late = time.perf_counter() - MOST_PASSED_S
     oldest: dict[int, Work] = {}

@@ -16,7 +16,7 @@ class Watch(Protocol):
 
     @property
     def key(self) -> Hashable:
-        """What is read and changed."""
+        """Tells apart watches that read or change other things."""
         ...
 
     def __enter__(self) -> object: ...
