@@ -11,7 +11,7 @@ import pytest
 
 import gptrs
 from gptrs.errors import ModelError, UsageError
-from gptrs_runtime.speech.sound_files import quiet_parts, transcribe_sounds
+from gptrs_runtime.speech.sound_files import Sound, quiet_parts, transcribe_sounds
 from gptrs_runtime.speech.timestamps import sound_form_of
 from models.ctc_models import sound
 from models.image_models import assert_close
@@ -108,16 +108,16 @@ def test_long_sounds_are_cut_where_it_is_quiet(tmp_path):
     samples[13_000:15_000] *= 0.01
     model = gptrs.load_model(folder, backend="ref")
     form = sound_form_of(model.files)
-    (_, cut), _ = parts = list(quiet_parts(samples, 16_000, 16_000))
+    (_, cut), _ = parts = list(quiet_parts(Sound.of(samples), 16_000, 16_000))
     assert 13_000 < cut < 15_000
     result = transcribe_sounds(
-        model, samples, form, timestamps=True, progress=None, part_seconds=1.0
+        model, Sound.of(samples), form, timestamps=True, progress=None, part_seconds=1.0
     )
     found = [their_tokens(folder, samples[start:end]) for start, end in parts]
     assert [list(each.token_ids) for each in result.segments] == found
     assert [each.start for each in result.segments] == [0.0, round(cut / 16_000, 3)]
     whole = transcribe_sounds(
-        model, samples, form, timestamps=False, progress=None, part_seconds=1.0
+        model, Sound.of(samples), form, timestamps=False, progress=None, part_seconds=1.0
     )
     (segment,) = whole.segments
     assert (segment.text, whole.text) == (result.text, result.text)
@@ -127,7 +127,7 @@ def test_long_sounds_are_cut_where_it_is_quiet(tmp_path):
 @pytest.mark.parametrize("samples", [1, 100, 479, 480, 481, 5001])
 @pytest.mark.parametrize("most", [480, 700])
 def test_parts_cover_a_sound_once(samples, most):
-    parts = list(quiet_parts(np.ones(samples, np.float32), 1600, most))
+    parts = list(quiet_parts(Sound.of(np.ones(samples, np.float32)), 1600, most))
     ends = [0, *(end for _, end in parts)]
     assert [start for start, _ in parts] == ends[:-1]
     assert ends[-1] == samples

@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 import gptrs
 from gptrs.errors import ModelError, UsageError
+from gptrs_runtime.speech.sound_files import Sound
 from gptrs_runtime.speech.timestamps import chunks_of, sound_form_of, transcribe_frames
 from models.ctc_models import CASES, save_ctc, sound
 from models.image_models import assert_close
@@ -111,7 +112,7 @@ def test_long_sounds_are_heard_as_the_pipeline_does(tmp_path, samples):
     heard = transformers.pipeline("automatic-speech-recognition", model=str(folder), device="cpu")
     theirs = heard(sound(samples), chunk_length_s=0.15, return_timestamps="word")
     ours = transcribe_frames(
-        model, sound(samples), sound_form_of(model.files), timestamps=True, progress=None,
+        model, Sound.of(sound(samples)), sound_form_of(model.files), timestamps=True, progress=None,
         chunk_seconds=0.15,
     )  # fmt: skip
     assert ours.text == theirs["text"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import gptrs
 from gptrs.errors import ModelError, UsageError
 from gptrs_runtime.speech import sound_files
-from gptrs_runtime.speech.sound_files import log_mel, read_sound, resampled
+from gptrs_runtime.speech.sound_files import LogMel, Sound, log_mel, read_sound, resampled
 from gptrs_runtime.speech.timestamps import srt, vtt
 from models.llama_support import assert_close
 from runtime.tiny_whisper import save_wav
@@ -153,20 +154,57 @@ def test_a_language_is_told_and_tasks_are_known(folder):
         gptrs.generate(model, [1, 2])
 
 
+def test_long_sounds_take_little_memory():
+    minute = sound(60.0).astype(np.float64)
+
+    def own(start, stop):
+        return minute[np.arange(start, stop) % minute.size]
+
+    tracemalloc.start()
+    try:
+        features = LogMel(Sound(own, 8 * minute.size, 16_000, 16_000), 80)
+        features.window(features.count - 3000, 3000)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert features.count == 48_000
+    assert peak < 48_000 * 80 * 8  # less than the logarithms of all frames
+
+
+def samples_of(path):
+    with read_sound(path, 16000) as read:
+        return read.read(0, read.size)
+
+
+@pytest.mark.parametrize("size", [1, 2, 150, 399, 48_000, 60_480, 96_123])
+def test_windows_of_long_sounds_have_the_bits_of_all_features(monkeypatch, size):
+    samples = sound(6.1)[:size]
+    whole = log_mel(np.pad(samples, (0, max(0, 48_000 - size))), 80)
+    monkeypatch.setattr(sound_files, "_LOGS_KEPT", 2)
+    monkeypatch.setattr(sound_files, "_SAMPLES_AT_ONCE", 7_001)
+    features = LogMel(Sound.of(samples), 80, 300)
+    assert features.count == whole.shape[1]
+    for frame in (0, 7, 299, 300, 450):
+        found = features.window(frame, 300)
+        wanted = whole[:, frame : frame + 300]
+        np.testing.assert_array_equal(found[:, : wanted.shape[1]], wanted)
+        assert not found[:, wanted.shape[1] :].any()
+
+
 @pytest.mark.parametrize("width", [1, 2, 3, 4])
 def test_wav_files_of_each_width(tmp_path, width):
     samples = sound(0.1)
     stereo = np.stack([samples, samples * 0.5], axis=1).ravel()
     path = save_wav(tmp_path / "a.wav", stereo, 16000, width, channels=2)
-    assert np.abs(read_sound(path, 16000) - samples * 0.75).max() <= 1.1 * 2.0 ** (1 - 8 * width)
+    assert np.abs(samples_of(path) - samples * 0.75).max() <= 1.1 * 2.0 ** (1 - 8 * width)
 
 
 @pytest.mark.parametrize("rate", [7919, 8000, 16000, 22050, 44100, 48000])
 def test_sounds_are_read_in_blocks_with_the_same_bits(tmp_path, monkeypatch, rate):
     path = save_wav(tmp_path / "a.wav", sound(0.3), rate, 2, channels=1)
-    whole = read_sound(path, 16000)
+    whole = samples_of(path)
     monkeypatch.setattr(sound_files, "_SAMPLES_AT_ONCE", 500)
-    np.testing.assert_array_equal(read_sound(path, 16000), whole)
+    np.testing.assert_array_equal(samples_of(path), whole)
 
 
 @pytest.mark.parametrize("rate", [8000, 11025, 44100, 48000])
@@ -181,12 +219,12 @@ def test_other_files_are_refused_with_what_to_do(tmp_path):
     for name, content in (("a.mp3", b"ID3"), ("a.wav", b"RIFF1234WAVE"), ("b.wav", b"")):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(UsageError, match="WAV file") as caught:
-            read_sound(tmp_path / name, 16000)
+            samples_of(tmp_path / name)
         assert "ffmpeg" in str(caught.value.hint)
     with pytest.raises(ModelError, match="cannot open"):
-        read_sound(tmp_path / "none.wav", 16000)
+        samples_of(tmp_path / "none.wav")
     with pytest.raises(UsageError, match="holds no sound"):
-        read_sound(save_wav(tmp_path / "c.wav", np.zeros(0), 16000), 16000)
+        samples_of(save_wav(tmp_path / "c.wav", np.zeros(0), 16000))
 
 
 def test_subtitles():

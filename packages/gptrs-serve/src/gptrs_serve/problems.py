@@ -258,10 +258,10 @@ async def read_body(request: Request, most_bytes: int) -> bytes:
             status=415,
             code="content_encoding",
         )
-    return await read_bytes(request, most_bytes)
+    return bytes(await read_bytes(request, most_bytes))
 
 
-async def read_bytes(request: Request, most_bytes: int) -> bytes:
+async def read_bytes(request: Request, most_bytes: int) -> bytearray:
     """Return the body of a request; RequestError if it is too long."""
     too_long = RequestError(
         f"the body has more than {most_bytes} bytes, the limit of this server",
@@ -294,7 +294,7 @@ MOST_BYTES_IN_FLIGHT: Final = 64_000_000
 _in_flight = [0]
 
 
-async def _read(request: Request, most_bytes: int, too_long: RequestError) -> bytes:
+async def _read(request: Request, most_bytes: int, too_long: RequestError) -> bytearray:
     """Return the body; status 503, after reading it, if other bodies hold all the memory.
 
     A client that is answered before it has sent everything sees a connection reset.
@@ -330,4 +330,4 @@ async def _read(request: Request, most_bytes: int, too_long: RequestError) -> by
             status=503,
             code="busy",
         )
-    return bytes(data)
+    return data

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import os
 import wave
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
@@ -38,12 +40,99 @@ _RATES: Final = (1_000, 768_000)
 """Samples a second of the sounds that are read."""
 _SAMPLES_AT_ONCE: Final = 1 << 18
 """Samples that are converted at once."""
+_BLOCKS_KEPT: Final = 4
 _LOBES: Final = 10
 _BETA: Final = 5.0
 
 
-def read_sound(path: str | Path, rate: int) -> np.ndarray:
-    """Return the sound of a WAV file in [-1, 1] at `rate`, f32 [N], the mean of its channels.
+class Sound:
+    """A sound at `rate` samples a second, as f32 [size]: computed in blocks, when it is read.
+
+    `own` gives f64 samples of `own_size` at `own_rate`, from a position to another. Other rates are
+    made by a polyphase filter: a sinc of 10 lobes on each side in a Kaiser window of 5, as
+    `scipy.signal.resample_poly` does.
+    """
+
+    def __init__(
+        self,
+        own: Callable[[int, int], np.ndarray],
+        own_size: int,
+        own_rate: int,
+        rate: int,
+        dtype: type[np.floating] = np.float32,
+    ) -> None:
+        common = math.gcd(own_rate, rate)
+        self._up, self._down = rate // common, own_rate // common
+        self._own, self._own_size, self._dtype = own, own_size, dtype
+        most = max(self._up, self._down)
+        self._half = 0 if self._up == self._down else _LOBES * most
+        taps = np.sinc(np.arange(-self._half, self._half + 1) / most)
+        taps *= np.kaiser(2 * self._half + 1, _BETA)
+        self._taps = taps * (self._up / taps.sum())
+        self.size = -(-own_size * self._up // self._down)
+        # In blocks of whole turns of the phases: at once, an hour would take 2 GB of f64.
+        self._block = max(1, _SAMPLES_AT_ONCE // self._up) * self._up
+        self._blocks: OrderedDict[int, np.ndarray] = OrderedDict()
+
+    @classmethod
+    def of(cls, samples: np.ndarray) -> Sound:
+        """Return samples f32 [N] as they are."""
+        return cls(lambda start, stop: samples[start:stop].astype(np.float64), samples.size, 1, 1)
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return the samples from a position to another, as far as there are any."""
+        start, stop = max(0, start), min(stop, self.size)
+        numbers = range(start // self._block, -(-stop // self._block))
+        parts = [self._samples(number) for number in numbers if start < stop]
+        if not parts:
+            return np.zeros(0, self._dtype)
+        first = numbers[0] * self._block
+        whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return whole[start - first : stop - first]
+
+    def _samples(self, number: int) -> np.ndarray:
+        """Return a block; the last few are kept, since windows overlap."""
+        found = self._blocks.pop(number, None)
+        if found is None:
+            begin = number * self._block
+            found = self._computed(begin, min(self.size, begin + self._block))
+        self._blocks[number] = found
+        while len(self._blocks) > _BLOCKS_KEPT:
+            self._blocks.popitem(last=False)
+        return found
+
+    def _computed(self, begin: int, end: int) -> np.ndarray:
+        up, down, half = self._up, self._down, self._half
+        reach = half // up + 1
+        steps = np.arange(-reach, reach + 1)
+        low, high = begin * down // up - reach, end * down // up + reach + 1
+        part = np.zeros(high - low)
+        inner = slice(max(low, 0), min(high, self._own_size))
+        part[inner.start - low : inner.stop - low] = self._own(inner.start, inner.stop)
+        if up == down:
+            return part[reach : reach + end - begin].astype(self._dtype)
+        found = np.empty(end - begin, self._dtype)
+        for phase in range(min(up, end - begin)):
+            positions = np.arange(begin + phase, end, up) * down  # in the upsampled signal
+            first = positions // up
+            index = half + int(positions[0] - first[0] * up) - steps * up
+            kept = (index >= 0) & (index < self._taps.size)
+            total = np.zeros(positions.size)
+            for step, tap in zip(steps[kept], self._taps[index[kept]], strict=True):
+                total += tap * part[first + (step - low)]
+            found[phase::up] = total
+        return found
+
+
+def resampled(samples: np.ndarray, rate: int, wanted: int) -> np.ndarray:
+    """Return f64 samples at another rate; see `Sound`."""
+    sound = Sound(lambda start, stop: samples[start:stop], samples.size, rate, wanted, np.float64)
+    return sound.read(0, sound.size)
+
+
+@contextmanager
+def read_sound(path: str | Path, rate: int) -> Generator[Sound]:
+    """Scope in which the sound of a WAV file is read, in [-1, 1], the mean of its channels.
 
     ModelError for a file that cannot be opened; UsageError for one that is damaged, empty, or of
     another format: WAV files hold integers of 8, 16, 24 or 32 bits.
@@ -51,56 +140,56 @@ def read_sound(path: str | Path, rate: int) -> np.ndarray:
     shown = quoted(str(path), 200)
     if Path(path).suffix.lower() in _OTHERS:
         raise UsageError(f"{shown} is no WAV file, and no other is read", hint=_CONVERT)
-    try:
-        with os.fdopen(open_regular(resolved(path)), "rb") as opened:
-            return decoded_sound(opened, shown, rate)
-    except OSError as problem:
-        told = f"{shown} cannot be read as a WAV file: {problem}"
-        raise UsageError(told, hint=_CONVERT) from None
+    with os.fdopen(open_regular(resolved(path)), "rb") as opened:
+        yield decoded_sound(opened, shown, rate)
 
 
 def sent_seconds(nbytes: int) -> int:
-    """Return the most seconds of sound in a file of so many bytes, which a client may have sent.
-
-    Few samples become many: half an hour takes 115 MB, longer sounds four times their file at most.
-    """
+    """Return the most seconds of sound in a file of so many bytes, which a client may have sent."""
     return max(_SENT_SECONDS, nbytes // _SENT_BYTES_PER_SECOND)
 
 
 def decoded_sound(
     opened: IO[bytes], shown: str, rate: int, most_seconds: int = _MOST_SECONDS
-) -> np.ndarray:
-    """Return the sound in the bytes of a WAV file, which errors call `shown`; as `read_sound`.
+) -> Sound:
+    """Return the sound in a WAV file, which errors call `shown`; errors as of `read_sound`.
 
-    UsageError, too, for one of more than `most_seconds`.
+    It reads the file, which must stay open. UsageError, too, for more than `most_seconds`.
     """
-    try:
-        with wave.open(opened, "rb") as file:
-            channels, width, own_rate = (
-                file.getnchannels(),
-                file.getsampwidth(),
-                file.getframerate(),
-            )
-            if file.getnframes() > most_seconds * own_rate:
-                told = f"{shown} is longer than {most_seconds / 3600:g} hours"
-                raise UsageError(told, hint="cut it into parts")
-            data = file.readframes(file.getnframes())
-    except (OSError, EOFError, wave.Error) as problem:
-        reason = str(problem) or "it ends early"
-        raise UsageError(f"{shown} cannot be read as a WAV file: {reason}", hint=_CONVERT) from None
-    # Of odd rates the filter is as long as they are high, and slow ones become much longer.
-    if not _RATES[0] <= own_rate <= _RATES[1] or width not in (1, 2, 3, 4):
-        raise UsageError(f"{shown} has samples of {width} bytes at {own_rate} Hz", hint=_CONVERT)
-    frame = width * channels
-    size = len(data) // frame
+    with _reading(shown):
+        file = wave.Wave_read(opened)
+        channels, width, own_rate = file.getnchannels(), file.getsampwidth(), file.getframerate()
+        if file.getnframes() > most_seconds * own_rate:
+            told = f"{shown} is longer than {most_seconds / 3600:g} hours"
+            raise UsageError(told, hint="cut it into parts")
+        # Of odd rates the filter is as long as they are high, and slow ones become much longer.
+        if not _RATES[0] <= own_rate <= _RATES[1] or width not in (1, 2, 3, 4):
+            told = f"{shown} has samples of {width} bytes at {own_rate} Hz"
+            raise UsageError(told, hint=_CONVERT)
+        # Counted: the file may have fewer than its header says.
+        parts = iter(lambda: file.readframes(_SAMPLES_AT_ONCE), b"")
+        size = sum(map(len, parts)) // (width * channels)
     if not size:
         raise UsageError(f"{shown} holds no sound")
 
     def mono(start: int, stop: int) -> np.ndarray:
-        samples = _integers(data[start * frame : stop * frame], width)
+        with _reading(shown):
+            file.setpos(start)
+            samples = _integers(file.readframes(stop - start), width)
+            if samples.size != (stop - start) * channels:
+                raise EOFError
         return samples.reshape(-1, channels).mean(axis=1)
 
-    return _resampled(mono, size, own_rate, rate, np.float32)
+    return Sound(mono, size, own_rate, rate)
+
+
+@contextmanager
+def _reading(shown: str) -> Generator[None]:
+    try:
+        yield
+    except (OSError, EOFError, wave.Error) as problem:
+        reason = str(problem) or "it ends early"
+        raise UsageError(f"{shown} cannot be read as a WAV file: {reason}", hint=_CONVERT) from None
 
 
 def _integers(data: bytes, width: int) -> np.ndarray:
@@ -111,56 +200,6 @@ def _integers(data: bytes, width: int) -> np.ndarray:
     high = np.zeros((raw.size // width, 4), np.uint8)
     high[:, 4 - width :] = raw.reshape(-1, width)
     return high.view("<i4")[:, 0] / 2.0**31
-
-
-def resampled(samples: np.ndarray, rate: int, wanted: int) -> np.ndarray:
-    """Return f64 samples at another rate, by a polyphase filter.
-
-    A sinc of 10 lobes on each side in a Kaiser window of 5, as `scipy.signal.resample_poly` does.
-    """
-    return _resampled(lambda start, stop: samples[start:stop], samples.size, rate, wanted,
-                      np.float64)  # fmt: skip
-
-
-def _resampled(
-    read: Callable[[int, int], np.ndarray],
-    size: int,
-    rate: int,
-    wanted: int,
-    dtype: type[np.floating],
-) -> np.ndarray:
-    """Return `size` samples at another rate; `read` gives f64 ones from a position to another."""
-    common = math.gcd(rate, wanted)
-    up, down = wanted // common, rate // common
-    most = max(up, down)
-    half = 0 if up == down else _LOBES * most
-    taps = np.sinc(np.arange(-half, half + 1) / most) * np.kaiser(2 * half + 1, _BETA)
-    taps *= up / taps.sum()
-    reach = half // up + 1
-    steps = np.arange(-reach, reach + 1)
-    count = -(-size * up // down)
-    found = np.empty(count, dtype)
-    # In blocks of whole turns of the phases: at once, an hour would take 2 GB of f64.
-    block = max(1, _SAMPLES_AT_ONCE // up) * up
-    for begin in range(0, count, block):
-        end = min(count, begin + block)
-        low, high = begin * down // up - reach, end * down // up + reach + 1
-        part = np.zeros(high - low)
-        inner = slice(max(low, 0), min(high, size))
-        part[inner.start - low : inner.stop - low] = read(inner.start, inner.stop)
-        if up == down:
-            found[begin:end] = part[reach : reach + end - begin]
-            continue
-        for phase in range(min(up, end - begin)):
-            positions = np.arange(begin + phase, end, up) * down  # in the upsampled signal
-            first = positions // up
-            index = half + int(positions[0] - first[0] * up) - steps * up
-            kept = (index >= 0) & (index < taps.size)
-            total = np.zeros(positions.size)
-            for step, tap in zip(steps[kept], taps[index[kept]], strict=True):
-                total += tap * part[first + (step - low)]
-            found[begin + phase : end : up] = total
-    return found
 
 
 # Transcribe speech by models that hear raw sound and write: long ones in parts cut in silence.
@@ -176,25 +215,25 @@ _QUIET_SECONDS: Final = 0.1
 
 def transcribe_sounds(
     model: LoadedModel,
-    samples: np.ndarray,
+    sound: Sound,
     form: SoundForm,
     *,
     timestamps: bool,
     progress: SoundProgress | None,
     part_seconds: float = PART_SECONDS,
 ) -> Transcription:
-    """Return the text of samples f32 [N] at the rate of `form`, with a segment for each part.
+    """Return the text of a sound at the rate of `form`, with a segment for each part.
 
     Without `timestamps` the whole is one segment. UsageError for a sound that is too short.
     """
-    seconds = samples.size / form.rate
-    require_frames(model, model.sound_transcriber().frame_count(samples.size), samples.size, form)
+    seconds = sound.size / form.rate
+    require_frames(model, model.sound_transcriber().frame_count(sound.size), sound.size, form)
     note_unsupported(model.name, model.generation_config)
     segments: list[Segment] = []
-    for start, end in quiet_parts(samples, form.rate, round(part_seconds * form.rate)):
+    for start, end in quiet_parts(sound, form.rate, round(part_seconds * form.rate)):
         if progress is not None:
             progress(start / form.rate, seconds)
-        tokens = _written(model, samples[start:end], form, len(segments))
+        tokens = _written(model, sound.read(start, end), form, len(segments))
         text = model.tokenizer.decode(tokens).strip() if model.has_tokenizer else ""
         first, last = (round(at / form.rate, 3) for at in (start, end))
         segments.append(Segment(first, last, text, tuple(tokens)))
@@ -207,19 +246,19 @@ def transcribe_sounds(
     return Transcription(joined, None, seconds, tuple(segments))
 
 
-def quiet_parts(samples: np.ndarray, rate: int, most: int) -> Iterator[tuple[int, int]]:
+def quiet_parts(sound: Sound, rate: int, most: int) -> Iterator[tuple[int, int]]:
     """Yield the start and end of parts of at most `most` samples, cut where it is quiet."""
     start, quiet = 0, max(1, round(_QUIET_SECONDS * rate))
-    while samples.size - start > most:
+    while sound.size - start > most:
         first = start + round(most * _EARLIEST)
-        loud = np.square(samples[first : start + most].astype(np.float64))
+        loud = np.square(sound.read(first, start + most).astype(np.float64))
         sums = np.concatenate([[0.0], np.cumsum(loud)])
         width = min(quiet, loud.size)
         position = int(np.argmin(sums[width:] - sums[:-width]))
         end = first + position + (width + 1) // 2
         yield start, end
         start = end
-    yield start, samples.size
+    yield start, sound.size
 
 
 def _written(model: LoadedModel, samples: np.ndarray, form: SoundForm, stream: int) -> list[int]:
@@ -261,6 +300,8 @@ _SIZE: Final = 400
 _BINS: Final = _SIZE // 2 + 1
 _BLOCK: Final = 300
 """Frames that are transformed together: their spectrum fits into the processor's cache."""
+_LOGS_KEPT: Final = 100
+"""Blocks that are kept: those of 5 minutes, 19 MB for 80 bands."""
 _SMALLEST: Final = 1e-10
 _RANGE: Final = 8.0
 _NOTE_HZ: Final = 200 / 3
@@ -269,27 +310,79 @@ _LOG_STEP: Final = np.log(6.4) / 27
 
 
 def log_mel(samples: np.ndarray, mels: int) -> np.ndarray:
-    """Return the features f32 [mels, N // 160] of sound f32 [N] at 16 kHz.
+    """Return the features f32 [mels, N // 160] of sound f32 [N] at 16 kHz; see `LogMel`."""
+    features = LogMel(Sound.of(samples), mels)
+    return features.window(0, features.count)
+
+
+class LogMel:
+    """The features of a sound at 16 kHz, which with `least` frames ends in silence.
 
     Frames of 400 samples in a Hann window, their power in `mels` bands of Slaney's scale up to
     8 kHz, its logarithm of base 10 within 8 of the largest one, scaled. At the ends the sound is
     mirrored. Computed in f64: quiet bands next to loud ones would be lost in f32.
     """
-    # f32 until they are multiplied with the window: an hour takes 230 MB.
-    padded = np.pad(samples, _SIZE // 2, mode="reflect")
-    count = samples.size // HOP
-    frames = np.lib.stride_tricks.sliding_window_view(padded, _SIZE)[::HOP][:count]
-    filters, logs = mel_filters(mels), np.empty((count, mels))
-    window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(_SIZE) / _SIZE)
-    for start in range(0, count, _BLOCK):
-        spectrum = np.fft.rfft(frames[start : start + _BLOCK] * window)
-        power = np.square(spectrum.real) + np.square(spectrum.imag)
-        logs[start : start + _BLOCK] = np.log10(np.maximum(power @ filters, _SMALLEST))
-    lowest = logs.max(initial=-np.inf) - _RANGE
-    np.maximum(logs, lowest, out=logs)
-    logs += 4
-    logs /= 4
-    return logs.T.astype(np.float32)
+
+    def __init__(
+        self,
+        sound: Sound,
+        mels: int,
+        least: int = 0,
+        progress: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Find the loudest frame; `progress` is called every few minutes of sound."""
+        self._sound = sound
+        self._size = max(sound.size, least * HOP)
+        self.count = self._size // HOP
+        self._mels, self._filters = mels, mel_filters(mels)
+        self._window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(_SIZE) / _SIZE)
+        self._blocks: OrderedDict[int, np.ndarray] = OrderedDict()
+        loudest = -np.inf
+        # Twice over a long sound: all logarithms of an hour would take 230 MB.
+        for number in range(-(-self.count // _BLOCK)):
+            if number % _LOGS_KEPT == _LOGS_KEPT - 1:
+                progress()
+            loudest = max(loudest, self._logs(number).max(initial=-np.inf))
+        self._lowest = loudest - _RANGE
+
+    def window(self, frame: int, frames: int) -> np.ndarray:
+        """Return the features f32 [mels, frames] from `frame` on, with zeros after the end."""
+        found = np.zeros((self._mels, frames), np.float32)
+        end = min(frame + frames, self.count)
+        for number in range(frame // _BLOCK, -(-end // _BLOCK) if end > frame else 0):
+            begin = number * _BLOCK
+            logs = np.maximum(self._logs(number), self._lowest)
+            logs = (logs + 4) / 4
+            first, last = max(frame, begin), min(end, begin + _BLOCK)
+            found[:, first - frame : last - frame] = logs[first - begin : last - begin].T
+        return found
+
+    def _logs(self, number: int) -> np.ndarray:
+        """Return the logarithms of a block of frames, f64 [_BLOCK or fewer, mels]."""
+        logs = self._blocks.pop(number, None)
+        if logs is None:
+            count = min(_BLOCK, self.count - number * _BLOCK)
+            samples = self._mirrored(number * _BLOCK * HOP - _SIZE // 2, (count - 1) * HOP + _SIZE)
+            frames = np.lib.stride_tricks.sliding_window_view(samples, _SIZE)[::HOP]
+            spectrum = np.fft.rfft(frames * self._window)
+            power = np.square(spectrum.real) + np.square(spectrum.imag)
+            logs = np.log10(np.maximum(power @ self._filters, _SMALLEST))
+        self._blocks[number] = logs
+        while len(self._blocks) > _LOGS_KEPT:
+            self._blocks.popitem(last=False)
+        return logs
+
+    def _mirrored(self, start: int, count: int) -> np.ndarray:
+        """Return samples f32 from a position on, which may lie outside of the sound."""
+        positions = np.arange(start, start + count)
+        turn = max(1, 2 * (self._size - 1))
+        positions = positions % turn
+        positions = np.minimum(positions, turn - positions) if self._size > 1 else 0 * positions
+        low, high = int(positions.min()), int(positions.max()) + 1
+        part = np.zeros(high - low, np.float32)
+        own = self._sound.read(low, high)
+        part[: own.size] = own
+        return part[positions - low]
 
 
 def mel_filters(mels: int) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import numpy as np
 from msgspec import Struct
@@ -16,6 +16,9 @@ from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import Segment, Transcription
 from gptrs_runtime.sources.model_source import ModelSource
 from gptrs_runtime.speech.ctc_vocabulary import ctc_vocabulary_of
+
+if TYPE_CHECKING:
+    from gptrs_runtime.speech.sound_files import Sound
 
 SECONDS: Final = 0.02
 """Frames per timestamp step."""
@@ -130,27 +133,27 @@ def sound_form_of(files: ModelSource) -> SoundForm:
 
 def transcribe_frames(
     model: LoadedModel,
-    samples: np.ndarray,
+    sound: Sound,
     form: SoundForm,
     *,
     timestamps: bool,
     progress: SoundProgress | None,
     chunk_seconds: float = CHUNK_SECONDS,
 ) -> Transcription:
-    """Return the text of samples f32 [N] at the rate of `form`, with a segment for each word.
+    """Return the text of a sound at the rate of `form`, with a segment for each word.
 
     Without `timestamps` the whole is one segment. Chunks overlap, as in transformers' pipeline
     with `chunk_length_s`. UsageError for a sound that is too short for a frame.
     """
     hearer = model.ctc()
-    seconds = samples.size / form.rate
-    require_frames(model, hearer.frame_count(samples.size), samples.size, form)
+    seconds = sound.size / form.rate
+    require_frames(model, hearer.frame_count(sound.size), sound.size, form)
     vocabulary = ctc_vocabulary_of(model.files, model.name)
     step, best = hearer.frame_samples, list[int]()
-    for chunk in chunks_of(samples.size, step, round(chunk_seconds * form.rate / step)):
+    for chunk in chunks_of(sound.size, step, round(chunk_seconds * form.rate / step)):
         if progress is not None:
             progress(chunk.start / form.rate, seconds)
-        best += _best_tokens(hearer, samples[chunk.start : chunk.end], chunk, form)
+        best += _best_tokens(hearer, sound.read(chunk.start, chunk.end), chunk, form)
     if progress is not None:
         progress(seconds, seconds)
     text, words = vocabulary.text(best), vocabulary.words(best)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from typing_extensions import override
 
 from gptrs.errors import UsageError
 from gptrs.progress import SoundProgress
@@ -16,9 +19,9 @@ from gptrs_runtime.results import Transcription
 from gptrs_runtime.speech.fallback import Fallback
 from gptrs_runtime.speech.sound_files import (
     RATE,
+    Sound,
     decoded_sound,
     read_sound,
-    resampled,
     sent_seconds,
     transcribe_sounds,
 )
@@ -26,12 +29,15 @@ from gptrs_runtime.speech.timestamps import sound_form_of, transcribe_frames
 from gptrs_runtime.speech.window_settings import WindowSettings
 from gptrs_runtime.speech.windows import transcribe_windows
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
 Task = Literal["transcribe", "translate"]
 
 
 def transcribe(
     model: LoadedModel,
-    sound: str | Path | bytes | np.ndarray,
+    sound: str | Path | bytes | memoryview | np.ndarray,
     *,
     rate: int = RATE,
     language: str | None = None,
@@ -56,9 +62,9 @@ def transcribe(
     if not model.capabilities.isdisjoint(("ctc", "sound_transcriber")):
         _require_no_choice(model, language, task, fallback)
         form = sound_form_of(model.files)
-        samples = _samples(sound, rate, form.rate)
         write = transcribe_frames if "ctc" in model.capabilities else transcribe_sounds
-        return write(model, samples, form, timestamps=timestamps, progress=progress)
+        with _opened(sound, rate, form.rate) as samples:
+            return write(model, samples, form, timestamps=timestamps, progress=progress)
     hearer = model.transcriber()
     settings = WindowSettings(model, hearer, timestamps=timestamps)
     found = (fallback or Fallback()).configured(model.generation_config)
@@ -67,8 +73,8 @@ def transcribe(
             f"`{model.name}` has no token of silence",
             hint="leave out `no_speech_threshold`",
         )
-    samples = _samples(sound, rate, RATE)
-    return transcribe_windows(model, samples, settings, found, (language, task), progress)
+    with _opened(sound, rate, RATE) as samples:
+        return transcribe_windows(model, samples, settings, found, (language, task), progress)
 
 
 def _require_no_choice(
@@ -86,12 +92,22 @@ def _require_no_choice(
         )
 
 
-def _samples(sound: str | Path | bytes | np.ndarray, rate: int, wanted: int) -> np.ndarray:
-    """Return a sound as f32 [N] at `wanted` Hz."""
-    if isinstance(sound, bytes):
-        return decoded_sound(io.BytesIO(sound), "the sound", wanted, sent_seconds(len(sound)))
-    if not isinstance(sound, np.ndarray):
-        return read_sound(sound, wanted)
+@contextmanager
+def _opened(
+    sound: str | Path | bytes | memoryview | np.ndarray, rate: int, wanted: int
+) -> Generator[Sound]:
+    """Scope in which a sound is read at `wanted` Hz."""
+    if isinstance(sound, bytes | memoryview):
+        file = io.BufferedReader(_Bytes(sound))
+        yield decoded_sound(file, "the sound", wanted, sent_seconds(len(sound)))
+    elif not isinstance(sound, np.ndarray):
+        with read_sound(sound, wanted) as found:
+            yield found
+    else:
+        yield _given(sound, rate, wanted)
+
+
+def _given(sound: np.ndarray, rate: int, wanted: int) -> Sound:
     if sound.ndim != 1 or sound.dtype.kind != "f" or not sound.size or rate < 1:
         raise UsageError(
             f"a sound is a path or samples of floats [N], got {sound.dtype}{list(sound.shape)}"
@@ -99,4 +115,33 @@ def _samples(sound: str | Path | bytes | np.ndarray, rate: int, wanted: int) -> 
         )
     if not np.isfinite(sound).all():
         raise UsageError("the samples of a sound must be finite")
-    return resampled(sound.astype(np.float64), rate, wanted).astype(np.float32)
+    return Sound(lambda start, stop: sound[start:stop].astype(np.float64), sound.size, rate, wanted)
+
+
+class _Bytes(io.RawIOBase):
+    """A file of bytes in memory: unlike `BytesIO`, it copies no part of another object."""
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._data, self._at = memoryview(data), 0
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def seekable(self) -> bool:
+        return True
+
+    @override
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = (0, self._at, len(self._data))[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    @override
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        target = memoryview(buffer)
+        part = self._data[self._at : self._at + len(target)]
+        target[: len(part)] = part
+        self._at += len(part)
+        return len(part)

@@ -18,7 +18,7 @@ from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import Segment, Transcription, Window
 from gptrs_runtime.speech.fallback import Fallback, Quality, compression_ratio
-from gptrs_runtime.speech.sound_files import HOP, RATE, log_mel
+from gptrs_runtime.speech.sound_files import HOP, RATE, LogMel, Sound
 from gptrs_runtime.speech.timestamps import SECONDS, Part, parts_of
 from gptrs_runtime.speech.window_settings import WindowSettings
 
@@ -29,31 +29,36 @@ _SHORT: Final = 8
 
 def transcribe_windows(
     model: LoadedModel,
-    samples: np.ndarray,
+    sound: Sound,
     settings: WindowSettings,
     fallback: Fallback,
     asked: tuple[str | None, str | None],
     progress: SoundProgress | None,
 ) -> Transcription:
-    """Return the text of samples f32 [N] at 16 kHz in the language and for the task `asked`.
+    """Return the text of a sound at 16 kHz in the language and for the task `asked`.
 
     UsageError for a language and a task that the model does not know.
     """
     hearer = model.transcriber()
+    frames = max(1, sound.size // HOP)
+    total = frames / _FRAMES_PER_SECOND
+
+    def beginning() -> None:
+        if progress is not None:
+            progress(0.0, total)
+
     # The encoder takes whole windows only, so shorter sounds are padded with silence.
-    whole = np.pad(samples, (0, max(0, hearer.frames * HOP - samples.size)))
-    features = log_mel(whole, hearer.mel_bins)
-    frames = max(1, samples.size // HOP)
-    begin = settings.begin(_window(features, 0, hearer.frames), *asked)
+    features = LogMel(sound, hearer.mel_bins, hearer.frames, beginning)
+    begin = settings.begin(features.window(0, hearer.frames)[None], *asked)
     writer = _Writer(model, settings, fallback, begin)
     segments: list[Segment] = []
     windows: list[Window] = []
     frame = 0
     while frame < frames:
         if progress is not None:
-            progress(frame / _FRAMES_PER_SECOND, frames / _FRAMES_PER_SECOND)
+            progress(frame / _FRAMES_PER_SECOND, total)
         known = min(hearer.frames, max(frames, hearer.frames) - frame)
-        text, is_silent = writer.written(_window(features, frame, hearer.frames))
+        text, is_silent = writer.written(features.window(frame, hearer.frames)[None])
         windows.append(_shown(text, frame, min(known, frames - frame), is_silent=is_silent))
         parts, done = ([], known)
         if not is_silent:
@@ -62,16 +67,10 @@ def transcribe_windows(
         writer.remember(parts, text.temperature)
         frame += done or known
     if progress is not None:
-        progress(frames / _FRAMES_PER_SECOND, frames / _FRAMES_PER_SECOND)
+        progress(total, total)
     joined = "".join(segment.text for segment in segments)
-    seconds = samples.size / RATE
+    seconds = sound.size / RATE
     return Transcription(joined, settings.language, seconds, tuple(segments), tuple(windows))
-
-
-def _window(features: np.ndarray, frame: int, frames: int) -> np.ndarray:
-    """Return the features f32 [1, mels, frames] from `frame` on, with zeros after the end."""
-    part = features[:, frame : frame + frames]
-    return np.pad(part, ((0, 0), (0, frames - part.shape[1])))[None]
 
 
 class _Text(NamedTuple):

@@ -100,8 +100,8 @@ BODIES: Final[Mapping[str, type[TranslationBody]]] = {
 }
 
 
-def form_fields(data: bytes, content_type: str) -> dict[str, object]:
-    """Return the fields of a form: texts, lists of those named `NAME[]`, and files as bytes.
+def form_fields(data: bytes | bytearray, content_type: str) -> dict[str, object]:
+    """Return the fields of a form: texts, lists of those named `NAME[]`, and files as views.
 
     RequestError if there are none.
     """
@@ -112,7 +112,7 @@ def form_fields(data: bytes, content_type: str) -> dict[str, object]:
             continue
         given: object = value
         if not is_file:
-            given = value.decode("utf-8", "replace")
+            given = bytes(value).decode("utf-8", "replace")
         if name.endswith("[]"):
             known = cast("list[object]", fields.setdefault(name[:-2], []))
             known.append(given)
@@ -123,14 +123,14 @@ def form_fields(data: bytes, content_type: str) -> dict[str, object]:
     return fields
 
 
-def _parts(data: bytes, content_type: str) -> Iterator[tuple[bytes, bytes]]:
+def _parts(data: bytes | bytearray, content_type: str) -> Iterator[tuple[bytes, memoryview]]:
     """Yield the head and the content of each part of a form (RFC 2046, 5.1)."""
     kind = Message()
     kind["Content-Type"] = content_type
     boundary = kind.get_boundary("").encode("latin-1", "replace")
     mark = b"\r\n--" + boundary
     # Searched, not read line by line: the parser of the standard library takes minutes for the
-    # 25 MB of a hostile form. Slices are copies of megabytes: one of each content is made.
+    # 25 MB of a hostile form. Contents are views: slices would be copies of megabytes.
     at = -2 if data.startswith(mark[2:]) else data.find(mark)
     for _ in range(MOST_PARTS + 1 if boundary and at != -1 else 0):
         at += len(mark)
@@ -143,7 +143,7 @@ def _parts(data: bytes, content_type: str) -> Iterator[tuple[bytes, bytes]]:
         blank = data.find(b"\r\n\r\n", begin, end)
         if blank < 0 or blank - begin > MOST_HEAD_BYTES:
             break
-        yield data[begin + 2 : blank], data[blank + 4 : end]
+        yield bytes(data[begin + 2 : blank]), memoryview(data)[blank + 4 : end]
         at = end
     raise RequestError(
         f"the body is not a form of the type {_FORM} with at most {MOST_PARTS} parts, and"
@@ -188,7 +188,7 @@ async def heard(
     fields = await served.reading.run(lambda: form_fields(data, kind))
     # Not strict: forms have only texts, `0.5` is a number there.
     body = converted(fields, BODIES[request.url.path], strict=False)
-    if not isinstance(body.file, bytes):
+    if not isinstance(body.file, memoryview):
         raise RequestError("`file` must be a file", param="file")
     name, model = served.named(body.model, served.capability(body.model, HEARING))
     found = await _transcribed(request, body, model, served)
