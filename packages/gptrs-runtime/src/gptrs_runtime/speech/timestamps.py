@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import Final, NamedTuple, Protocol, cast
 
 import numpy as np
 from msgspec import Struct
@@ -16,9 +16,6 @@ from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import Segment, Transcription
 from gptrs_runtime.sources.model_source import ModelSource
 from gptrs_runtime.speech.ctc_vocabulary import ctc_vocabulary_of
-
-if TYPE_CHECKING:
-    from gptrs_runtime.speech.sound_files import Sound
 
 SECONDS: Final = 0.02
 """Frames per timestamp step."""
@@ -112,6 +109,19 @@ _EDGES: Final = 6
 _SMALLEST_VARIANCE: Final = 1e-7
 
 
+class Samples(Protocol):
+    """Samples f32 [size], read in parts."""
+
+    @property
+    def size(self) -> int:
+        """The number of samples."""
+        ...
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return the samples from a position to another, as far as there are any."""
+        ...
+
+
 class SoundForm(NamedTuple):
     """How a model takes sound: its rate in Hz, and whether each chunk is normalized."""
 
@@ -133,7 +143,7 @@ def sound_form_of(files: ModelSource) -> SoundForm:
 
 def transcribe_frames(
     model: LoadedModel,
-    sound: Sound,
+    sound: Samples,
     form: SoundForm,
     *,
     timestamps: bool,
