@@ -131,3 +131,36 @@ def test_a_ptir_block_that_is_not_as_printed_is_an_error(lines: tuple[str, ...],
 )
 def test_shown_output_is_compared_with_dots_for_any_text(expected: str, output: str, shown: bool):
     assert doc_examples.shown_by(expected, output) is shown
+
+
+@pytest.mark.parametrize(
+    ("expected", "output", "shown"),
+    [
+        ("took 0.25 s\nA    B", "took 13 s\nA  B", True),
+        ("python 3.11.7, ...", "python 3.14, numpy", True),
+        ("x f32", "x f16", True),  # whoever shows types does without the flag
+        ("took 1 s", "took long", False),
+    ],
+)
+def test_numbers_of_one_run_stand_for_others(expected: str, output: str, shown: bool):
+    assert doc_examples.shown_by(expected, output, varies=True) is shown
+
+
+def test_a_flag_says_that_numbers_vary():
+    (block,) = doc_examples.find_blocks("```console varies\n$ gptrs --version\ngptrs 7.8\n```\n")
+    assert block.varies
+    doc_examples.run_console(block)
+
+
+def test_outputs_are_written_where_they_are_left_out_or_differ(document: Path, tmp_path: Path):
+    page = "- In a list:\n\n  ```console\n  $ gptrs --version\n{}  ```\n\nEnd.\n"
+    document.write_text(page.format("  ...\n") + page.format(""), encoding="utf-8")
+    doc_examples.write_outputs(document, tmp_path)
+    version = doc_examples.shortened(doc_examples._printed("gptrs --version", 1))
+    assert document.read_text("utf-8") == page.format(f"  {version}\n") + page.format("")
+
+
+def test_long_outputs_are_cut():
+    assert doc_examples.shortened("a\n" * 16).count("\n") == 15
+    assert doc_examples.shortened("a\n" * 17).split("\n")[-2:] == ["a", "..."]
+    assert doc_examples.shortened("b" * 200) == f"{'b' * 120}..."
