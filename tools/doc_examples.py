@@ -30,7 +30,7 @@ TIMEOUT_S = 120
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 _MOST_LINES = 16
 _MOST_COLUMNS = 160
-_NUMBER = re.compile(r"\d+(?:\.\d+)*(?:e[+-]?\d+)?")
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)*(?:e[+-]?\d+)?")
 _SPACES = re.compile(r" {2,}|\t")
 _FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,})(?P<info>[^`]*)$")
 
