@@ -175,6 +175,13 @@ TRIALS = (
         ),
         ("pytest", "torch"),
     ),
+    Trial(
+        "the first hour",
+        # `curl` comes from the system; what runs a notebook and the client of OpenAI, from others.
+        ("gptrs[hub]", "ipykernel", "nbclient", "openai", "safetensors"),
+        (script("first_hour"),),
+        ("torch",),
+    ),
 )
 
 
