@@ -198,6 +198,11 @@ def test_a_dictionary_has_as_many_names_as_the_message_says() -> None:
     assert not kind.accepts(Dictionary.of(dict.fromkeys(names, 1)))
 
 
+def test_an_attribute_that_was_left_out_is_none() -> None:
+    given = Dictionary.of(epsilon=0.5)
+    assert (given.get("epsilon"), given.get("scale")) == (0.5, None)
+
+
 def test_operands_that_may_be_swapped() -> None:
     """Not those of maxima: of zeros of both signs, and of NaNs, which one comes out may differ."""
     names = {name for name, op in OPS.items() if op.commutative}

@@ -48,7 +48,7 @@ def new(
         typer.Option(
             "--with-composites",
             help="A backend that also computes functionals whole: softmax, norms, attention,"
-            " convolution.",
+            " convolution, the steps of language models.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,

@@ -121,6 +121,10 @@ class Dictionary(Struct, frozen=True, eq=False):
         listed = ", ".join(self) or "none"
         raise ProgramError(f"there is no attribute `{name}`; there are {listed}")
 
+    def get(self, name: str) -> DictionaryValue | None:
+        """Return the value of a name, None without one: attributes that are None are left out."""
+        return next((value for key, value in self.items if key == name), None)
+
     def __iter__(self) -> Iterator[str]:
         return (name for name, _ in self.items)
 
