@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from gptrs.api import BackendPlugin
+from gptrs.errors import PluginError
 from gptrs.plugins import foreign_code
 from gptrs.plugins.manager import configure
 
@@ -82,6 +83,26 @@ def test_a_plugin_that_crashes_the_process_is_named(tmp_path, where, how):
     assert done.returncode == -signal.Signals[how]
     assert "importing the backend `x` (from closer 1.0); to leave it out:" in done.stderr
     assert "`-p no:backend:x`" in done.stderr
+
+
+def test_a_factory_that_crashes_the_process_is_named(tmp_path):
+    crash = "def b(threads):\n    import os\n    os.abort()\n"
+    (tmp_path / "closer_work.py").write_text(crash)
+    done = run_beside(tmp_path, "", "import gptrs\ngptrs.get_backend('x')")
+    assert done.returncode == -signal.SIGABRT
+    assert "starting the backend `x` (from closer 1.0); to leave it out:" in done.stderr
+
+
+def test_a_slow_factory_is_named(install, impatient, caplog):
+    slow = "import time\ndef make(threads): time.sleep(0.5); raise ValueError('no licence')\n"
+    modules = {"slow_x": BACKEND.format(factory="slow_work:make"), "slow_work": slow}
+    install("slow-dist", {"gptrs.backends": {"x": "slow_x:P"}}, modules)
+    with (
+        caplog.at_level(logging.WARNING, logger="gptrs"),
+        pytest.raises(PluginError, match="no licence"),
+    ):
+        configure().get_backend("x")
+    assert "still starting the backend `x` (from slow-dist 1.0)" in caplog.text
 
 
 def test_crashes_after_an_import_are_not_taken_for_the_plugin(install):

@@ -24,8 +24,10 @@ _LOG = logging.getLogger("gptrs")
 _STREAMS = {"stdout": 1, "stderr": 2}
 
 
-def foreign_import(record: PluginRecord, load: Callable[[], Imported]) -> Imported:
-    """Call `load`, which imports a module of a plugin, and return its result.
+def foreign_import(
+    record: PluginRecord, load: Callable[[], Imported], doing: str = "importing"
+) -> Imported:
+    """Call `load`, which imports a module of a plugin or calls its factory; return its result.
 
     After `PATIENCE_S`, a warning names the plugin and how to exclude it. PluginError if it closed
     standard output or standard error, which are then reopened. Interrupts get a note with its name.
@@ -36,7 +38,7 @@ def foreign_import(record: PluginRecord, load: Callable[[], Imported]) -> Import
         return load()
     selector = f"{record.kind}:{record.name}"
     importing = (
-        f"importing the {described(record)}; to leave it out: `-p no:{selector}`,"
+        f"{doing} the {described(record)}; to leave it out: `-p no:{selector}`,"
         f" or `GPTRS_DISABLE_PLUGINS={selector}`"
     )
     try:

@@ -27,6 +27,7 @@ from gptrs.plugins.descriptions import (
 )
 from gptrs.plugins.discovery import Plugin
 from gptrs.plugins.entry_points import resource_directory
+from gptrs.plugins.foreign_code import foreign_import
 from gptrs.plugins.refusals import memory_is_there
 from gptrs.plugins.registry import PluginRegistry
 from gptrs.plugins.selection import Selection, is_own
@@ -172,7 +173,8 @@ class PluginManager(PluginRegistry):
             factory = self.factory(BackendPlugin, name)
             # A usage error is one of the user, not of the plugin.
             with self.code_of(BackendPlugin, name, UsageError):
-                made = factory(settings if takes else settings.threads)
+                given = settings if takes else settings.threads
+                made = foreign_import(plugin.record, lambda: factory(given), "starting")
                 backend = _checked_backend(made, plugin.record.name)
         for text in backend.ignored:
             self.warn_once(f"{name}: {text}", f"backend `{name}`: {text}")
