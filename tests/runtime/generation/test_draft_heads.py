@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fuzzing import tiny_gguf
 from fuzzing.tiny_models import save_tiny_model
 from gptrs.checkpoint.formats.tensor_archive import write_archive
 from gptrs.errors import ModelError, UsageError
@@ -324,6 +325,76 @@ def test_a_head_that_knows_guesses_all(tmp_path, any_length):
     )
     assert made.token_ids == plain.token_ids
     assert made.guesses.accepted == made.guesses.proposed > 20
+
+
+def gguf_of(weights: Mapping[str, np.ndarray], path: Path, shared: bool) -> Path:
+    """Write a GLM-4.5 with a head as llama.cpp names it; `shared`: its table and words are the
+    model's."""
+    names = {
+        "input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm",
+        "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+        "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+        "self_attn.k_norm": "attn_k_norm", "mlp.gate": "ffn_gate_inp", "enorm": "nextn.enorm",
+        "hnorm": "nextn.hnorm", "eh_proj": "nextn.eh_proj", "embed_tokens": "nextn.embed_tokens",
+        "shared_head.norm": "nextn.shared_head_norm", "shared_head.head": "nextn.shared_head_head",
+    }  # fmt: skip
+    for part in ("gate", "up", "down"):
+        names[f"mlp.{part}_proj"] = f"ffn_{part}"
+        names[f"mlp.shared_experts.{part}_proj"] = f"ffn_{part}_shexp"
+    tensors, experts = {}, {}
+    for name, weight in weights.items():
+        parts = name.split(".")
+        inner = ".".join(parts[3:-1])
+        if parts[1] != "layers":
+            found = {"model.embed_tokens": "token_embd", "model.norm": "output_norm"}
+            tensors[found.get(name.removesuffix(".weight"), "output") + ".weight"] = weight
+        elif parts[4:5] == ["experts"]:
+            stem = f"blk.{parts[2]}.ffn_{parts[6].removesuffix('_proj')}_exps.weight"
+            experts.setdefault(stem, {})[int(parts[5])] = weight
+        elif name.endswith("e_score_correction_bias"):
+            tensors[f"blk.{parts[2]}.exp_probs_b.bias"] = weight
+        elif not (shared and inner in ("embed_tokens", "shared_head.head")):
+            tensors[f"blk.{parts[2]}.{names[inner]}.{parts[-1]}"] = weight
+    tensors |= {stem: np.stack([by[n] for n in sorted(by)]) for stem, by in experts.items()}
+    settings = {
+        "block_count": 3, "nextn_predict_layers": 1, "context_length": 256,
+        "embedding_length": C, "feed_forward_length": 56, "attention.head_count": 4,
+        "attention.head_count_kv": 2, "attention.key_length": 10, "attention.value_length": 10,
+        "attention.layer_norm_rms_epsilon": 1e-5, "rope.dimension_count": 6,
+        "expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 24,
+        "expert_shared_count": 1, "leading_dense_block_count": 1, "expert_weights_scale": 1.0,
+        "expert_weights_norm": True,
+    }  # fmt: skip
+    named = {f"glm4moe.{key}": value for key, value in settings.items()}
+    stored = {
+        name: (tiny_gguf.NUMBERS["F32"], x.shape, np.float32(x).tobytes())
+        for name, x in tensors.items()
+    }
+    path.write_bytes(tiny_gguf.gguf({"general.architecture": "glm4moe", **named}, stored))
+    return path
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_head_in_a_gguf_file_is_that_of_the_folder(shared, tmp_path, any_length, caplog):
+    weights = save_with_head(tmp_path / "model", "glm4_moe")
+    file = gguf_of(weights, tmp_path / "x.gguf", shared)
+    if shared:
+        own = ("layers.2.embed_tokens.weight", "layers.2.shared_head.head.weight")
+        kept = {name: weight for name, weight in weights.items() if not name.endswith(own)}
+        write_archive(tmp_path / "model" / "model.safetensors", kept)
+    folder, read = load_model(tmp_path / "model", "ref"), load_model(file, "ref")
+    assert not caplog.records
+    assert read.config["num_hidden_layers"] == 2
+    fields = {"max_tokens": 16, "temperature": 0.0, "ignore_eos": True, "logprobs": 2}
+    plain, same = (generate(each, [5, 6, 7, 8], **fields) for each in (folder, read))
+    assert (same.token_ids, same.logprobs) == (plain.token_ids, plain.logprobs)
+    found = generate(read, [5, 6, 7, 8], **fields, mtp=True)
+    assert found.token_ids == plain.token_ids
+    assert found.guesses.proposed > 5
+    guides = np.float32(np.random.default_rng(4).normal(size=(3, C)))
+    one, other = (head_logits(each.draft_head(), [4, 2, 9], guides) for each in (folder, read))
+    for ours, theirs in zip(one, other, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_what_has_no_head_says_so(tmp_path):

@@ -123,6 +123,15 @@ _GPT_OSS = {
     # The biases of all experts are one tensor, while their matrices are separate.
     **{f"{key}_exps": name.format("").replace("..", ".") for key, name in _EXPERTS.items()},
 }
+_GLM4_MOE = {
+    **{key: name for key, name in _LLAMA.items() if key != "ffn_norm"},
+    "post_attention_norm": _LLAMA["ffn_norm"],
+    "ffn_gate_inp": "mlp.gate",
+    "exp_probs_b": "mlp.gate.e_score_correction_bias",
+    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+    "ffn_up_shexp": "mlp.shared_experts.up_proj",
+    "ffn_down_shexp": "mlp.shared_experts.down_proj",
+}
 _WIDTH = ("expert_feed_forward_length", "moe_intermediate_size")
 _SHARED_WIDTH = ("expert_shared_feed_forward_length", "shared_expert_intermediate_size")
 
@@ -367,6 +376,16 @@ GPT_OSS = GgufArchitecture(
     rounded=False, integers=_chosen("num_local_experts"),
     biases=(("attention_bias", _QUERY),), written=False,
     fixed=(("swiglu_limit", 7.0, 7.0), ("swiglu_alpha", 1.702, 1.702)),
+)  # fmt: skip
+GLM4_MOE = GgufArchitecture(
+    _GLM4_MOE, experts=_EXPERTS, share=0.5, bare=("exp_probs_b",), written=False,
+    integers=(
+        *_chosen("n_routed_experts"), _WIDTH, ("expert_shared_count", "n_shared_experts"),
+        ("leading_dense_block_count", "first_k_dense_replace"),
+    ),
+    numbers=(("expert_weights_scale", "routed_scaling_factor", 1.0),),
+    flags=(("expert_weights_norm", "norm_topk_prob"),),
+    biases=(("attention_bias", _QUERY), _QUERY_NORM),
 )  # fmt: skip
 OLMOE = GgufArchitecture(
     _MIXTURE, experts=_EXPERTS, integers=_chosen("num_experts"), prepare=_olmoe,

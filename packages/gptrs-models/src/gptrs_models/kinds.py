@@ -241,7 +241,7 @@ KINDS: tuple[Family, ...] = (
         },
         gguf={
             "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
-            "gpt_oss": "gpt-oss", "olmoe": "olmoe",
+            "gpt_oss": "gpt-oss", "olmoe": "olmoe", "glm4_moe": "glm4moe",
         },
         mlx=("mixtral", "phimoe", "minimax_m2"),
     ),

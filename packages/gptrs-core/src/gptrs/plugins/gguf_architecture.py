@@ -18,6 +18,15 @@ Settings = dict[str, object]
 
 RMS_EPSILON = "attention.layer_norm_rms_epsilon"
 _EXPERT = re.compile(r"(ffn_[a-z]+)\.(0|[1-9][0-9]{0,4})")
+_NEXT = {
+    "nextn.eh_proj": "eh_proj",
+    "nextn.enorm": "enorm",
+    "nextn.hnorm": "hnorm",
+    "nextn.embed_tokens": "embed_tokens",
+    "nextn.shared_head_norm": "shared_head.norm",
+    "nextn.shared_head_head": "shared_head.head",
+}
+"""Tensors of a layer after the last that predicts a further token, of any kind."""
 _ROTATED, _JOINED = ("attn_q", "attn_k"), "attn_qkv"
 
 
@@ -129,7 +138,7 @@ class GgufArchitecture(Struct, frozen=True):
         """Return the name of a tensor in the model (`ffn_up.3` is expert 3); None if unknown."""
         expert = _EXPERT.fullmatch(stem)
         if expert is None or self.experts is None:
-            return self.names.get(stem)
+            return self.names.get(stem, _NEXT.get(stem))
         found = self.experts.get(expert[1])
         return None if found is None else found.format(expert[2])
 

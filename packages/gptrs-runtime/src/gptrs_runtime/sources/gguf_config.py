@@ -87,6 +87,15 @@ class GgufSettings:
             raise ModelError(f"tensor {quoted(tensor.name)} {self._where} {problem}")
         return found
 
+    def _layers(self) -> tuple[int, int]:
+        """Return the number of layers, and of those after them that predict further tokens."""
+        fields = self._fields
+        blocks = fields.integer("block_count")
+        further = fields.integer("nextn_predict_layers", 0, minimum=0)
+        if further >= blocks:
+            raise fields.error("nextn_predict_layers", f"must be less than {blocks}, all blocks")
+        return blocks - further, further
+
     def _vocab_size(self) -> int:
         table = self._tensors.get("token_embd.weight")
         if table is None or len(table.shape) != 2:
@@ -109,6 +118,7 @@ class GgufSettings:
                 )
         if not own.flags:
             fields.require("use_parallel_residual", False)
+        layers, further = self._layers()
         key, epsilon = own.epsilon
         widened = 4 * width if own.wide else None
         sizes: dict[str, Callable[[], object]] = {
@@ -116,7 +126,7 @@ class GgufSettings:
             "head_dim": lambda: head_dim,
             "hidden_size": lambda: width,
             "intermediate_size": lambda: fields.integer("feed_forward_length", widened),
-            "num_hidden_layers": lambda: fields.integer("block_count"),
+            "num_hidden_layers": lambda: layers,
             "num_attention_heads": lambda: heads,
             "num_key_value_heads": lambda: fields.integer("attention.head_count_kv", heads),
             "max_position_embeddings": lambda: fields.integer("context_length"),
@@ -125,6 +135,7 @@ class GgufSettings:
         return {
             **{own.own(name): read() for name, read in sizes.items() if own.own(name)},
             **({epsilon: fields.number(key)} if key else {}),
+            **({"num_nextn_predict_layers": further} if further else {}),
             **self._rotary(head_dim),
             **self._window(head_dim, max(1, width // heads)),
             **self._more(),
