@@ -7,8 +7,9 @@ only the last ones. A machine takes the best that it has, so that the others wou
 `amx_emulator` where a processor with AVX-512 lacks it. That needs a C compiler, and tells whether
 results are right, not how fast they are. `--arm` runs a few strong tests on aarch64, under qemu
 with Python of that machine: with NEON alone, with `sdot`, and with `usmmla` and `bfmmla`. The first
-time it fetches 200 MB into `build/aarch64`. Other arguments are those of pytest; of several paths,
-two run at a time, each in one process.
+time it fetches 200 MB into `build/aarch64`. `--only NAME` runs one path, such as `AVX2` or
+`neon_dot`; it can be repeated, and `-k` makes the parts smaller. Other arguments are those of
+pytest; of several paths, two run at a time, each in one process.
 """
 
 from __future__ import annotations
@@ -107,11 +108,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--others", action="store_true")
     parser.add_argument("--emulate", action="store_true")
     parser.add_argument("--arm", action="store_true")
+    known = [each.name for each in PATHS] + [each.target for each in ARM_PATHS]
+    parser.add_argument("--only", action="append", choices=known)
     options, arguments = parser.parse_known_args(arguments)
     host = host_features()
     failed, taken = False, not options.others
+    only = frozenset(options.only or known)
     runs: list[tuple[str, Callable[[list[str]], int]]] = []
     for path in PATHS:
+        if path.name not in only:
+            continue
         reason, emulated = path.missing(host), False
         if path.name == "AMX" and reason is not None and options.emulate:
             without = cannot_emulate(host)
@@ -128,7 +134,7 @@ def main(arguments: list[str]) -> int:
         else:
             runs.append((path.name, partial(run, path.environment(host))))
     if options.arm:
-        runs += arm_runs()
+        runs += arm_runs(only)
     if len(runs) > 1:
         # Side by side: workers of each would all import and collect, and wait at its end.
         arguments = [*arguments, "-n", "0"]
@@ -139,14 +145,21 @@ def main(arguments: list[str]) -> int:
     return int(failed)
 
 
-def arm_runs() -> list[tuple[str, Callable[[list[str]], int]]]:
-    """Return the runs on aarch64 under qemu; none, with a line that says why, if it is not here."""
+def arm_runs(only: frozenset[str]) -> list[tuple[str, Callable[[list[str]], int]]]:
+    """Return the runs on aarch64 under qemu of the targets in `only`.
+
+    None, with a line that says why, if qemu and Python of that machine cannot be had.
+    """
     try:
         emulated = prepared(_ROOT / "build" / MACHINE)
     except UnavailableError as error:
         print(f"aarch64: skipped, {error}", flush=True)
         return []
-    return [(f"aarch64 {path.target}", partial(run_arm, emulated, path)) for path in ARM_PATHS]
+    return [
+        (f"aarch64 {path.target}", partial(run_arm, emulated, path))
+        for path in ARM_PATHS
+        if path.target in only
+    ]
 
 
 def run_arm(emulated: Emulated, path: ArmPath, arguments: list[str]) -> int:

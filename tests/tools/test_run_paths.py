@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import run_paths
+from arm_emulator import environment
 
 WIDTHS = {"AMX": 16, "AVX-512": 16, "AVX2": 8, "portable": 4}
 SHOWN = """
@@ -78,6 +79,29 @@ def test_amx_is_emulated_where_a_processor_with_avx512_lacks_it(monkeypatch, cap
     monkeypatch.setattr(run_paths.shutil, "which", lambda name: None)
     assert run_paths.main(["-x", "--emulate"]) == 0
     assert "and there is no C compiler `cc` to emulate it\n" in capsys.readouterr().out
+
+
+def test_one_path_can_be_asked_for(monkeypatch, capsys):
+    monkeypatch.setattr(run_paths, "host_features", lambda: frozenset({"avx2", "fma"}))
+    monkeypatch.setattr(run_paths, "prepared", lambda folder: folder)
+    given: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr(
+        run_paths, "run_arm", lambda _, path, arguments: given.append((path.target, arguments)) or 0
+    )
+    assert run_paths.main(["--arm", "--only", "neon_dot", "-k", "conversions"]) == 0
+    assert given == [("neon_dot", ["-k", "conversions"])]
+    assert capsys.readouterr().out.startswith("aarch64 neon_dot: passed in ")
+    with pytest.raises(SystemExit):
+        run_paths.main(["--only", "neon_doz"])
+    assert "neon_i8mm" in capsys.readouterr().err
+
+
+def test_what_cannot_be_fetched_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(environment.shutil, "which", lambda name: None)
+    with pytest.raises(environment.UnavailableError) as caught:
+        environment.prepared(tmp_path)
+    assert str(caught.value).startswith("`apt-get` is not installed; it takes `qemu-user-static`")
+    assert "libpython3.11-stdlib" in str(caught.value)
 
 
 @pytest.mark.exhaustive

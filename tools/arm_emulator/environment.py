@@ -26,6 +26,10 @@ _SYSTEM: Final = (
     "libdb5.3", "libcrypt1", "libnsl2", "libtirpc3", "media-types",
 )  # fmt: skip
 """Packages of Debian 12 that its Python needs."""
+_NEEDED: Final = (
+    "it takes `qemu-user-static`, and unpacks these packages of Debian 12 for arm64: "
+    + " ".join(_SYSTEM)
+)
 _WHEELS: Final = (
     "numpy", "numba", "llvmlite", "ml_dtypes", "safetensors", "tokenizers", "blake3", "msgspec",
     "regex", "scipy",
@@ -74,8 +78,11 @@ def prepared(folder: Path) -> Emulated:
     if not (folder / "complete").exists():
         for tool in ("apt-get", "dpkg"):
             if shutil.which(tool) is None:
-                raise UnavailableError(f"`{tool}` is not installed")
-        _fetch(folder)
+                raise UnavailableError(f"`{tool}` is not installed; {_NEEDED}")
+        try:
+            _fetch(folder)
+        except UnavailableError as error:
+            raise UnavailableError(f"{error}; {_NEEDED}") from None
         (folder / "complete").touch()
     return Emulated(folder)
 
