@@ -346,8 +346,10 @@ def _table(model: CausalLMModule, config: LlamaConfig, params: Params) -> Embedd
     """Return the table of tokens in the checkpoint of a head, else that of its model."""
     if "embed_tokens.weight" in params:
         return Embedding(params / "embed_tokens", config.vocab_size, config.hidden_size, "vocab")
-    found = getattr(model, "embed_tokens", None)
-    if not isinstance(found, Embedding):
+    shape = (config.vocab_size, config.hidden_size)
+    tables = [each for _, each in model.named_modules() if isinstance(each, Embedding)]
+    found = next((each for each in tables if tuple(each.weight.shape) == shape), None)
+    if found is None:
         raise ModelError(
             "the draft head has no table of tokens, and that of the model is not known"
         )

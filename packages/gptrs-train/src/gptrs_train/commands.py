@@ -20,6 +20,7 @@ from gptrs_runtime.option_fields import OptionsOf, in_own_words, option_fields
 from gptrs_runtime.text_batches import shown_bytes
 from gptrs_train import runs
 from gptrs_train.batches import DataFacts
+from gptrs_train.draft_learner import NewDraftHead
 from gptrs_train.heads import TASKS
 from gptrs_train.learner import ALL_LINEAR, LowRank
 from gptrs_train.runs import Data, Facts, Outputs, Result, Watch
@@ -108,6 +109,11 @@ _OPTIONS: Final[dict[str, _Row]] = {
         ),
         None,
     ),
+    "draft_head": _Row(
+        bool,
+        _option("--draft-head", help="Make a draft head for the model, which --draft loads."),
+        False,
+    ),
     "alpha": _Row(
         float | None,
         _option("--alpha", metavar="X", help="Scale of the adapter (default: 2 R)."),
@@ -191,14 +197,18 @@ def finetune(
 
     A language model learns from chats, prompts and completions, or texts; an encoder from texts
     with labels, tagged tokens, pairs or triplets. OUT gets an adapter in PEFT's format (--lora) or
-    a model folder (--full), which the other commands run.
+    a model folder (--full), which the other commands run, or a head that guesses tokens ahead for
+    the model (--draft-head).
     """
     line, data = _Line(), _data(given)
-    what = _what(*(given[name] for name in ("lora", "full", "weights", "alpha", "target")))
+    what = _what(
+        *(given[name] for name in ("lora", "full", "weights", "draft_head", "alpha", "target"))
+    )
     for_head = runs.task_of_data(data) != runs.CONTINUE
     adapts = isinstance(what, LowRank) or (what is None and not for_head)
     own = {"batch": 16 if for_head else 4, **given["settings"]}
-    settings = _settings(own, 2e-4 if adapts else 2e-5, (0.9, 0.999), 0.0)
+    rate = 1e-3 if isinstance(what, NewDraftHead) else 2e-4 if adapts else 2e-5
+    settings = _settings(own, rate, (0.9, 0.999), 0.0)
     machine = LoadOptions(**given["machine"])
     result = runs.finetune(model, data, _outputs(given), what, settings, machine, line.watch())
     _end(result, given["as_json"], line)
@@ -274,21 +284,27 @@ def _what(
     lora: int | None,
     full: bool,
     weights: Sequence[str] | None,
+    draft_head: bool,
     alpha: float | None,
     target: Sequence[str] | None,
-) -> LowRank | Sequence[str] | None:
+) -> LowRank | NewDraftHead | Sequence[str] | None:
     """Return what is trained, None for the default; UsageError for options that do not combine."""
     asked = [
         name
-        for name, given in (("--lora", lora), ("--full", full), ("--weights", weights))
+        for name, given in (
+            ("--lora", lora),
+            ("--full", full),
+            ("--weights", weights),
+            ("--draft-head", draft_head),
+        )
         if given
     ]
     if len(asked) > 1:
         raise UsageError(f"{asked[0]} and {asked[1]} exclude each other")
-    if full or weights:
+    if full or weights or draft_head:
         if alpha is not None or target:
             raise UsageError("--alpha and --target are for adapters", hint="take --lora R")
-        return list(weights or ["*"])
+        return NewDraftHead() if draft_head else list(weights or ["*"])
     if lora is None and alpha is None and not target:
         return None
     rank = lora or 8

@@ -449,7 +449,7 @@ class Learner:
             # kaiming_uniform with a = sqrt(5), which PEFT uses, comes to this bound. B is zero: the
             # first forward pass is that of the base model.
             bound = 1 / math.sqrt(inputs)
-            a = _random(seed, number).uniform(-bound, bound, (rank, inputs))
+            a = random_stream(seed, number).uniform(-bound, bound, (rank, inputs))
             found[factor_name(layer, "A")] = a.astype(np.float32)
             found[factor_name(layer, "B")] = np.zeros((outputs, rank), np.float32)
         return found
@@ -502,7 +502,7 @@ class Learner:
             if value == "normal":
                 # GPT-2 scales what is added to the residual stream by the number of additions.
                 wide = deviation / math.sqrt(2 * blocks) if ".c_proj." in name else deviation
-                array = _random(seed, number).normal(0, wide, shape)
+                array = random_stream(seed, number).normal(0, wide, shape)
             else:
                 array = np.full(shape, value)
             found[name] = array.astype(np.float32)
@@ -528,7 +528,8 @@ def _first_values(module: Module, probes: Mapping[str, Tensor]) -> dict[str, str
     return found
 
 
-def _random(seed: int, number: int) -> np.random.Generator:
+def random_stream(seed: int, number: int) -> np.random.Generator:
+    """Return the random numbers of a weight."""
     # One stream per weight: the values of a layer do not depend on which others are learnt.
     return np.random.Generator(np.random.Philox(key=[seed, number]))
 

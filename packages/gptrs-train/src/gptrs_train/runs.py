@@ -42,6 +42,7 @@ from gptrs_train.batches import (
     split,
 )
 from gptrs_train.data import DataError, ModelTexts, Source, Texts, files_of, read_source
+from gptrs_train.draft_learner import DraftLearner, NewDraftHead
 from gptrs_train.head_rows import Encoder, HeadRow, HeadRows, goal_of, read_head_rows, task_of
 from gptrs_train.heads import HeadLearner, Task
 from gptrs_train.learner import Learner, LowRank
@@ -137,12 +138,12 @@ def finetune(
     model: str | Path | None,
     data: Data,
     outputs: Outputs,
-    what: LowRank | Sequence[str] | None,
+    what: LowRank | NewDraftHead | Sequence[str] | None,
     settings: Callable[[int], Settings],
     machine: LoadOptions = _HERE,
     watch: Watch = _UNWATCHED,
 ) -> Result:
-    """Train a model further; `what` is an adapter, or patterns of weight names.
+    """Train a model further; `what` is an adapter, a draft head, or patterns of weight names.
 
     None means an adapter of rank 8, or all weights if the rows are for a head. `settings(length)`
     gets the context of the model, at most 512. Raises UsageError, ModelError, DataError and
@@ -152,15 +153,21 @@ def finetune(
     loaded = load(model, replace(machine, precision=machine.precision or "f32"))
     backend, identity = loaded.backend, weights_digest(loaded.weights).hex()
     task = task_of_data(data)
-    if task != CONTINUE:
+    if isinstance(what, NewDraftHead):
+        if task != CONTINUE:
+            raise UsageError(f"rows for `gptrs {task}` have no texts for a draft head")
+        learner: Learner = DraftLearner(loaded.files, backend, settings(1).seed)
+    elif task != CONTINUE:
         return _finetune_head(loaded, task, data, outputs, what, settings, identity, watch)
-    chosen = LowRank(8, 16.0) if what is None else what
-    learner = Learner(loaded.files, backend, chosen, seed=settings(1).seed)
+    else:
+        chosen = LowRank(8, 16.0) if what is None else what
+        learner = Learner(loaded.files, backend, chosen, seed=settings(1).seed)
     learner.identity = identity
     texts = partial(ModelTexts.of_model, loaded, templated=data.templated)
     whole = _whole_settings(learner, settings, backend)
     read = _read(learner, texts, data, whole, watch)
-    return _run(learner, read, data, outputs, whole, backend, identity, watch)
+    fresh = isinstance(learner, DraftLearner)
+    return _run(learner, read, data, outputs, whole, backend, identity, watch, fresh=fresh)
 
 
 def task_of_data(data: Data) -> Task | Literal["generate"]:
