@@ -135,9 +135,8 @@ def test_a_head_is_its_block_on_token_and_state(kind, tmp_path):
     write_archive(tmp_path / "one" / "model.safetensors", one)
     # ERNIE's head is dense, the others are like the last layer.
     first = {"first_k_dense_replace": 0, "moe_layer_start_index": 1}
+    first |= {"layer_types": ["full_attention"]} if added else {}
     config = {"model_type": kind, **settings, **first, "num_hidden_layers": 1}
-    if added:
-        config["layer_types"] = ["full_attention"]
     (tmp_path / "one" / "config.json").write_text(json.dumps(config), encoding="utf-8")
     single = load_model(tmp_path / "one", "ref")
     expected = single.forward(np.arange(len(inputs))[None])[0]

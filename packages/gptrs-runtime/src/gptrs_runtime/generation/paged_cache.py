@@ -98,7 +98,7 @@ class PagedCache(TextCache):
 
     @property
     def keeps_states(self) -> bool:
-        """Whether layers have states, of which there are only the last `states` of a page."""
+        """Whether layers have states; a page has the last `states` of them."""
         return any(group.whole for group in self.buffers.groups)
 
     @override
