@@ -200,7 +200,7 @@ def save_eagle(folder: Path, third: bool, **others: object) -> dict[str, np.ndar
     more = {"d2t": known - np.arange(50)} if third else {}
     write_archive(folder / "model.safetensors", {**weights, **more})
     config = {**_LLAMA, "model_type": "llama", "num_hidden_layers": 1, "draft_vocab_size": 50,
-              **others}  # fmt: skip
+              "architectures": ["LlamaForCausalLMEagle"], **others}  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return weights
 

@@ -29,6 +29,11 @@ def load(
     settings: Mapping[str, object], params: Params
 ) -> Llama | RotaryEncoder | CausalEncoder | EagleDraft:
     """Build the model from config.json and its weights; ModelError if either is unsupported."""
+    if is_eagle(params):
+        fields = ConfigFields(settings, str(settings.get("model_type")))
+        fields.without_effect("draft_vocab_size")  # the rows of its head say it
+        first = fields.boolean("norm_before_residual", False)
+        return EagleDraft(read_config(settings), params, first)
     head = head_of(settings)
     if settings.get("use_bidirectional_attention") is True:
         if head is not None:
@@ -38,10 +43,6 @@ def load(
             raise ModelError(f"a `{kind}` model that is not causal is not supported")
         return rotary_encoder.load(settings, params)
     config = read_config(settings)
-    if is_eagle(params):
-        fields = ConfigFields(settings, str(settings.get("model_type")))
-        fields.without_effect("draft_vocab_size")  # the rows of its head say it
-        return EagleDraft(config, params, fields.boolean("norm_before_residual", False))
     if head is not None:
         return _classifier(head, config, settings, params)
     if lacks_words(settings, config.names.head, config.tie_word_embeddings, params):
