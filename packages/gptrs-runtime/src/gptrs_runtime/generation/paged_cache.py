@@ -375,8 +375,12 @@ class PagedCache(TextCache):
         return PagePool(self._layouts, PAGE_SIZE)
 
     def _new_buffers(self, lm: CausalLM, dtype: DType) -> PageBuffers:
-        groups = len({spec.window for spec in lm.cache_specs()})
-        return lm.new_buffers([1] * groups, dtype, self.states)
+        specs = lm.cache_specs()
+        pages = [1] * len({spec.window for spec in specs})
+        # A model without states need not know of the argument.
+        if self.states > 1 and any(spec.per_page for spec in specs):
+            return lm.new_buffers(pages, dtype, self.states)
+        return lm.new_buffers(pages, dtype)
 
 
 _caches: WeakKeyDictionary[LoadedModel, tuple[object, PagedCache]] = WeakKeyDictionary()
