@@ -226,7 +226,6 @@ def test_a_model_that_cannot_tell_rows_apart_takes_steps_for_each_adapter(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"target_parameters": ["mlp.experts.down_proj"]}, "has `'mlp.experts.down_proj'`"),
         ({"lora_bias": True}, "`lora_bias` is set"),
         ({"peft_type": "IA3"}, "`peft_type` is `'IA3'`"),
         ({"init_lora_weights": "pissa_niter_4"}, "changes the model itself"),

@@ -14,9 +14,10 @@ from gptrs_runtime.sources.find_model import find_model
 from gptrs_train.batches import Windows
 from gptrs_train.data import Source
 from gptrs_train.learner import FACTORS, Learner, LowRank, factor_name
-from gptrs_train.products import _full, adapter_config
+from gptrs_train.products import _full, adapter_config, write_product
 from gptrs_train.runs import Data, Outputs, finetune
-from train.runs_support import run, save_lm, settings, stream, torch_lm
+from support.tiny_models import tiny
+from train.runs_support import CONFIGS, run, save_lm, settings, stream, torch_lm
 
 pytestmark = pytest.mark.long
 STEPS = 50
@@ -155,3 +156,32 @@ def test_parts_of_a_batch_learn_as_the_whole(tmp_path):
     np.testing.assert_allclose(losses, others, rtol=0, atol=1e-6)
     for name, value in one.items():
         np.testing.assert_allclose(value, other[name], rtol=0, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
+@pytest.mark.parametrize("kind", ["Mixtral", pytest.param("GptOss", marks=pytest.mark.exhaustive)])
+def test_experts_and_routers_learn_as_in_peft(kind, tmp_path):
+    peft = pytest.importorskip("peft", reason="the oracle is PEFT")
+    torch = pytest.importorskip("torch", reason="PEFT needs torch")
+    folder, out = tmp_path / "model", tmp_path / "out"
+    sizes = {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 8}
+    model = tiny(folder, f"{kind}ForCausalLM", {**CONFIGS["llama"], **sizes}, seed=3)
+    router = "gate" if kind == "Mixtral" else "router"
+    what = LowRank(4, 16.0, ("experts", router, "q_proj"))
+    learner = Learner(find_model(folder), backend_of("ref", None), what)
+    # PEFT reads what is written, begins with the same values, and learns them.
+    write_product(out, learner, learner.trained, {}, [], fresh=False)
+    adapted = peft.PeftModel.from_pretrained(model, out, is_trainable=True)
+    assert sum(p.requires_grad for p in adapted.parameters()) == len(learner.trained)
+    chosen = settings(steps=STEPS, rate=4e-3)
+    _, trained, losses = run(folder, out, what, "numba", chosen)
+    expected = torchs_losses(adapted, chosen)
+    assert expected[-1] < expected[0] - 0.03
+    np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
+    write_product(out, learner, trained, {}, [], fresh=False)
+    tokens = stream()[:20].astype(np.int64)[np.newaxis]
+    with torch.no_grad():
+        logits = adapted(torch.tensor(tokens)).logits.numpy()
+    served = load_model(folder, "ref", adapter=out).forward(tokens)
+    np.testing.assert_allclose(served, logits, atol=1e-3)

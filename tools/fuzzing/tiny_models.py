@@ -207,6 +207,9 @@ class _Asked:
     def table_low_rank(self, count: int, width: int) -> None:
         return None
 
+    def expert_low_rank(self, weight: object) -> None:
+        return None
+
     def tied_table(self, name: str, shape: Sequence[int]) -> None:
         return None
 

@@ -126,6 +126,5 @@ def mlp_of(config: LlamaConfig, layer: Params, number: int) -> MLP | Mixture | C
     if experts is None or number not in experts.layers:
         return MLP(config, layer if own is None else layer / own)
     if experts.clamp is not None:
-        scope = layer / experts.scope
-        return ClampedMixture(experts, experts.clamp, scope, config.hidden_size)
+        return ClampedMixture(experts, experts.clamp, layer, config.hidden_size)
     return Mixture(experts, layer, config.hidden_size, config.hidden_act)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs import functionals as F
 from gptrs.api import ModelError
 from gptrs.api.models import ConfigFields, Module, Params, Tensor
 from gptrs.api.programs import dtypes
-from gptrs.nn import ACTIVATIONS, ExpertMatrices, Linear
+from gptrs.nn import ACTIVATIONS, ExpertMatrices, ExpertWeight, Linear
 
 # Routing in groups of experts (DeepSeek-V2 and V3), with biases, and SparseMixer.
 
@@ -118,6 +119,12 @@ class Clamp(Struct, frozen=True):
     slope: float
 
 
+_Added = tuple[Tensor, Tensor]
+"""The factors of an adapter."""
+_JOINED = ("experts.gate_up_proj", "experts.down_proj")
+"""Names of the matrices of all experts together."""
+
+
 class Experts(Struct, frozen=True):
     """Settings of the mixtures of a model, and names of their weights.
 
@@ -146,8 +153,35 @@ class Experts(Struct, frozen=True):
     shared_scope: str | None = None
     shared_joined: tuple[str, str] | None = None
     router: str = "gate"
-    joined: tuple[str, str] = ("experts.gate_up_proj", "experts.down_proj")
+    joined: tuple[str, str] = _JOINED
     turned: bool = False
+
+    def first(self, layer: Params, width: int, block: int | None = None) -> _Added | None:
+        """Return what an adapter adds to gate and `up`, or to one of them, of all experts."""
+        weight = self._weight(_JOINED[0], (self.gate, self.up), (width, 2 * self.width))
+        return layer.expert_low_rank(replace(weight, block=block))
+
+    def last(self, layer: Params, width: int) -> _Added | None:
+        """Return what an adapter adds to the last matrices of all experts."""
+        return layer.expert_low_rank(self._weight(_JOINED[1], (self.down,), (self.width, width)))
+
+    def _weight(self, name: str, layers: tuple[str, ...], sizes: tuple[int, int]) -> ExpertWeight:
+        clamped = self.clamp is not None
+        # Files of Mixtral and of Granite keep names that transformers has changed since.
+        renamed = self.scope == "block_sparse_moe" and self.joined == _JOINED
+        scope = "mlp" if renamed else self.scope
+        mixed = self.routing is not None and self.routing.mixer is not None
+        router = "router" if mixed else self.router.removesuffix(".layer")
+        return ExpertWeight(
+            f"{scope}.experts",
+            name.rpartition(".")[2],
+            [f"{self.scope}.experts.{{}}.{each}" for each in layers],
+            (f"{self.scope}.{self.router}", f"{scope}.{router}"),
+            self.count,
+            *sizes,
+            alternate=clamped,
+            turned=clamped,
+        )
 
 
 class Mixture(Module):
@@ -163,12 +197,16 @@ class Mixture(Module):
         self.joined = experts.joined[0] in params
         if self.joined:
             up, down = experts.joined
-            self.gate_up_proj = _joined(experts, params, up, width, 2 * inner)
-            self.down_proj = _joined(experts, params, down, inner, width)
+            added = experts.first(layer, width)
+            self.gate_up_proj = _joined(experts, params, up, (width, 2 * inner), added)
+            added = experts.last(layer, width)
+            self.down_proj = _joined(experts, params, down, (inner, width), added)
         else:
-            self.gate_proj = _matrices(experts, params, experts.gate, width, inner, _UP)
-            self.up_proj = _matrices(experts, params, experts.up, width, inner, _UP)
-            self.down_proj = _matrices(experts, params, experts.down, inner, width, _DOWN)
+            gate, up = (experts.first(layer, width, block) for block in range(2))
+            self.gate_proj = _matrices(experts, params, experts.gate, (width, inner), _UP, gate)
+            self.up_proj = _matrices(experts, params, experts.up, (width, inner), _UP, up)
+            last = experts.last(layer, width)
+            self.down_proj = _matrices(experts, params, experts.down, (inner, width), _DOWN, last)
         self.shared = None if experts.shared is None else _Shared(layer, width, experts, activation)
         self._activation = ACTIVATIONS[activation]
         self._chosen, self._normalized = experts.chosen, experts.normalized
@@ -229,23 +267,32 @@ class _Shared(Module):
 
 
 def _matrices(
-    experts: Experts, params: Params, name: str, inputs: int, outputs: int, axes: tuple[str, str]
+    experts: Experts,
+    params: Params,
+    name: str,
+    sizes: tuple[int, int],
+    axes: tuple[str, str],
+    added: _Added | None,
 ) -> ExpertMatrices:
-    """Return the matrices of all experts; `axes` names inputs and outputs."""
+    """Return the matrices of all experts; `sizes` and `axes` are of inputs and outputs."""
     names = [f"{index}.{name}.weight" for index in range(experts.count)]
-    return ExpertMatrices.of_each(params / "experts", names, inputs, outputs, axes[::-1])
+    return ExpertMatrices.of_each(params / "experts", names, *sizes, axes[::-1], added)
 
 
 def _joined(
-    experts: Experts, params: Params, name: str, inputs: int, outputs: int
+    experts: Experts,
+    params: Params,
+    name: str,
+    sizes: tuple[int, int],
+    added: _Added | None,
 ) -> ExpertMatrices:
     """Return the matrices from a fused weight; `turned` ones are transposed in some files only."""
     if experts.turned:
         try:
-            return ExpertMatrices.joined(params, name, experts.count, inputs, outputs)
+            return ExpertMatrices.joined(params, name, experts.count, *sizes, added)
         except ModelError:
             pass  # transformers saves them in its own layout
-    return ExpertMatrices.whole(params, name, experts.count, inputs, outputs)
+    return ExpertMatrices.whole(params, name, experts.count, *sizes, added)
 
 
 def read_experts(
@@ -293,11 +340,11 @@ class ClampedMixture(Module):
     gate only from above. Weights are the softmax of the chosen experts' scores.
     """
 
-    def __init__(self, experts: Experts, clamp: Clamp, params: Params, width: int) -> None:
-        count, own = experts.count, params / "experts"
-        self.router = Linear(params / "router", width, count)
-        read = _Apart if "gate_proj.bias" in own else _Joined
-        self.experts = read(own, count, width, experts.width)
+    def __init__(self, experts: Experts, clamp: Clamp, layer: Params, width: int) -> None:
+        params = layer / experts.scope
+        self.router = Linear(params / experts.router, width, experts.count)
+        read = _Apart if "experts.gate_proj.bias" in params else _Joined
+        self.experts = read(experts, layer, width)
         self._chosen, self._clamp = experts.chosen, clamp
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -323,10 +370,15 @@ class ClampedMixture(Module):
 class _Joined(Module):
     """Experts in folders: a matrix [C, 2 * I] in which gate and `up` alternate."""
 
-    def __init__(self, params: Params, count: int, width: int, inner: int) -> None:
-        self.gate_up_proj = ExpertMatrices.joined(params, "gate_up_proj", count, width, 2 * inner)
+    def __init__(self, experts: Experts, layer: Params, width: int) -> None:
+        params, count, inner = layer / f"{experts.scope}.experts", experts.count, experts.width
+        added = experts.first(layer, width)
+        self.gate_up_proj = ExpertMatrices.joined(
+            params, "gate_up_proj", count, width, 2 * inner, added
+        )
         self.gate_up_bias = params.tensor("gate_up_proj_bias", (count, 2 * inner))
-        self.down_proj = ExpertMatrices.joined(params, "down_proj", count, inner, width)
+        added = experts.last(layer, width)
+        self.down_proj = ExpertMatrices.joined(params, "down_proj", count, inner, width, added)
         self.down_bias = params.tensor("down_proj_bias", (count, width))
 
     def gate_and_up(self, x: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
@@ -345,12 +397,15 @@ class _Joined(Module):
 class _Apart(Module):
     """Experts in GGUF files: separate matrices for gate and `up`."""
 
-    def __init__(self, params: Params, count: int, width: int, inner: int) -> None:
-        self.gate_proj = _clamped_matrices(params, "gate_proj", count, width, inner)
+    def __init__(self, experts: Experts, layer: Params, width: int) -> None:
+        params, count, inner = layer / f"{experts.scope}.experts", experts.count, experts.width
+        gate, up = (experts.first(layer, width, block) for block in range(2))
+        self.gate_proj = _clamped_matrices(params, "gate_proj", count, (width, inner), gate)
         self.gate_bias = params.tensor("gate_proj.bias", (count, inner))
-        self.up_proj = _clamped_matrices(params, "up_proj", count, width, inner)
+        self.up_proj = _clamped_matrices(params, "up_proj", count, (width, inner), up)
         self.up_bias = params.tensor("up_proj.bias", (count, inner))
-        self.down_proj = _clamped_matrices(params, "down_proj", count, inner, width)
+        last = experts.last(layer, width)
+        self.down_proj = _clamped_matrices(params, "down_proj", count, (inner, width), last)
         self.down_bias = params.tensor("down_proj.bias", (count, width))
 
     def gate_and_up(self, x: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
@@ -364,7 +419,11 @@ class _Apart(Module):
 
 
 def _clamped_matrices(
-    params: Params, name: str, count: int, inputs: int, outputs: int
+    params: Params,
+    name: str,
+    count: int,
+    sizes: tuple[int, int],
+    added: _Added | None,
 ) -> ExpertMatrices:
     names = [f"{number}.{name}.weight" for number in range(count)]
-    return ExpertMatrices.of_each(params, names, inputs, outputs)
+    return ExpertMatrices.of_each(params, names, *sizes, low_rank=added)

@@ -373,7 +373,8 @@ MOE_KINDS: dict[str, Kind] = {
         switch(
             **biases("attention_bias", True), sinks=True,
             experts=mixture(
-                "num_local_experts", "num_experts", count=128, chosen=4, clamp=_clamp
+                "num_local_experts", "num_experts", count=128, chosen=4, clamp=_clamp,
+                router="router",
             ),
         ),
         epsilon=1e-5, head_dim=64, sliding_window=128, hidden_size=2880, heads=64, theta=150000.0,

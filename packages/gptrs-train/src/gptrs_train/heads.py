@@ -12,7 +12,7 @@ from msgspec import Struct
 from typing_extensions import override
 
 from gptrs import functionals as F
-from gptrs.api import ModelError
+from gptrs.api import ModelError, UsageError
 from gptrs.api.backends import Backend
 from gptrs.api.models import CausalLMModule, Module, Tensor, tensor
 from gptrs.functionals.dispatch.active_overrides import entered
@@ -97,6 +97,11 @@ class HeadLearner(Learner):
         self.writes_adapter = False
         self.unit = "tokens" if goal.task == "tag" else "rows"
         super().__init__(source, backend, what, seed=seed)
+        if self.experts:
+            raise UsageError(
+                f"an adapter of {quoted(self.experts[0])} is not added to a model with a head",
+                hint="leave out --target experts",
+            )
         self.length = self.context_length
         """Most tokens of a text that are read."""
 

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from typing_extensions import override
 
 from gptrs import functionals as F
@@ -18,6 +19,7 @@ from gptrs.api import ModelError, UsageError
 from gptrs.api.backends import Backend
 from gptrs.api.models import CausalLMModule, Module, Params, Tensor
 from gptrs.checkpoint.config_fields import load_as
+from gptrs.checkpoint.expert_factors import ExpertWeight
 from gptrs.checkpoint.param_source import ParamSource
 from gptrs.checkpoint.quantized_tensor import Part, QuantizedTensor
 from gptrs.functionals.dispatch.active_overrides import entered
@@ -53,7 +55,8 @@ class Batch(NamedTuple):
 class LowRank(Struct, frozen=True):
     """Adapters to learn (Hu et al. 2021): the `rank`, `alpha`, and the `targets` among layers.
 
-    A target is the last parts of a layer's name, as in PEFT, or `all-linear`.
+    A target is the last parts of a layer's name, as in PEFT, or `all-linear`; `experts` and
+    `experts.down_proj` name matrices of all experts.
     """
 
     rank: int
@@ -77,6 +80,8 @@ class _Asked(Struct):
     """The matrices whose products are added to the residual stream, as last asked for."""
     decoded: dict[str, tuple[Tensor, Decoder]]
     """Quantized matrices as last asked for, and what decodes each again."""
+    experts: dict[str, ExpertWeight]
+    """The matrices of all experts by their names in transformers."""
 
 
 WORDS: Final = "lm_head."
@@ -102,7 +107,7 @@ class LearningParams(Params):
         head: Collection[str] | None = None,
     ) -> None:
         super().__init__(source, backend=backend, origin=origin)
-        self.asked = _Asked({}, {}, set(), {}, {})
+        self.asked = _Asked({}, {}, set(), {}, {}, {})
         self.new: set[str] = set()
         """The weights of a new head that the checkpoint lacks."""
         self._fresh = fresh
@@ -185,6 +190,20 @@ class LearningParams(Params):
         return [] if a is None or b is None else [(a, b * self._scale)]
 
     @override
+    def expert_low_rank(self, weight: ExpertWeight) -> tuple[Tensor, Tensor] | None:
+        """Return the factors that are given for these matrices of experts."""
+        whole = weight.below(self._prefix)
+        self.asked.experts[whole.name] = replace(whole, block=None)
+        a, b = (self._given.get(factor_name(whole.name, factor)) for factor in FACTORS)
+        if a is None or b is None:
+            return None
+        outputs, ranks = b.shape
+        firsts = F.reshape(a, (whole.count, ranks // whole.count, whole.inputs))
+        parts = F.reshape(b, (outputs, ranks // whole.count, whole.count))
+        lasts = F.transpose(parts, (2, 0, 1))[:, whole.rows()]
+        return firsts, lasts * self._scale
+
+    @override
     def stacked_whole(self, name: str, shape: Sequence[int]) -> Tensor:
         whole = self._prefix + name
         self.asked.weights[whole] = tuple(shape)
@@ -257,8 +276,10 @@ class Learner:
         self.context_length, self.vocabulary = module.context_length, module.vocab_size
         self.adapter = what if isinstance(what, LowRank) else None
         self.layers: list[str] = []
+        self.experts: list[str] = []
+        """The matrices of all experts that get factors, as transformers calls them."""
         if isinstance(what, LowRank):
-            self.layers = self._targets(what.targets)
+            self.layers, self.experts = self._targets(what.targets)
             self.trained = self._first_factors(what.rank, seed)
         else:
             names = self._chosen(what)
@@ -420,10 +441,14 @@ class Learner:
             )
         return module
 
-    def _targets(self, targets: Sequence[str]) -> list[str]:
-        """Return the layers that get factors; UsageError for a target that no layer has."""
+    def _targets(self, targets: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Return the layers, and the matrices of experts, that get factors.
+
+        UsageError for a target that no layer has.
+        """
         layers = self.params.asked.layers
         found: list[str] = []
+        experts: list[str] = []
         for target in targets:
             if target == ALL_LINEAR:
                 own = [
@@ -432,26 +457,47 @@ class Learner:
                 ]  # fmt: skip
             else:
                 own = [n for n in layers if n == target or n.endswith(f".{target}")]
-            if not own:
+            stacked = self._targeted_experts(target)
+            if not own and not stacked:
                 known = dict.fromkeys(name.rpartition(".")[2] for name in layers)
                 raise UsageError(
                     f"{quoted(self.source.name)} has no linear layer {quoted(target)}",
                     hint=f"it has {listed(list(known), 12)}, and `{ALL_LINEAR}` names most of them",
                 )
             found += own
-        return list(dict.fromkeys(found))
+            experts += stacked
+        return list(dict.fromkeys(found)), list(dict.fromkeys(experts))
+
+    def _targeted_experts(self, target: str) -> list[str]:
+        """Return the matrices of experts that a target names, with `experts` in it."""
+        if "experts" not in target.split("."):
+            return []
+        return [
+            name for name, each in self.params.asked.experts.items()
+            if any(own == target or own.endswith(f".{target}") for own in (name, each.module))
+        ]  # fmt: skip
 
     def _first_factors(self, rank: int, seed: int) -> dict[str, np.ndarray]:
         """Return the factors as PEFT begins: A uniform within 1 / sqrt(inputs), B zero."""
         found: dict[str, np.ndarray] = {}
-        for number, layer in enumerate(self.layers):
-            inputs, outputs = self.params.asked.layers[layer]
+        asked = self.params.asked
+        sizes = {layer: (*asked.layers[layer], rank) for layer in self.layers}
+        for name in self.experts:
+            each = asked.experts[name]
+            sizes[name] = each.inputs, each.outputs, rank * each.count
+        for number, (layer, (inputs, outputs, ranks)) in enumerate(sizes.items()):
             # kaiming_uniform with a = sqrt(5), which PEFT uses, comes to this bound. B is zero: the
             # first forward pass is that of the base model.
             bound = 1 / math.sqrt(inputs)
+<<<<<<< HEAD
             a = random_stream(seed, number).uniform(-bound, bound, (rank, inputs))
+||||||| parent of ecb45a06 (core, models, train: adapters of experts and routers are read, trained and written as PEFT has them)
+            a = _random(seed, number).uniform(-bound, bound, (rank, inputs))
+=======
+            a = _random(seed, number).uniform(-bound, bound, (ranks, inputs))
+>>>>>>> ecb45a06 (core, models, train: adapters of experts and routers are read, trained and written as PEFT has them)
             found[factor_name(layer, "A")] = a.astype(np.float32)
-            found[factor_name(layer, "B")] = np.zeros((outputs, rank), np.float32)
+            found[factor_name(layer, "B")] = np.zeros((outputs, ranks), np.float32)
         return found
 
     def _chosen(self, patterns: Sequence[str]) -> list[str]:

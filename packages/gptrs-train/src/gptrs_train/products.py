@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -145,10 +146,10 @@ def _write_adapter(
     out: Path, learner: Learner, trained: Mapping[str, np.ndarray], about: Mapping[str, bytes]
 ) -> None:
     tensors = [
-        OutgoingTensor.of(f"{_PREFIX}{_full(layer)}.lora_{factor}.weight", array)
-        for layer in learner.layers
+        OutgoingTensor.of(f"{_PREFIX}{factor_name(written, factor)}", array)
+        for name, written in _written_names(learner).items()
         for factor in FACTORS
-        for array in (trained[factor_name(layer, factor)],)
+        for array in (trained[factor_name(name, factor)],)
     ]
     config = json.dumps(adapter_config(learner), indent=2).encode()
     with atomic_folder(out, replace=True) as folder:
@@ -157,6 +158,28 @@ def _write_adapter(
                 file.write(data)
         with folder.file(ADAPTER_WEIGHTS) as file:
             write_safetensors(file, tensors, {"format": "pt", BASE_DIGEST: learner.identity})
+
+
+def _written_names(learner: Learner) -> dict[str, str]:
+    """Return the names of modules in an adapter by the names of layers and matrices of experts."""
+    routers = _routers(learner)
+    names = {name: _full(routers.get(name, name)) for name in learner.layers}
+    modules: dict[str, list[str]] = {}
+    for name in learner.experts:
+        modules.setdefault(learner.params.asked.experts[name].module, []).append(name)
+    for module, own in modules.items():
+        # PEFT wraps a module once for each parameter: the first one is innermost.
+        for depth, name in enumerate(reversed(own)):
+            names[name] = _full(module) + ".base_layer" * depth
+    return names
+
+
+def _routers(learner: Learner) -> dict[str, str]:
+    """Return the names in transformers of the layers that choose among experts.
+
+    There they are no linear layers, and PEFT takes them as parameters.
+    """
+    return dict(each.router for each in learner.params.asked.experts.values())
 
 
 def adapter_config(learner: Learner) -> dict[str, object]:
@@ -173,6 +196,7 @@ def adapter_config(learner: Learner) -> dict[str, object]:
         "bias": "none",
         "fan_in_fan_out": any(uses.get(f"{name}.weight") == "turned" for name in learner.layers),
         "target_modules": _target_modules(learner),
+        **_parameter_settings(learner),
         "init_lora_weights": True,
         "inference_mode": True,
         "modules_to_save": None,
@@ -185,11 +209,30 @@ def _target_modules(learner: Learner) -> list[str]:
     """Return the last parts of the names of layers, whole names where others have that part."""
     own, known = set(learner.layers), learner.params.asked.layers
     found: list[str] = []
+    routers = _routers(learner)
     for layer in learner.layers:
+        if layer in routers:
+            continue
         last = layer.rpartition(".")[2]
         alike = [name for name in known if name.rpartition(".")[2] == last]
         found.append(last if own.issuperset(alike) and not last.isdigit() else _full(layer))
     return sorted(set(found))
+
+
+def _parameter_settings(learner: Learner) -> dict[str, object]:
+    """Return the settings for routers and matrices of experts, shortened if all layers have them.
+
+    With a version of PEFT: earlier ones have other factors for the same matrices.
+    """
+    routers = {layer: f"{name}.weight" for layer, name in _routers(learner).items()}
+    own = {*learner.experts, *(routers[layer] for layer in learner.layers if layer in routers)}
+    known = [*learner.params.asked.experts, *routers.values()]
+    found: set[str] = set()
+    for name in own:
+        short = re.sub(r"^.*?\.[0-9]+\.", "", name)
+        alike = [each for each in known if each.endswith(f".{short}")]
+        found.add(short if own.issuperset(alike) else _full(name))
+    return {"target_parameters": sorted(found), "peft_version": "0.19.0"} if found else {}
 
 
 def _full(layer: str) -> str:

@@ -283,6 +283,12 @@ def _whole_settings(
         )
     if settings.lora_dropout and learner.adapter is None:
         raise UsageError("`lora_dropout` is for adapters", hint="take --lora R")
+    if settings.lora_dropout and learner.experts:
+        raise UsageError(
+            "`lora_dropout` is for layers: factors of experts are added to their weights, as in"
+            " PEFT",
+            hint="leave it out, or leave out --target experts",
+        )
     _require_context(learner, settings)
     return settings
 

@@ -31,7 +31,7 @@ _REFUSED: Final[Mapping[str, str]] = {
     "megatron_config": "it is made for layers of Megatron",
 }
 """Settings that change more than adding a product to a linear layer, and how."""
-_PLAIN: Final = re.compile(r"\^?[A-Za-z0-9_]+(\\?\.[A-Za-z0-9_]+)*")
+_PLAIN: Final = re.compile(r"(\^|\.\*\\?\.)?[A-Za-z0-9_]+(\\?\.[A-Za-z0-9_]+)*")
 """A key of a pattern that is a name."""
 _CHANGES_BASE: Final = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Prefixes of `init_lora_weights` for which PEFT changes the weights of the model, too."""
@@ -46,6 +46,7 @@ class AdapterConfig(Struct, frozen=True):
     use_dora: bool | None = None
     init_lora_weights: bool | str | None = None
     target_parameters: list[str] | str | None = None
+    peft_version: str | None = None
     modules_to_save: list[str] | None = None
     ensure_weight_tying: bool | None = None
     task_type: str | None = None
@@ -89,14 +90,6 @@ def adapter_config(settings: Mapping[str, object], where: str) -> AdapterConfig:
             f"`init_lora_weights` is {shown_value(init)}, which changes the model itself",
             "save it converted to plain LoRA (`path_initial_model_for_weight_conversion`)",
         )
-    targets = config.target_parameters or []
-    for name in [targets] if isinstance(targets, str) else targets:
-        # PEFT has the factors of all experts of a layer in one tensor, nested without their names.
-        if not name.endswith(".weight"):
-            raise refused(
-                f"`target_parameters` has {shown_value(name)}: experts in one tensor are not"
-                " supported"
-            )
     for name in config.alpha_pattern or ():
         if not _PLAIN.fullmatch(name):
             raise refused(
@@ -109,10 +102,10 @@ def adapter_config(settings: Mapping[str, object], where: str) -> AdapterConfig:
 def _matches(pattern: str, module: str) -> bool:
     """Return whether a key of a pattern matches a module: its whole name, or its end.
 
-    PEFT takes keys as regular expressions. Names are compared literally, except for a `^` at the
-    start and dots with a backslash: an untrusted regex may take forever.
+    PEFT takes keys as regular expressions. Names are compared literally, except for a `^` or `.*.`
+    at the start and dots with a backslash: an untrusted regex may take forever.
     """
-    plain = pattern.replace("\\.", ".")
+    plain = pattern.replace("\\.", ".").removeprefix(".*.")
     if plain.startswith("^"):
         return module == plain[1:]
     return module == plain or module.endswith(f".{plain}")
@@ -139,6 +132,18 @@ _PARTS: Final[Mapping[str, Part]] = {
     ".lora_magnitude_vector.weight": "magnitude",
 }
 """The ends of the names of tensors that change a layer."""
+_EXPERTS: Final = re.compile(r"(^|\.)experts(\.|$)")
+"""A module of experts, all or one of them."""
+_ROUTERS: Final = (
+    (".block_sparse_moe.gate", ".mlp.gate"),
+    (".block_sparse_moe.gate", ".mlp.router"),
+    (".block_sparse_moe.router.layer", ".block_sparse_moe.router"),
+)
+"""Ends of the names of routers in files, and those in models of transformers 5."""
+_FIRST_UNTURNED: Final = 19
+"""The minor version of PEFT that knows which axis of a matrix of experts is the inputs."""
+_NESTED: Final = re.compile(r"(?<=\.experts)(\.base_layer)+$")
+"""What PEFT adds to the name of a module of experts for each further parameter of it."""
 _INSIDE: Final = (".base_layer", ".modules_to_save")
 """Parts that PEFT inserts between the name of a module and those of its tensors."""
 
@@ -230,14 +235,24 @@ class LowRankAdapter:
     def is_summed(self) -> bool:
         """Whether all that it does is adding products to linear layers."""
         plain = all(p.magnitude is None and not p.is_table for p in self._products.values())
-        return plain and not self._whole
+        return plain and not self._whole and not any(map(_EXPERTS.search, self._products))
+
+    @property
+    def has_turned_experts(self) -> bool:
+        """Whether factors of experts in one parameter go from the outputs to the inputs."""
+        found = re.match(r"0\.([0-9]{1,3})\.", self._config.peft_version or "0.0.")
+        return found is not None and int(found[1]) < _FIRST_UNTURNED
 
     def module_of(self, layer: str) -> str | None:
         """Return the module that a checkpoint calls `layer`; None if it is not changed.
 
         Checkpoints may leave out the first part of a name, such as `transformer`, or add one.
         """
-        return _own_name(layer, self._products, self._without_first)
+        for name in (layer, *_new_names(layer)):
+            found = _own_name(name, self._products, self._without_first)
+            if found is not None:
+                return found
+        return None
 
     def tensor_of(self, name: str) -> str | None:
         """Return the name in `tensors` of what a checkpoint calls `name`, found as `module_of`."""
@@ -259,6 +274,10 @@ class LowRankAdapter:
         """Return the product that is added to a module."""
         return self._products[module]
 
+    def factor(self, module: str, rank: int) -> float:
+        """Return what the product of a module of this rank is multiplied by."""
+        return self._config.factor(module, rank)
+
     def _read(self) -> dict[str, LowRankProduct]:
         shown = quoted(str(self.path), 200)
         if not (self.path / CONFIG).is_file() or not (self.path / WEIGHTS).is_file():
@@ -269,7 +288,7 @@ class LowRankAdapter:
             )
         where = str(self.path / CONFIG)
         settings = parse_object(read_whole(self.path / CONFIG, _MOST_CONFIG_BYTES), where)
-        config = adapter_config(settings, where)
+        config = self._config = adapter_config(settings, where)
         self.task, self.base = config.task_type, config.base_model_name_or_path
         with SafetensorsFile.open(self.path / WEIGHTS) as file:
             self.base_digest = file.metadata.get(BASE_DIGEST)
@@ -289,7 +308,8 @@ class LowRankAdapter:
             own = name.removeprefix(_PREFIX)
             end = next((end for end in _PARTS if own.endswith(end)), None)
             module = own if end is None else own.removesuffix(end)
-            if own == name or (end is None and ".lora_" in own) or module.endswith(_INSIDE):
+            inside = _NESTED.sub("", module).endswith(_INSIDE)
+            if own == name or (end is None and ".lora_" in own) or inside:
                 odd.append(name)
             elif end is not None:
                 values = file.read(name).astype(np.float32)
@@ -339,6 +359,14 @@ class LowRankAdapter:
             f" {shapes}",
             hint="save the adapter again",
         )
+
+
+def _new_names(layer: str) -> list[str]:
+    """Return the names of a router in transformers 5, where files keep an old one.
+
+    Only adapters that older versions made of linear layers have that.
+    """
+    return [layer.removesuffix(old) + new for old, new in _ROUTERS if layer.endswith(old)]
 
 
 def _own_name(name: str, own: Mapping[str, object], without_first: Mapping[str, str]) -> str | None:

@@ -19,6 +19,7 @@ from gptrs.capture.parameter import Parameter, WeightStreamer
 from gptrs.capture.tensor import Tensor
 from gptrs.checkpoint.adapter_config import LowRankAdapter, LowRankProduct
 from gptrs.checkpoint.config_fields import load_as, load_slice, stays_narrow
+from gptrs.checkpoint.expert_factors import ExpertWeight, expert_factors
 from gptrs.checkpoint.param_source import (
     IdentifyingSource,
     MappedSource,
@@ -183,6 +184,23 @@ class Params:
         None without one. Raises the errors of `low_rank`.
         """
         return self._factors(self._adapters[0], count, width) if self._adapters else None
+
+    def expert_low_rank(self, weight: ExpertWeight) -> Factors | None:
+        """Return what the adapter adds to matrices of experts, None without one.
+
+        A [experts, rank, inputs] and B [experts, outputs, rank], scaled. CheckpointError for other
+        sizes.
+        """
+        if len(self._adapters) != 1:  # several are of those that add to linear layers alone
+            return None
+        (adapter,) = self._adapters
+        whole = weight.below(self._prefix)
+        found = expert_factors(adapter, whole)
+        if found is None:
+            return None
+        self._adapted.update(found.modules)
+        name = f"{whole.name}{_PART}adapter {adapter.digest} block {whole.block}"
+        return self._factor(f"{name} A", found.a), self._factor(f"{name} B", found.b)
 
     def rescaling(self) -> Tensor | None:
         """Return what the outputs of this layer are multiplied by after `low_rank` (DoRA).

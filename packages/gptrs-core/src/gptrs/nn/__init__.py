@@ -1,6 +1,7 @@
 """Layers, the paged cache and base classes of models: weights of a checkpoint plus functionals."""
 
 from gptrs.backend.sharding import Axis
+from gptrs.checkpoint.expert_factors import ExpertWeight
 from gptrs.nn.attention import (
     LayerCache,
     Scores,
@@ -54,6 +55,7 @@ __all__ = [
     "DraftHead",
     "Embedding",
     "ExpertMatrices",
+    "ExpertWeight",
     "ImageClassifierModule",
     "KeysValues",
     "LayerCache",

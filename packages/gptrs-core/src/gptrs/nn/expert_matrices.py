@@ -10,7 +10,7 @@ from gptrs import functionals as F
 from gptrs.backend.sharding import Axes
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
-from gptrs.checkpoint.params import Params
+from gptrs.checkpoint.params import Factors, Params
 from gptrs.checkpoint.quantized_tensor import Part, QuantizedTensor, dequantized
 from gptrs.ir import dtypes
 from gptrs.nn.layers import Module
@@ -29,16 +29,27 @@ class ExpertMatrices(Module):
         quantized: tuple[QuantizedTensor, Mapping[Part, Tensor]] | None,
         *,
         turned: bool = False,
+        low_rank: Factors | None = None,
     ) -> None:
-        """Take a float weight [G, O, I], or [G, I, O] if `turned`, or a quantized one."""
+        """Take a float weight [G, O, I], or [G, I, O] if `turned`, or a quantized one.
+
+        `low_rank` is the product of an adapter, as `Params.expert_low_rank` returns it.
+        """
         self.weight = weight
+        self.low_rank = [*(low_rank or ())]
         self.parts: dict[Part, Tensor] = {} if quantized is None else dict(quantized[1])
         self._form = None if quantized is None else _of_one(quantized[0])
         self._turned = turned
 
     @classmethod
     def joined(
-        cls, params: Params, name: str, experts: int, inputs: int, outputs: int
+        cls,
+        params: Params,
+        name: str,
+        experts: int,
+        inputs: int,
+        outputs: int,
+        low_rank: Factors | None = None,
     ) -> ExpertMatrices:
         """Return matrices stored as one weight [G, I, O].
 
@@ -47,14 +58,21 @@ class ExpertMatrices(Module):
         shape = (experts, inputs, outputs)
         found = params.stored_parts(name, shape)
         weight = params.stacked_whole(name, shape) if found is None else None
-        return cls(weight, found, turned=True)
+        return cls(weight, found, turned=True, low_rank=low_rank)
 
     @classmethod
     def whole(
-        cls, params: Params, name: str, experts: int, inputs: int, outputs: int
+        cls,
+        params: Params,
+        name: str,
+        experts: int,
+        inputs: int,
+        outputs: int,
+        low_rank: Factors | None = None,
     ) -> ExpertMatrices:
         """Return matrices stored as one weight [G, O, I]. CheckpointError as `Params.tensor`."""
-        return cls(params.stacked_whole(name, (experts, outputs, inputs)), None)
+        weight = params.stacked_whole(name, (experts, outputs, inputs))
+        return cls(weight, None, low_rank=low_rank)
 
     @classmethod
     def of_each(
@@ -64,6 +82,7 @@ class ExpertMatrices(Module):
         inputs: int,
         outputs: int,
         axes: Axes | None = None,
+        low_rank: Factors | None = None,
     ) -> ExpertMatrices:
         """Return matrices stored as separate weights [O, I].
 
@@ -72,10 +91,18 @@ class ExpertMatrices(Module):
         """
         shape = (outputs, inputs)
         found = params.stacked_parts(names, shape, axes)
-        return cls(params.stacked(names, shape, axes) if found is None else None, found)
+        weight = params.stacked(names, shape, axes) if found is None else None
+        return cls(weight, found, low_rank=low_rank)
 
     def __call__(self, x: Tensor, groups: Tensor) -> Tensor:
         """Multiply row r of `x` with matrix `groups[r]`, integers [R]."""
+        found = self._product(x, groups)
+        if not self.low_rank:
+            return found
+        a, b = (F.cast(each, x.dtype) for each in self.low_rank)
+        return found + F.grouped_linear(F.grouped_linear(x, a, groups), b, groups)
+
+    def _product(self, x: Tensor, groups: Tensor) -> Tensor:
         if self.weight is not None:
             matrices = F.swap_axes(self.weight, 1, 2) if self._turned else self.weight
             return F.grouped_linear(x, F.cast(matrices, x.dtype), groups)
