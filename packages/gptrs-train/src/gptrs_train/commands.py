@@ -45,8 +45,10 @@ def _option(*names: str, help: str, **more: Any) -> Any:
 
 
 _FIELDS: Final = option_fields(LoadOptions)
-_DEVICES: Final = ("device", "mesh", "backend_options")
-"""Options of the backend beside its own words; several processes cannot write one run."""
+_DEVICES: Final = (
+    *("device", "mesh", "backend_options", "coordinator", "processes", "process_id"),
+)
+"""Options of the backend beside its own words."""
 _LATER: Final = dict.fromkeys(("batch", "length", "rate", "least_rate", "warmup", "weight_decay"))
 """Settings whose defaults depend on others, on the model or on the data."""
 _DEFAULTS: Final[dict[str, dict[str, int | None]]] = {
@@ -200,7 +202,7 @@ def finetune(
     a model folder (--full), which the other commands run, or a head that guesses tokens ahead for
     the model (--draft-head).
     """
-    line, data = _Line(), _data(given)
+    line, data = _Line(_is_first(given)), _data(given)
     what = _what(
         *(given[name] for name in ("lora", "full", "weights", "draft_head", "alpha", "target"))
     )
@@ -225,7 +227,7 @@ def train(
     CONFIG is a folder with the config.json of any kind of causal language model, and a tokenizer
     unless the data is tokens: a .bin file of uint16, as nanoGPT writes it. OUT gets a model folder.
     """
-    line = _Line()
+    line = _Line(_is_first(given))
     settings = _settings(given["settings"], 1e-3, (0.9, 0.99), 0.1)
     result = runs.train(
         config,
@@ -331,17 +333,24 @@ def _settings(
     return settings
 
 
+def _is_first(given: Mapping[str, Any]) -> bool:
+    """Return whether this process, of one or several, is the one that tells and writes."""
+    group = LoadOptions(**given["machine"]).group()
+    return group is None or group.number == 0
+
+
 class _Line:
     """The progress of a run on standard error: one line that changes, or one every few seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, tells: bool) -> None:
+        self.tells = tells
         self._live = sys.stderr.isatty()
         self._told = 0.0
         self._open = False
         self._valid: float | None = None
 
     def watch(self) -> Watch:
-        return Watch(self._texts, self._began, self._update)
+        return Watch(self._texts, self._began, self._update) if self.tells else Watch()
 
     def close(self) -> None:
         if self._open:
@@ -435,6 +444,8 @@ def _duration(seconds: float) -> str:
 
 def _end(result: Result, as_json: bool, line: _Line) -> None:
     line.close()
+    if not line.tells:
+        return
     if as_json:
         fields = {"schema": "gptrs.train/1", **msgspec.to_builtins(result)}
         print(msgspec.json.encode(fields).decode())

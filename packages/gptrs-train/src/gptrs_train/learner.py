@@ -489,13 +489,7 @@ class Learner:
             # kaiming_uniform with a = sqrt(5), which PEFT uses, comes to this bound. B is zero: the
             # first forward pass is that of the base model.
             bound = 1 / math.sqrt(inputs)
-<<<<<<< HEAD
-            a = random_stream(seed, number).uniform(-bound, bound, (rank, inputs))
-||||||| parent of ecb45a06 (core, models, train: adapters of experts and routers are read, trained and written as PEFT has them)
-            a = _random(seed, number).uniform(-bound, bound, (rank, inputs))
-=======
-            a = _random(seed, number).uniform(-bound, bound, (ranks, inputs))
->>>>>>> ecb45a06 (core, models, train: adapters of experts and routers are read, trained and written as PEFT has them)
+            a = random_stream(seed, number).uniform(-bound, bound, (ranks, inputs))
             found[factor_name(layer, "A")] = a.astype(np.float32)
             found[factor_name(layer, "B")] = np.zeros((outputs, ranks), np.float32)
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -17,8 +18,8 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 import gptrs
-from gptrs.api import UsageError
-from gptrs.api.backends import Backend, memory_limit
+from gptrs.api import GptrsError, UsageError
+from gptrs.api.backends import Backend, ProcessGroup, memory_limit
 from gptrs.progress import Progress
 from gptrs.quoting import quoted
 from gptrs_runtime.content_digest import weights_digest
@@ -81,6 +82,8 @@ class Outputs(Struct, frozen=True):
     out: Path
     resume: bool = False
     force: bool = False
+    group: ProcessGroup | None = None
+    """The processes that run together; the first one writes."""
 
 
 class Watch(Struct, frozen=True):
@@ -150,6 +153,7 @@ def finetune(
     SavedRunError before the first update, DivergedError after one.
     """
     machine.refuse("training", UNTAKEN)
+    outputs = replace(outputs, group=machine.group())
     loaded = load(model, replace(machine, precision=machine.precision or "f32"))
     backend, identity = loaded.backend, weights_digest(loaded.weights).hex()
     task = task_of_data(data)
@@ -258,6 +262,7 @@ def train(
     folder = config.parent if config.name == CONFIG and config.is_file() else config
     source = HfDirectory.open(folder, weighted=False)
     machine.refuse("training", UNTAKEN)
+    outputs = replace(outputs, group=machine.group())
     backend = machine.made_backend().with_precision(machine.precision)
     learner = Learner(source, backend, ["*"], fresh=True, seed=settings(1).seed)
     whole = _whole_settings(learner, settings, backend)
@@ -309,12 +314,17 @@ def _run(
     run = _identity(learner, settings, data, backend, [identity, *digests])
     digest = hashlib.blake2b(json.dumps(run, sort_keys=True).encode(), digest_size=16).hexdigest()
     sources = (learner.source.path, data.path)
+    saved = SavedRun.beside(outputs.out, run, outputs.group)
+
     # All refusals come before the first update: hours of training must not end in "the folder
     # exists".
-    require_new(outputs.out, digest, sources, resume=outputs.resume, force=outputs.force)
-    saved = SavedRun.beside(outputs.out, run)
-    _require_unfinished(saved, outputs)
-    _require_room(learner, settings, saved.folder)
+    def require() -> None:
+        if saved.writes:
+            require_new(outputs.out, digest, sources, resume=outputs.resume, force=outputs.force)
+            _require_unfinished(saved, outputs)
+        _require_room(learner, settings, saved.folder)
+
+    _together(backend, digest, require)
     trainer = Trainer(learner, settings, rows, valid, saved, backend, watch.tell)
     facts = Facts(
         model=learner.source.name,
@@ -331,8 +341,26 @@ def _run(
         ended, kept = trainer.run(resume=outputs.resume)
         result = _result(outputs.out, ended, trainer, facts, saved)
         report = {"run": digest, "settings": run, "result": msgspec.to_builtins(result)}
-        write_product(outputs.out, learner, kept, report, saved.metrics, fresh=fresh)
+        if saved.writes:
+            write_product(outputs.out, learner, kept, report, saved.metrics, fresh=fresh)
+        # No process ends before the others: what it serves them would be gone.
+        backend.agree(lambda: {"end": ended})
     return result
+
+
+def _together(backend: Backend, digest: str, require: Callable[[], None]) -> None:
+    """Call `require` in all processes; raise its error, or that of another one, in each of them.
+
+    UsageError for another run than in the first process.
+    """
+    try:
+        require()
+    except GptrsError as error:
+        shown = error.message
+        with contextlib.suppress(UsageError):  # what is told below is the reason
+            backend.agree(lambda: {"run": digest, "folder or machine": shown})
+        raise
+    backend.agree(lambda: {"run": digest, "folder or machine": "nothing to refuse"})
 
 
 def _result(out: Path, ended: Ended, trainer: Trainer, facts: Facts, saved: SavedRun) -> Result:

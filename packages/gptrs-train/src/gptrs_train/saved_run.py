@@ -17,6 +17,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from gptrs.api import GptrsError, UsageError
+from gptrs.api.backends import ProcessGroup
 from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile, write_safetensors
@@ -56,13 +57,20 @@ class SavedRun(Struct):
     folder: Path
     run: Mapping[str, object]
     metrics: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    is_of_one: bool = True
+    """Whether one process runs it, not several together."""
+    writes: bool = True
+    """Whether this process writes the folder: one of those that run together does."""
 
     @classmethod
-    def beside(cls, out: Path, run: Mapping[str, object]) -> SavedRun:
-        """Return the folder of the run that writes `out`."""
+    def beside(
+        cls, out: Path, run: Mapping[str, object], group: ProcessGroup | None = None
+    ) -> SavedRun:
+        """Return the folder of the run that writes `out`; the first process of a group does."""
         # Compared with what JSON gives back on resuming, where a tuple has become a list.
         plain = cast("dict[str, object]", json.loads(json.dumps(run)))
-        return cls(out.with_name(out.name + SUFFIX), plain)
+        writes = group is None or group.number == 0
+        return cls(out.with_name(out.name + SUFFIX), plain, [], group is None, writes)
 
     @property
     def exists(self) -> bool:
@@ -75,6 +83,9 @@ class SavedRun(Struct):
 
         Makes the folder. The lock ends with the process, whatever ends that.
         """
+        if not self.writes:
+            yield
+            return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.folder, os.O_RDONLY)
@@ -102,6 +113,8 @@ class SavedRun(Struct):
 
     def begin(self) -> None:
         """Make the folder for a new run, and remove another one's state in it."""
+        if not self.writes:
+            return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             # STATE goes first: a process killed here leaves a folder that nothing can resume,
@@ -124,6 +137,8 @@ class SavedRun(Struct):
         self._write(BEST, trained, {"step": str(at.step)})
 
     def _write(self, name: str, arrays: Mapping[str, np.ndarray], metadata: dict[str, str]) -> None:
+        if not self.writes:
+            return
         tensors = [OutgoingTensor.of(each, array) for each, array in arrays.items()]
         with atomic_file(self.folder / name, SavedRunError) as file:
             write_safetensors(file, tensors, metadata)
@@ -176,13 +191,15 @@ class SavedRun(Struct):
                 # Updates after the saved one are made again, and would have two lines.
                 if row["step"] <= step:
                     self.metrics.append(row)
+        if not self.writes:
+            return
         with atomic_file(path, SavedRunError) as file:
             file.writelines(json.dumps(row).encode() + b"\n" for row in self.metrics)
 
     @contextmanager
     def measured(self) -> Generator[Metrics]:
         """Scope in which lines are appended to the metrics."""
-        with (self.folder / METRICS).open("ab") as file:
+        with Path(os.devnull if not self.writes else self.folder / METRICS).open("ab") as file:
             yield Metrics(self.metrics, file)
 
 

@@ -229,7 +229,8 @@ class Trainer:
         Ctrl-C ends it after the current update, and what was learnt is kept.
         DivergedError if the loss is NaN or infinite; the last saved state is kept.
         """
-        with use_backend(self._backend), _interrupts() as interrupted:
+        alone = self._saved.is_of_one
+        with use_backend(self._backend), _interrupts(alone) as interrupted:
             state = self._first_state(resume)
             # Only once the first state exists: a run that fails before must not remove the state of
             # an earlier one.
@@ -239,7 +240,7 @@ class Trainer:
                 ended = self._loop(state, metrics, interrupted)
             kept = _arrays(state["whole"]["trained"])
         # With patience, the weights after the last update are worse than the best by definition.
-        if self._settings.patience and self.at.best is not None:
+        if self._settings.patience and self.at.best is not None and self._saved.writes:
             kept = self._saved.load_best()
         return ended, kept
 
@@ -412,15 +413,15 @@ _MARKS: Final = 20
 
 
 @contextmanager
-def _interrupts() -> Generator[Callable[[], bool]]:
+def _interrupts(alone: bool) -> Generator[Callable[[], bool]]:
     """Scope in which a first Ctrl-C only makes the function that it yields return true.
 
     In the middle of an update the weights are neither the old nor the new ones.
     """
     asked = threading.Event()
     # Python allows signal handlers in the main thread only. Elsewhere (notebook servers, Ray)
-    # Ctrl-C keeps its meaning.
-    if threading.current_thread() is not threading.main_thread():
+    # Ctrl-C keeps its meaning, as in one of several processes: the others would wait for it.
+    if not alone or threading.current_thread() is not threading.main_thread():
         yield asked.is_set
         return
 
