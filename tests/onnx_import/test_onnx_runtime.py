@@ -130,3 +130,17 @@ def test_queries_that_see_nothing(case: str, opset: int, backend: Any) -> None:
     assert np.isnan(wanted).any() == (case == "written out")
     found = gptrs_onnx.from_proto(proto, backend)(**inputs)["y"]
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["uint8", "int8", "int32"])
+def test_integers_are_resized(name: str, backend: Any) -> None:
+    proto = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+    g ({name}[n, 2, h, w] x) => ({name}[n, 2, a, b] y) {{
+      scales = Constant <value_floats = [1.0, 1.0, 2.0, 2.0]> ()
+      y = Resize <mode = "linear"> (x, , scales)
+    }}""")
+    x = np.random.default_rng(0).integers(-99, 99, (1, 2, 5, 4)).astype(name)
+    (wanted,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    found = gptrs_onnx.from_proto(proto, backend)(x)["y"]
+    assert found.dtype == wanted.dtype
+    np.testing.assert_array_equal(found, wanted)

@@ -27,6 +27,26 @@ def test_a_file_is_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
     assert min(map(min, result["values"])) >= 0
 
 
+def test_random_numbers_follow_from_the_seed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    model = parser.parse_model("""
+    <ir_version: 10, opset_import: ["" : 21]>
+    m (float[3] x) => (float[3] y) { y = RandomNormalLike (x) }""")
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+
+    def drawn(*seed: str) -> list[float]:
+        words = ["run", str(tmp_path / "m.onnx"), "--random-seed", "1", "--backend", "ref"]
+        assert main([*words, "--json", *seed]) == 0
+        return json.loads(capsys.readouterr().out)["results"][0]["values"]
+
+    first, again, other = (drawn("--seed", seed) for seed in ("3", "3", "4"))
+    assert first == again != other
+    words = ["run", str(tmp_path / "m.onnx"), "--random-seed", "1", "--backend", "ref"]
+    assert main(words) != 0
+    assert "--seed 0" in capsys.readouterr().err
+
+
 def test_listing_the_importer_imports_no_onnx() -> None:
     code = "import gptrs_onnx.plugin, sys; sys.exit('onnx' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

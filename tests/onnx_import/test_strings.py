@@ -17,7 +17,7 @@ onnxruntime: Any = pytest.importorskip("onnxruntime", reason="the peer that runs
 from onnx import parser  # noqa: E402
 
 import gptrs_onnx  # noqa: E402
-from gptrs.errors import ModelError, UnsupportedError, UsageError  # noqa: E402
+from gptrs.errors import ExecutionError, ModelError, UnsupportedError, UsageError  # noqa: E402
 from gptrs_cli.main import main  # noqa: E402
 
 HEAD = '<ir_version: 8, opset_import: ["" : 20, "ai.onnx.ml": 3, "com.microsoft": 1]>\n'
@@ -274,3 +274,15 @@ def test_random_numbers_in_a_loop_of_the_program_are_refused() -> None:
     )
     with pytest.raises(UnsupportedError, match="in a loop"):
         model(floats(3))
+
+
+def test_an_unknown_category_fails_where_the_node_says_so(backend: Any) -> None:
+    proto = parser.parse_model("""
+    <ir_version: 10, opset_import: ["" : 21, "ai.onnx.ml" : 5]>
+    g (string[n] x) => (float[n, 3] y) {
+      y = ai.onnx.ml.OneHotEncoder <cats_strings = ["a", "b", "a"], zeros = 0> (x)
+    }""")
+    model = gptrs_onnx.from_proto(proto, backend)
+    assert model(["b", "a"])["y"].tolist() == [[0, 1, 0], [0, 0, 1]]
+    with pytest.raises(ExecutionError, match="index 3"):
+        model(["b", "c"])

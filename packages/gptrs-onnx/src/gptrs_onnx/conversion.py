@@ -61,11 +61,6 @@ def refuse(node: Node) -> NoReturn:
     kind = kind_of(node.domain, node.op_type)
     if kind is not None:
         node.refuse(f"is about {kind}, and values are tensors of numbers", hint=cut_before(node))
-    if node.domain == "com.microsoft.nchwc":
-        node.refuse(
-            "has its weights in the layout of one processor",
-            hint="save the model with `GraphOptimizationLevel.ORT_ENABLE_EXTENDED`, not ALL",
-        )
     converts.refuse(node)
 
 

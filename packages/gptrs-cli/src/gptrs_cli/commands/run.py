@@ -18,7 +18,7 @@ from gptrs.api.importers import ImportedModel
 from gptrs.api.models import tensor
 from gptrs.api.programs import run_program
 from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
-from gptrs.plugins.exporters import import_model, importer_of
+from gptrs.plugins.exporters import SeededModel, import_model, importer_of
 from gptrs.quoting import quoted
 from gptrs_cli.dumped_programs import ProgramInputs, read_case
 from gptrs_cli.loading import observed, profile_of
@@ -97,6 +97,10 @@ def run(
             metavar="FILE",
         ),
     ] = None,
+    seed: Annotated[
+        int | None,
+        option("--seed", "The seed of a model that makes random numbers.", metavar="N"),
+    ] = None,
     settings: Settings,
 ) -> None:
     """Run a program, or an imported model, and print its results.
@@ -120,15 +124,24 @@ def run(
             raise UsageError(f"`{wrong}` is for programs, `{program}` is a model of text")
         # Imported late: programs need no models.
         models = importlib.import_module("gptrs_cli.models.run_model")
-        return models.run_model(program, ctx.args, ctx)
+        drawn = [] if seed is None else ["--seed", str(seed)]
+        return models.run_model(program, [*drawn, *ctx.args], ctx)
     if ctx.args:
         what = "no such option" if ctx.args[0].startswith("-") else "unexpected extra argument"
         raise UsageError(f"{what}: {ctx.args[0]}", hint="see `gptrs run --help`")
-    _run_file(program, inputs, out, settings)
+    _run_file(program, inputs, out, seed, settings)
 
 
-def _run_file(program: Path, inputs: ProgramInputs, out: Path | None, settings: Settings) -> None:
+def _run_file(
+    program: Path, inputs: ProgramInputs, out: Path | None, seed: int | None, settings: Settings
+) -> None:
     importer = importer_of(program)
+    if importer is None and seed is not None:
+        raise UsageError(
+            "`--seed` is for models with operators that make random numbers, and the seed of a"
+            " program is one of its inputs",
+            hint="draw its inputs with --random-seed",
+        )
     if settings.overrides and importer is None:
         note("a program is made of ops, which overrides of functionals do not change")
     with observed(settings) as profile:
@@ -138,7 +151,7 @@ def _run_file(program: Path, inputs: ProgramInputs, out: Path | None, settings: 
             if importer is None:
                 done = _run_program(program, inputs, settings, waiting)
             else:
-                done = _run_model(program, importer, inputs, settings, waiting)
+                done = _run_model(program, importer, inputs, seed, settings, waiting)
             if out is not None:
                 waiting.now(f"writing `{out}`")
                 write_archive(out, done.results)
@@ -176,11 +189,20 @@ def _run_program(path: Path, inputs: ProgramInputs, settings: Settings, waiting:
 
 
 def _run_model(
-    path: Path, importer: str, inputs: ProgramInputs, settings: Settings, waiting: Waiting
+    path: Path,
+    importer: str,
+    inputs: ProgramInputs,
+    seed: int | None,
+    settings: Settings,
+    waiting: Waiting,
 ) -> _Done:
     sizes = named_sizes(inputs.symbols)
     backend = settings.load.made_backend()
     model = import_model(path, importer, backend)
+    if seed is not None:
+        if not isinstance(model, SeededModel):
+            raise UsageError(f"the models of the importer `{importer}` take no `--seed`")
+        model.seed = seed
     waiting.now("reading the inputs")
     with InputFiles(tuple(inputs.inputs)) as files:
         arrays = inputs_of(model, files, sizes, inputs.random_seed)

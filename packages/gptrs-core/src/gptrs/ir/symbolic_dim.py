@@ -502,6 +502,7 @@ def _divided(dim: SymbolicDim, divisor: int) -> tuple[int, int] | None:
     if isinstance(divisor, SymbolicDim):
         quotient = _quotient(dim, divisor)
         return None if quotient is None else (quotient, 0)
+    divisor = operator.index(divisor)  # NumPy's integers would stay in the terms
     if divisor == 0 or any(factor % divisor for monomial, factor in dim.terms if monomial):
         return None
     parts = [(monomial, factor // divisor) for monomial, factor in dim.terms]

@@ -102,6 +102,14 @@ class ImportedModel(Protocol):
         ...
 
 
+@runtime_checkable
+class SeededModel(ImportedModel, Protocol):
+    """An imported model whose operators may make random numbers."""
+
+    seed: int | None
+    """What the numbers follow from; None refuses such operators."""
+
+
 class LanguageModelFile(Protocol):
     """A language model in a file of another format: its weights, and what makes a model of them."""
 

@@ -146,14 +146,21 @@ def one_hot_encoder(
     cats_strings: list[str] | None = None,
     zeros: bool = True,
 ) -> Tensor:
-    """Return a new axis with 1 at the category of each element; all 0 for another one."""
-    if not zeros:
-        node.refuse("must fail for unknown categories, which a program cannot do")
+    """Return a new axis with 1 at the category of each element.
+
+    Another element is all 0; without `zeros` the run fails.
+    """
     if is_strings(x) != bool(cats_strings):
         node.malformed("encodes strings by numbers, or numbers by strings")
     listed = node.conversion.codes(cats_strings) if cats_strings else cats_int64s or []
     whole = F.expand_dims(F.cast(codes_of(x), dtypes.si64), -1)
-    return F.cast(F.equal(whole, constant(np.array(listed, np.int64))), dtypes.f32)
+    if zeros:
+        return F.cast(F.equal(whole, constant(np.array(listed, np.int64))), dtypes.f32)
+    # A read that fails is how programs fail, so an unknown category reads outside of the table.
+    # Backwards, for `argmax`: of equal categories, the last one counts.
+    same = F.equal(whole, constant(np.array(listed[::-1], np.int64)))
+    row = F.where(F.any(same, -1), F.argmax(same, -1), scalar(len(listed), dtypes.si64))
+    return F.take(constant(np.eye(len(listed), dtype=np.float32)[::-1]), row, 0)
 
 
 _KEYS: Final = ("keys_int64s", "keys_floats", "keys_strings", "keys_tensor")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Final
+
 from gptrs.api.importers import scalar
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
 from gptrs_onnx.node import Node, converts
-from gptrs_onnx.ops.activations import hard_sigmoid
+from gptrs_onnx.ops import activations
 from gptrs_onnx.ops.arithmetic import gemm, product
 from gptrs_onnx.ops.convolution import conv
 
@@ -46,23 +49,36 @@ def bias_split_gelu(x: Tensor, bias: Tensor) -> Tensor:
     return first * F.gelu(second)
 
 
-def _activated(node: Node, x: Tensor, name: str, alpha: float | None, beta: float | None) -> Tensor:
+def activated(node: Node, x: Tensor, name: str, alpha: float | None, beta: float | None) -> Tensor:
     """Return the activation that a node names, with its settings."""
     if not name:
         return x
     if name == "Clip":
         low = x if alpha is None else F.maximum(x, scalar(alpha, x.dtype))
         return low if beta is None else F.minimum(low, scalar(beta, x.dtype))
-    if name == "HardSigmoid":
-        return hard_sigmoid(
-            x, alpha=0.2 if alpha is None else alpha, beta=0.5 if beta is None else beta
-        )
-    if name == "LeakyRelu":
-        return F.leaky_relu(x, 0.01 if alpha is None else alpha)
-    plain = {"Relu": F.relu, "Sigmoid": F.sigmoid, "Tanh": F.tanh}.get(name)
-    if plain is None:
+    found = _ACTIVATIONS.get(name)
+    if found is None:
         node.refuse(f"has the activation {name[:40]!a}")
-    return plain(x)
+    function, settings = found
+    given = zip(settings, (alpha, beta), strict=False)
+    return function(x, **{setting: value for setting, value in given if value is not None})
+
+
+_ACTIVATIONS: Final[Mapping[str, tuple[Callable[..., Tensor], tuple[str, ...]]]] = {
+    "Celu": (activations.celu, ("alpha",)),
+    "Elu": (activations.elu, ("alpha",)),
+    "HardSigmoid": (activations.hard_sigmoid, ("alpha", "beta")),
+    "HardSwish": (F.hard_swish, ()),
+    "LeakyRelu": (activations.leaky_relu, ("alpha",)),
+    "Relu": (F.relu, ()),
+    "Selu": (activations.selu, ("alpha", "gamma")),
+    "Sigmoid": (F.sigmoid, ()),
+    "Softplus": (F.softplus, ()),
+    "Softsign": (activations.softsign, ()),
+    "Tanh": (F.tanh, ()),
+    "ThresholdedRelu": (activations.thresholded_relu, ("alpha",)),
+}
+"""Activations by name, and their settings in the order of `activation_params`."""
 
 
 # Products and convolutions.
@@ -113,7 +129,7 @@ def fused_matmul_activation(
     result = fused_matmul(
         a, b, alpha=node.number("alpha", 1.0), **{name: node.flag(name) for name in names}
     )
-    return _activated(node, result, activation, activation_alpha, activation_beta)
+    return activated(node, result, activation, activation_alpha, activation_beta)
 
 
 @converts("com.microsoft.FusedGemm")
@@ -130,10 +146,12 @@ def fused_gemm(
     activation: str = "",
     activation_alpha: float | None = None,
     activation_beta: float | None = None,
+    activation_gamma: float | None = None,
 ) -> Tensor:
     """Return an activation of `Gemm`."""
     result = gemm(a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
-    return _activated(node, result, activation, activation_alpha, activation_beta)
+    second = activation_beta if activation_gamma is None else activation_gamma
+    return activated(node, result, activation, activation_alpha, second)
 
 
 @converts("com.microsoft.FusedConv")
@@ -151,7 +169,7 @@ def fused_conv(
     made = conv(node, x, weight, bias)
     made = made if other is None else made + other
     alpha, beta, *_ = [*(activation_params or []), None, None]
-    return _activated(node, made, activation, alpha, beta)
+    return activated(node, made, activation, alpha, beta)
 
 
 # Normalization of a sum, which is an output, too.

@@ -78,8 +78,11 @@ def resize(
     region = [(0.0, 1.0)] * len(axes)
     if roi is not None and roi.size == 2 * len(axes):
         region = [(float(roi[i]), float(roi[i + len(axes)])) for i in range(len(axes))]
-    return F.resize(
-        x,
+    # Integers are weighed as floats, and cut off: in f64 if f32 does not hold all of them.
+    plain, wide = x.dtype, dtypes.f64 if x.dtype.bits > 16 else dtypes.f32
+    as_floats = mode != "nearest" and not plain.is_float
+    made = F.resize(
+        F.cast(x, wide) if as_floats else x,
         [wanted[i] for i in moved],
         [axes[i] for i in moved],
         mode,
@@ -92,6 +95,7 @@ def resize(
         [region[i] for i in moved],
         node.number("extrapolation_value", 0.0),
     )
+    return F.cast(F.trunc(made), plain) if as_floats else made
 
 
 def _targets(
