@@ -16,6 +16,7 @@ onnx = pytest.importorskip("onnx", reason="these tests read ONNX models")
 onnxruntime: Any = pytest.importorskip("onnxruntime", reason="the peer that runs the same files")
 
 import gptrs_onnx  # noqa: E402
+from gptrs_backend_numba.lowering.amx_matmul import is_wanted  # noqa: E402
 from gptrs_onnx.conversion import Conversion  # noqa: E402
 
 Arrays = Mapping[str, np.ndarray]
@@ -129,7 +130,8 @@ def compared(name: str, folder: Path, backend: str, monkeypatch: pytest.MonkeyPa
             worst = np.abs(found - right).max() / np.abs(right).max()
             # Scores near 0 are sigmoids of large numbers: the last bits of these show in them.
             assert worst <= 1e-5 or np.abs(found - right).max() <= 1e-6
-    assert count <= most
+    # Products of few rows and of many have kernels of their own on AMX.
+    assert count <= most + is_wanted()
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name not in LARGE])

@@ -29,9 +29,9 @@ from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.outgoing_model import ModelCapture
 
 _STEP: Final = ("tokens", "positions", "row_starts", "lengths")
-_EXAMPLES: Final = ((2, 40), (1, 40), (1, 1), (2, 1))
+_EXAMPLES: Final = ((2, 40), (1, 40), (1, 1), (2, 1), (1, 8))
 """Texts and new tokens of each: more rows than texts and more than a page, one text, a decode
-step."""
+step, and a few rows, which AMX computes by other kernels than many."""
 _EXAMPLE: Final = 3
 _MOST_ONES: Final = 3
 """Of so many free sizes at most is 1 tried in all combinations."""
