@@ -107,7 +107,7 @@ def test_errors_of_the_server_are_told(page):
     page.locator("#max_tokens").fill("1000000")
     page.locator("#text").fill("hello")
     page.locator("#text").press("Enter")
-    playwright.expect(page.locator("body")).to_contain_text("writes 100 tokens at most")
+    playwright.expect(page.locator("body")).to_contain_text("writes at most 100 tokens")
     playwright.expect(page.locator("#messages > *")).to_have_count(0)  # else each later one fails
     playwright.expect(page.locator("#text")).to_have_value("hello")
 

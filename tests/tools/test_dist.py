@@ -111,7 +111,7 @@ def test_a_trial_reads_the_exit_code_and_the_words(step: Step, works: bool, tmp_
 
 
 def test_every_distribution_is_tried_and_every_script_is_there():
-    tried = {name for trial in TRIALS for name in trial.requirements}
-    assert tried == set(PROJECTS)
+    named = {name.partition("[")[0] for trial in TRIALS for name in trial.requirements}
+    assert {name for name in named if name.startswith("gptrs")} == set(PROJECTS)
     scripts = {step.words[0] for trial in TRIALS for step in trial.steps} - {"gptrs"}
     assert scripts == {path.name for path in SCRIPTS.glob("*.py")}

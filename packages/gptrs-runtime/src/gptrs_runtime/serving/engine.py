@@ -308,7 +308,9 @@ class Engine:
         return shared_budget(models, self._shared.cache_budget, self._shared.cache_dtype)
 
     def _new_lane(self, family: Family, budget: int | None, watch: Watch | None = None) -> Lane:
-        options = replace(self._shared, cache_budget=budget)
+        # Encoder-decoders do not continue a prompt: there is nothing to look up.
+        guesses = self._shared.prompt_lookup and "seq2seq" not in family.models[0].capabilities
+        options = replace(self._shared, cache_budget=budget, prompt_lookup=guesses)
         return Lane(family, options, self._most_running, self._masks, watch)
 
     def _every_lane(self) -> list[Lane]:
