@@ -87,12 +87,14 @@ class Engine:
             note_unsupported(model.name, model.generation_config)
         found = families(named)
         self._shared = GenerationOptions(
-            prefill_chunk=token_budget,
-            cache_budget=cache_budget,
-            cache_dtype=cache_dtype,
-            # Of whatever sort the guesses are: caches of models with states make room for them.
-            prompt_lookup=prompt_lookup or mtp or bool(drafts),
+            prefill_chunk=token_budget, cache_budget=cache_budget, cache_dtype=cache_dtype
         )
+        self._models: dict[str, LoadedModel] = dict(named)
+        self._prompt_lookup = prompt_lookup
+        self._mtp = mtp
+        if mtp:
+            _require_head(named)
+        self._drafts = _checked_drafts(named, drafts or {})
         self._masks = MasksBeside()
         self._most_running = most_running
         budgets = self._budgets([each.models[0] for each in found])
@@ -101,12 +103,7 @@ class Engine:
         ]
         of_name = {name: lane for lane in lanes for name in lane.family.names}
         self._lanes: dict[str, Lane] = {name: of_name[name] for name in named}
-        self._models: dict[str, LoadedModel] = dict(named)
         self._most_requests = most_requests
-        self._prompt_lookup = prompt_lookup
-        self._wants_heads = mtp
-        self._mtp = _with_heads(named) if mtp else frozenset[str]()
-        self._drafts = _checked_drafts(named, drafts or {})
         # Weak, so that requests that have ended need no removal.
         self._requests: weakref.WeakSet[AnswerStream] = weakref.WeakSet()
         self._watched: dict[tuple[str, Hashable], Lane] = {}
@@ -155,8 +152,6 @@ class Engine:
         # Others read these while they change: new ones replace them.
         self._lanes = {**self._lanes, name: lane}
         self._models = {**self._models, name: model}
-        if self._wants_heads and _has_head(model):
-            self._mtp |= {name}
 
     def remove(self, name: str, timeout: float | None = None) -> None:
         """Serve a model no more: new requests are refused, current ones have `timeout` seconds.
@@ -169,7 +164,6 @@ class Engine:
         self._lanes = {known: each for known, each in self._lanes.items() if known != name}
         self._models = {known: each for known, each in self._models.items() if known != name}
         self._drafts.pop(name, None)
-        self._mtp -= {name}
 
         def current() -> list[AnswerStream]:
             return [each for each in list(self._requests) if each.model == name and not each.done]
@@ -236,7 +230,7 @@ class Engine:
         chosen = replace(chosen, beams=1)
         tokens = asked.prompt_tokens(prompt)
         if watch is None:
-            stream = self._stream(name, lane, tokens, self._guessed(name, chosen), answers)
+            stream = self._stream(name, lane, tokens, self._guessed(name, asked, chosen), answers)
             stream.time_limit = time_limit
             return self._begun(lane, stream, priority, client)
         # Held until the lane has the request: one without any may be dropped.
@@ -308,9 +302,13 @@ class Engine:
         return shared_budget(models, self._shared.cache_budget, self._shared.cache_dtype)
 
     def _new_lane(self, family: Family, budget: int | None, watch: Watch | None = None) -> Lane:
-        # Encoder-decoders do not continue a prompt: there is nothing to look up.
-        guesses = self._shared.prompt_lookup and "seq2seq" not in family.models[0].capabilities
-        options = replace(self._shared, cache_budget=budget, prompt_lookup=guesses)
+        options = replace(self._shared, cache_budget=budget)
+        # Whatever guesses, caches of models with states make room for it.
+        first = family.models[0]  # all of a family are adapters of one model
+        guesses = watch is None and any(
+            self._guessed(name, first, options).guesses for name in family.names
+        )
+        options = replace(options, prompt_lookup=guesses)
         return Lane(family, options, self._most_running, self._masks, watch)
 
     def _every_lane(self) -> list[Lane]:
@@ -328,12 +326,14 @@ class Engine:
             stream.wake()
         return stream
 
-    def _guessed(self, name: str, options: GenerationOptions) -> GenerationOptions:
+    def _guessed(
+        self, name: str, model: LoadedModel, options: GenerationOptions
+    ) -> GenerationOptions:
         """Return the options of a request with what the engine guesses ahead by."""
         draft = self._drafts.get(name)
-        if "seq2seq" in self._models[name].capabilities:  # nothing of its text is in its source
+        if "seq2seq" in model.capabilities:  # nothing of its text is in its source
             return options
-        mtp = name in self._mtp and draft is None and options.draft is None
+        mtp = self._mtp and draft is None and options.draft is None and _has_head(model)
         if draft is None and not (self._prompt_lookup or mtp):
             return options
         return replace(
@@ -475,21 +475,17 @@ def _checked_drafts(
     return dict(drafts)
 
 
-def _with_heads(models: Mapping[str, LoadedModel]) -> frozenset[str]:
-    """Return the models with a head for multi-token prediction; UsageError if there is none.
-
-    A head knows its model without adapters.
-    """
-    found = {name for name, model in models.items() if _has_head(model)}
-    if not found:
+def _require_head(models: Mapping[str, LoadedModel]) -> None:
+    """Raise UsageError if no model has a head for multi-token prediction."""
+    if not any(map(_has_head, models.values())):
         raise UsageError(
             f"none of {listed(list(models), 8)} has a head for multi-token prediction",
             hint="leave out --mtp; --prompt-lookup or --draft guess for any model",
         )
-    return frozenset(found)
 
 
 def _has_head(model: LoadedModel) -> bool:
+    """Return whether a model has a head, which knows it without adapters."""
     writes = "causal_lm" in model.capabilities
     return writes and model.base is None and model.draft_head() is not None
 
