@@ -115,18 +115,24 @@ def split_task(x, unused, out, geometry, task, *, split_line):
     return 0
 
 
+@kernel_part
+def part_of_task(G, task):
+    """Return the first block of a task and how many it has, and the same of columns."""
+    columns = (G[N] + WIDTH - 1) // WIDTH
+    parts_of_n = (columns + G[COLUMNS_A_TASK] - 1) // G[COLUMNS_A_TASK]
+    part = task // parts_of_n
+    first_column = (task - part * parts_of_n) * G[COLUMNS_A_TASK]
+    first_block = part * G[BLOCKS_A_TASK]
+    high = min(G[BLOCKS_A_TASK], G[BLOCKS] - first_block)
+    return first_block, high, first_column, min(G[COLUMNS_A_TASK], columns - first_column)
+
+
 @kernel
 def blocks_task(x, right, out, geometry, task):
     """Compute some blocks of positions for some columns of channels."""
     G = pointer(geometry, np.int64)
     steps, size = G[STEPS], G[STEPS] * STEP_BYTES
-    columns = (G[N] + WIDTH - 1) // WIDTH
-    parts_of_n = (columns + G[COLUMNS_A_TASK] - 1) // G[COLUMNS_A_TASK]
-    part = task // parts_of_n
-    first_column = (task - part * parts_of_n) * G[COLUMNS_A_TASK]
-    wide = min(G[COLUMNS_A_TASK], columns - first_column)
-    first_block = part * G[BLOCKS_A_TASK]
-    high = min(G[BLOCKS_A_TASK], G[BLOCKS] - first_block)
+    first_block, high, first_column, wide = part_of_task(G, task)
     whole, taller = G[TILES] // G[BLOCKS], G[TILES] % G[BLOCKS]
     held = np.empty(2 * PARTS_BYTES + 2 * SUMS_BYTES + 64, np.uint8)
     parts = (held.ctypes.data + 63) // 64 * 64
@@ -188,13 +194,8 @@ def rounded_blocks_task(
 ):  # fmt: skip
     """Compute the same blocks of images and weights that are rounded to bf16, two columns each."""
     G = pointer(geometry, np.int64)
-    steps, columns = G[STEPS], (G[N] + WIDTH - 1) // WIDTH
-    parts_of_n = (columns + G[COLUMNS_A_TASK] - 1) // G[COLUMNS_A_TASK]
-    part = task // parts_of_n
-    first_column = (task - part * parts_of_n) * G[COLUMNS_A_TASK]
-    wide = min(G[COLUMNS_A_TASK], columns - first_column)
-    first_block = part * G[BLOCKS_A_TASK]
-    high = min(G[BLOCKS_A_TASK], G[BLOCKS] - first_block)
+    steps = G[STEPS]
+    first_block, high, first_column, wide = part_of_task(G, task)
     whole, taller = G[TILES] // G[BLOCKS], G[TILES] % G[BLOCKS]
     held = np.empty(4 * SUMS_BYTES + 64, np.uint8)
     sums = (held.ctypes.data + 63) // 64 * 64
@@ -226,6 +227,28 @@ def rounded_blocks_task(
     release_amx()
     keep_alive(held)
     return 0
+
+
+@kernel_part
+def block_height(G, begin):
+    """Return the number of positions of the block that begins at a position."""
+    whole, taller = G[TILES] // G[BLOCKS], G[TILES] % G[BLOCKS]
+    return TILE_ROWS * (whole + (begin // TILE_ROWS < taller * (whole + 1)))
+
+
+@kernel_part
+def run_at(G, at, most):
+    """Return the image, the row and the column of a position, and the length of its run.
+
+    A run has at most `most` positions of a row; the last number is how many of them are results.
+    """
+    line = at // G[ACROSS]
+    position = at - line * G[ACROSS]
+    image = line // G[DOWN]
+    row = line - image * G[DOWN]
+    count = min(most, G[ACROSS] - position)
+    inside = image < G[IMAGES] and row < G[OH]
+    return image, row, position, count, min(count, G[OW] - position) if inside else np.int64(0)
 
 
 @kernel_part
@@ -266,19 +289,13 @@ def finish_block(
 ):  # fmt: skip
     """Compute results from sums of columns, of numbers in parts those with NaN again."""
     G = pointer(geometry, np.int64)
-    n, tile = G[N], begin // TILE_ROWS
-    whole, taller = G[TILES] // G[BLOCKS], G[TILES] % G[BLOCKS]
-    height = TILE_ROWS * (whole + (tile < taller * (whole + 1)))
+    n = G[N]
+    height = block_height(G, begin)
     for attempt in range(2 if SPLIT else 1):
         i, odd = np.int64(0), np.int64(0)
         while i < height:
-            line = (begin + i) // G[ACROSS]
-            position = begin + i - line * G[ACROSS]
-            image = line // G[DOWN]
-            row = line - image * G[DOWN]
-            count = min(height - i, G[ACROSS] - position)
-            if image < G[IMAGES] and row < G[OH] and position < G[OW]:
-                rows = min(count, G[OW] - position)
+            image, row, position, count, rows = run_at(G, begin + i, height - i)
+            if rows > 0:
                 for j in range(columns):
                     at = 4 * WIDTH * (column + j)
                     target = 4 * n * ((image * G[OH] + row) * G[OW] + position) + at
@@ -305,19 +322,12 @@ def finish_block(
 def finish_planes(sums, begin, column, x, right, out, geometry, columns, unused):
     """Turn sums of two columns into rounded numbers, in the planes that the next layer reads."""
     G = pointer(geometry, np.int64)
-    tile = begin // TILE_ROWS
-    whole, taller = G[TILES] // G[BLOCKS], G[TILES] % G[BLOCKS]
-    height = TILE_ROWS * (whole + (tile < taller * (whole + 1)))
+    height = block_height(G, begin)
     out += column // 2 * G[NEXT_PLANE]
     i = np.int64(0)
     while i < height:
-        line = (begin + i) // G[ACROSS]
-        position = begin + i - line * G[ACROSS]
-        image = line // G[DOWN]
-        row = line - image * G[DOWN]
-        count = min(height - i, G[ACROSS] - position)
-        if image < G[IMAGES] and row < G[OH] and position < G[OW]:
-            rows = min(count, G[OW] - position)
+        image, row, position, count, rows = run_at(G, begin + i, height - i)
+        if rows > 0:
             for j in range(columns):
                 here, at = sums + SUMS_BYTES * j + 64 * i, 4 * WIDTH * (column + j)
                 finish_rows(here, rows, WIDTH, G[SCALE] + at, G[SHIFT] + at, 0, G[BOUNDS], here, 64)
