@@ -59,7 +59,7 @@ class Names(Struct, frozen=True):
     composites: bool = False
     """Whether a backend also computes whole functionals."""
     functional: str = "silu"
-    """What an implementation implements."""
+    """The functional that an implementation computes."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or len(self.name) > _LONGEST:

@@ -200,11 +200,12 @@ def rounded_chain(builder: ScheduleBuilder, unit: Unit) -> None:
         if not on_amx(builder, given, at):
             layer(builder, given, at)
             continue
-        joined = following
-        if following is not None and not (
-            following.reads_planes(given) and on_amx(builder, following.given, following.at)
-        ):
-            joined = None
+        reads = (
+            following is not None
+            and following.reads_planes(given)
+            and on_amx(builder, following.given, following.at)
+        )
+        joined = following if reads else None
         made = amx_convolution.convolution(builder, given, at, left=planes, following=joined)
         planes = made if joined else None
 

@@ -142,9 +142,10 @@ _ROUTERS: Final = (
 """Ends of the names of routers in files, and those in models of transformers 5."""
 _FIRST_UNTURNED: Final = 19
 """The minor version of PEFT that knows which axis of a matrix of experts is the inputs."""
-_NESTED: Final = re.compile(r"(?<=\.experts)(\.base_layer)+$")
-"""What PEFT adds to the name of a module of experts for each further parameter of it."""
-_INSIDE: Final = (".base_layer", ".modules_to_save")
+INNER: Final = ".base_layer"
+"""The end that PEFT adds to the name of a module once for each further parameter it adapts."""
+_NESTED: Final = re.compile(rf"(?<=\.experts)({re.escape(INNER)})+$")
+_INSIDE: Final = (INNER, ".modules_to_save")
 """Parts that PEFT inserts between the name of a module and those of its tensors."""
 
 
@@ -319,7 +320,7 @@ class LowRankAdapter:
                 plain = re.sub(r"\.(base_layer|modules_to_save)(?=\.|$)", "", layer)
                 whole = f"{plain}.{last}"
                 self._whole[whole] = file.read(name)
-                if layer.endswith(".base_layer"):
+                if layer.endswith(INNER):
                     inner.add(whole)
         self._inner = frozenset(inner)
         where = quoted(str(self.path / WEIGHTS), 200)

@@ -9,12 +9,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gptrs.checkpoint.adapter_config import LowRankAdapter, LowRankProduct
+from gptrs.checkpoint.adapter_config import INNER, LowRankAdapter, LowRankProduct
 from gptrs.errors import CheckpointError
 from gptrs.quoting import quoted
 
-_INNER = ".base_layer"
-"""What PEFT adds to the name of a module for each further parameter of it."""
 _MOST_INNER = 4
 
 
@@ -93,7 +91,7 @@ def _together(adapter: LowRankAdapter, weight: ExpertWeight) -> ExpertFactors | 
     sizes = weight.inputs, weight.outputs
     for depth in range(_MOST_INNER):
         # PEFT nests the parameters of a module without their names: sizes tell which one it is.
-        module = adapter.module_of(weight.module + _INNER * depth)
+        module = adapter.module_of(weight.module + INNER * depth)
         product = None if module is None else adapter.product(module)
         if module is None or product is None or len(product.a) % weight.count:
             continue
@@ -105,7 +103,7 @@ def _together(adapter: LowRankAdapter, weight: ExpertWeight) -> ExpertFactors | 
         turned = adapter.has_turned_experts and not weight.turned
         if found != sizes or (found[0] == found[1] and turned):
             a, b = b.transpose(0, 2, 1), a.transpose(0, 2, 1)
-        plain = module.removesuffix(_INNER * depth)
+        plain = module.removesuffix(INNER * depth)
         factor = adapter.factor(f"{plain}.{weight.parameter}", a.shape[1])
         return _whole(a, b[:, weight.rows()] * np.float32(factor), [module])
     return None

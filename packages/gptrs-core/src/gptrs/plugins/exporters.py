@@ -107,7 +107,7 @@ class SeededModel(ImportedModel, Protocol):
     """An imported model whose operators may make random numbers."""
 
     seed: int | None
-    """What the numbers follow from; None refuses such operators."""
+    """The seed of the numbers; without one, such operators are refused."""
 
 
 class LanguageModelFile(Protocol):
