@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from gptrs.api.importers import is_number
 from gptrs.api.models import Tensor
@@ -34,12 +35,7 @@ def _own_block() -> int:
     return _NARROW if is_narrow and "avx512f" not in listed.read_text() else _WIDE
 
 
-def _weights(graph: ir.Graph | ir.Function | None) -> Iterator[ir.TensorProtocol]:
-    for node in () if graph is None else graph.all_nodes():
-        if (node.domain, node.op_type) == (DOMAIN, "Conv"):
-            found = node.inputs[1] and node.inputs[1].const_value
-            if found is not None:
-                yield found
+_blocks: WeakKeyDictionary[ir.Graph | ir.Function, int] = WeakKeyDictionary()
 
 
 def _block(node: Node) -> int:
@@ -48,8 +44,22 @@ def _block(node: Node) -> int:
     Outputs are filled up to whole blocks. Where both sizes fit, the file is read as ONNX Runtime
     reads it: as one of this kind of processor.
     """
-    counts = [each.shape[0] for each in _weights(node.source.graph)]
-    return _NARROW if any(each % _WIDE for each in counts) else _own_block()  # pyright: ignore
+    graph = node.source.graph
+    if graph is None:
+        return _own_block()
+    if graph not in _blocks:  # a search for each node would be quadratic
+        narrow = any(count % _WIDE for count in _counts(graph))
+        _blocks[graph] = _NARROW if narrow else _own_block()
+    return _blocks[graph]
+
+
+def _counts(graph: ir.Graph | ir.Function) -> Iterator[int]:
+    """Yield how many outputs convolutions have."""
+    for node in graph.all_nodes():
+        if (node.domain, node.op_type) == (DOMAIN, "Conv"):
+            for weight in node.inputs[1:2]:
+                if weight is not None and weight.const_value is not None:
+                    yield from weight.const_value.shape.numpy()[:1]
 
 
 def _plain(node: Node, x: Tensor) -> Tensor:
