@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import wave
-from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 from gptrs.capture.shape_buckets import bucket
 from gptrs.checkpoint.files.open_file import open_regular, resolved
 from gptrs.errors import UsageError
+from gptrs.memory_cache import MemoryCache
 from gptrs.progress import SoundProgress
 from gptrs.quoting import quoted
 from gptrs_runtime.generation.logits_processors import ProcessorChain, built_in_processors
@@ -72,7 +72,7 @@ class Sound:
         self.size = -(-own_size * self._up // self._down)
         # In blocks of whole turns of the phases: at once, an hour would take 2 GB of f64.
         self._block = max(1, _SAMPLES_AT_ONCE // self._up) * self._up
-        self._blocks: OrderedDict[int, np.ndarray] = OrderedDict()
+        self._blocks = MemoryCache[int, np.ndarray](_BLOCKS_KEPT)
 
     @classmethod
     def of(cls, samples: np.ndarray) -> Sound:
@@ -83,25 +83,20 @@ class Sound:
         """Return the samples from a position to another, as far as there are any."""
         start, stop = max(0, start), min(stop, self.size)
         numbers = range(start // self._block, -(-stop // self._block))
-        parts = [self._samples(number) for number in numbers if start < stop]
+        parts = [self._kept(number) for number in numbers if start < stop]
         if not parts:
             return np.zeros(0, self._dtype)
         first = numbers[0] * self._block
         whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return whole[start - first : stop - first]
 
-    def _samples(self, number: int) -> np.ndarray:
-        """Return a block; the last few are kept, since windows overlap."""
-        found = self._blocks.pop(number, None)
-        if found is None:
-            begin = number * self._block
-            found = self._computed(begin, min(self.size, begin + self._block))
-        self._blocks[number] = found
-        while len(self._blocks) > _BLOCKS_KEPT:
-            self._blocks.popitem(last=False)
-        return found
+    def _kept(self, number: int) -> np.ndarray:
+        """Return the samples of a block; the last few are kept, since windows overlap."""
+        return self._blocks.find_or_make(number, lambda _: self._computed(number)).value
 
-    def _computed(self, begin: int, end: int) -> np.ndarray:
+    def _computed(self, number: int) -> np.ndarray:
+        begin = number * self._block
+        end = min(self.size, begin + self._block)
         up, down, half = self._up, self._down, self._half
         reach = half // up + 1
         steps = np.arange(-reach, reach + 1)
@@ -336,7 +331,7 @@ class LogMel:
         self.count = self._size // HOP
         self._mels, self._filters = mels, mel_filters(mels)
         self._window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(_SIZE) / _SIZE)
-        self._blocks: OrderedDict[int, np.ndarray] = OrderedDict()
+        self._blocks = MemoryCache[int, np.ndarray](_LOGS_KEPT)
         loudest = -np.inf
         # Twice over a long sound: all logarithms of an hour would take 230 MB.
         for number in range(-(-self.count // _BLOCK)):
@@ -359,18 +354,15 @@ class LogMel:
 
     def _logs(self, number: int) -> np.ndarray:
         """Return the logarithms of a block of frames, f64 [_BLOCK or fewer, mels]."""
-        logs = self._blocks.pop(number, None)
-        if logs is None:
-            count = min(_BLOCK, self.count - number * _BLOCK)
-            samples = self._mirrored(number * _BLOCK * HOP - _SIZE // 2, (count - 1) * HOP + _SIZE)
-            frames = np.lib.stride_tricks.sliding_window_view(samples, _SIZE)[::HOP]
-            spectrum = np.fft.rfft(frames * self._window)
-            power = np.square(spectrum.real) + np.square(spectrum.imag)
-            logs = np.log10(np.maximum(power @ self._filters, _SMALLEST))
-        self._blocks[number] = logs
-        while len(self._blocks) > _LOGS_KEPT:
-            self._blocks.popitem(last=False)
-        return logs
+        return self._blocks.find_or_make(number, lambda _: self._computed(number)).value
+
+    def _computed(self, number: int) -> np.ndarray:
+        count = min(_BLOCK, self.count - number * _BLOCK)
+        samples = self._mirrored(number * _BLOCK * HOP - _SIZE // 2, (count - 1) * HOP + _SIZE)
+        frames = np.lib.stride_tricks.sliding_window_view(samples, _SIZE)[::HOP]
+        spectrum = np.fft.rfft(frames * self._window)
+        power = np.square(spectrum.real) + np.square(spectrum.imag)
+        return np.log10(np.maximum(power @ self._filters, _SMALLEST))
 
     def _mirrored(self, start: int, count: int) -> np.ndarray:
         """Return samples f32 from a position on, which may lie outside of the sound."""
