@@ -57,20 +57,22 @@ class SavedRun(Struct):
     folder: Path
     run: Mapping[str, object]
     metrics: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    is_of_one: bool = True
-    """Whether one process runs it, not several together."""
-    writes: bool = True
-    """Whether this process writes the folder: one of those that run together does."""
+    group: ProcessGroup | None = None
+    """The processes that run it together."""
 
     @classmethod
     def beside(
         cls, out: Path, run: Mapping[str, object], group: ProcessGroup | None = None
     ) -> SavedRun:
-        """Return the folder of the run that writes `out`; the first process of a group does."""
+        """Return the folder of the run that writes `out`."""
         # Compared with what JSON gives back on resuming, where a tuple has become a list.
         plain = cast("dict[str, object]", json.loads(json.dumps(run)))
-        writes = group is None or group.number == 0
-        return cls(out.with_name(out.name + SUFFIX), plain, [], group is None, writes)
+        return cls(out.with_name(out.name + SUFFIX), plain, group=group)
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes the folder: the first of a group does."""
+        return self.group is None or self.group.number == 0
 
     @property
     def exists(self) -> bool:

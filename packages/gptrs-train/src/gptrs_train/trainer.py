@@ -229,7 +229,7 @@ class Trainer:
         Ctrl-C ends it after the current update, and what was learnt is kept.
         DivergedError if the loss is NaN or infinite; the last saved state is kept.
         """
-        alone = self._saved.is_of_one
+        alone = self._saved.group is None
         with use_backend(self._backend), _interrupts(alone) as interrupted:
             state = self._first_state(resume)
             # Only once the first state exists: a run that fails before must not remove the state of
