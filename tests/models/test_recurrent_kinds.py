@@ -23,6 +23,7 @@ from gptrs_runtime.libraries.write import compile_library
 from gptrs_runtime.serving.engine import Engine
 from models.llama_support import assert_close, edit_config, save_llama, some_tokens
 from models.models_support import assert_greedy, torch_logits
+from support.guesses import guess_any_length
 from support.library_modules import module_of
 
 pytest.importorskip("torch", reason="parity needs torch")
@@ -268,10 +269,8 @@ def test_a_draft_with_states_takes_back_its_own_guesses(model, folder, monkeypat
     fields["logits_processors"] = [_Turns()]
     prompt = some_tokens(1, 29)[0].tolist()
     plain = gptrs.generate(model, prompt, **fields)
-    random, guesses = Random(5), []
-    lengths = lambda odds, most, texts, seconds: random.randint(0, most)  # noqa: E731
-    monkeypatch.setattr(guesser, "best_length", lengths)
-    monkeypatch.setattr(guesser.Balance, "allows", lambda balance, tokens: True)
+    guess_any_length(monkeypatch, 5)
+    guesses = []
 
     def noted(wishes, vocab_size):
         found = drafted(wishes, vocab_size)

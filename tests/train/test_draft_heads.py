@@ -16,6 +16,7 @@ from gptrs_train.draft_learner import DraftLearner, NewDraftHead
 from gptrs_train.learner import Batch
 from gptrs_train.runs import Data, Outputs
 from gptrs_train.trainer import Settings
+from support.guesses import guess_any_length
 
 CONFIGS: dict[str, dict[str, object]] = {
     "llama": {
@@ -43,7 +44,8 @@ def base(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / "base"
 
 
-def test_a_head_guesses_what_its_model_writes(base: Path) -> None:
+def test_a_head_guesses_what_its_model_writes(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guess_any_length(monkeypatch, 2)
     data, out = Data(base.parent / "data.bin", held_out=0.1), base.parent / "head"
     result = runs.finetune(base, data, Outputs(out), NewDraftHead(), _settings)
     assert result.loss < 0.2

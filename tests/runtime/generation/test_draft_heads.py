@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -18,11 +17,11 @@ from gptrs.errors import ModelError, UsageError
 from gptrs.nn.ragged_step import own_pages, ragged_step
 from gptrs_backend_ref.backend import create
 from gptrs_runtime.generation.generate import generate
-from gptrs_runtime.generation.guessing import guesser as guesser_module
 from gptrs_runtime.generation.guessing.draft import HeadText
 from gptrs_runtime.load import load_model
 from gptrs_runtime.serving.engine import Engine
 from runtime.generation.tiny_lms import _LATENT, _LLAMA, VARIANTS, VOCABULARY
+from support.guesses import guess_any_length
 
 safetensors = pytest.importorskip("safetensors.numpy")
 
@@ -248,11 +247,7 @@ def test_eagle_reads_along(third, first, tmp_path, caplog):
 @pytest.fixture
 def any_length(monkeypatch):
     """Guesses of any length, whether they pay or not; what heads are given is noted."""
-    rng = random.Random(11)
-    monkeypatch.setattr(
-        guesser_module, "best_length", lambda odds, most, texts, seconds: rng.randint(0, most)
-    )
-    monkeypatch.setattr(guesser_module.Balance, "allows", lambda balance, tokens: True)
+    guess_any_length(monkeypatch, 11)
     given = []
     first_row = HeadText.first_row
 

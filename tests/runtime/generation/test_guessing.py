@@ -13,7 +13,6 @@ from msgspec.structs import asdict
 from gptrs.errors import UsageError
 from gptrs.ir import dtypes
 from gptrs_runtime.generation.generate import generate
-from gptrs_runtime.generation.guessing import guesser as guesser_module
 from gptrs_runtime.generation.guessing.draft import Balance, Odds, best_length
 from gptrs_runtime.generation.guessing.guesser import PromptLookup
 from gptrs_runtime.generation.options import GenerationOptions
@@ -25,6 +24,7 @@ from gptrs_runtime.serving.engine import Engine
 from runtime.generation.fake_lm import VOCABULARY, FakeLM, FakeModel
 from runtime.generation.tiny_lms import save_tiny_lm
 from runtime.serving_models import PromptedModel
+from support.guesses import guess_any_length
 
 KINDS = [(None,), (40,), (None, 33), (7, None)]
 
@@ -58,11 +58,7 @@ def fake_model(windows=(None,), lm=RepeatingLM, model=FakeModel):
 @pytest.fixture
 def any_length(monkeypatch):
     """Guesses of any length, whether they pay or not."""
-    rng = random.Random(11)
-    monkeypatch.setattr(
-        guesser_module, "best_length", lambda odds, most, texts, seconds: rng.randint(0, most)
-    )
-    monkeypatch.setattr(guesser_module.Balance, "allows", lambda balance, tokens: True)
+    guess_any_length(monkeypatch, 11)
 
 
 def finished(scheduler, texts):
