@@ -17,12 +17,10 @@ from gptrs.functionals.dispatch.active_overrides import entered
 from gptrs.nn.attention import whole_texts
 from gptrs.nn.draft_head import DraftHead
 from gptrs.plugins.capabilities import DraftHeadSource
-from gptrs_runtime.forward import model_choices
 from gptrs_runtime.running_model import model_factory
 from gptrs_runtime.sources.model_source import ModelSource
 from gptrs_train.learner import Learner, LearningParams, NoWeights, random_stream
 from gptrs_train.losses import token_loss
-from gptrs_train.trained_modules import Dropout
 
 _KIND: Final = "llama"
 _MARKS: Final = ("fc.weight", "layers.0.self_attn.q_proj.weight")
@@ -53,14 +51,7 @@ class DraftLearner(Learner):
     writes_adapter = False
 
     def __init__(self, source: ModelSource, backend: Backend, seed: int = 0) -> None:
-        self.source = source
-        self.dropout, self.recomputes = Dropout(), False
-        self.identity, self.adapter = "", None
-        self.layers = []
-        self._overrides = model_choices(source.config, str(source.path))
-        self.params = self._first_params(backend, fresh=False)
-        module = self._made(self.params)
-        self.context_length, self.vocabulary = module.context_length, module.vocab_size
+        module = self._begin(source, backend, fresh=False)
         self.config = self._config_beside(module)
         self._head_params = _HeadParams(NoWeights(), backend, str(source.path), fresh=True)
         self._draft_head(module, self._head_params)

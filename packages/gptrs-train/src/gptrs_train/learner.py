@@ -255,6 +255,13 @@ class Learner:
     """The unit that the weights of a batch count."""
     writes_adapter = True
     """Whether low-rank factors are written as they are, not added to the weights."""
+    identity = ""
+    """The digest of the adapted weights, which an adapter states."""
+    adapter: LowRank | None = None
+    recomputes = False
+    layers: Sequence[str] = ()
+    experts: Sequence[str] = ()
+    """The matrices of all experts that get factors, as transformers calls them."""
 
     def __init__(
         self,
@@ -265,19 +272,8 @@ class Learner:
         fresh: bool = False,
         seed: int = 0,
     ) -> None:
-        self.source = source
-        self.config: Mapping[str, object] = source.config
-        self.dropout, self.recomputes = Dropout(), False
-        self.identity = ""
-        """The digest of the adapted weights, which an adapter states."""
-        self._overrides = model_choices(source.config, str(source.path))
-        self.params = self._first_params(backend, fresh)
-        module = self._made(self.params)
-        self.context_length, self.vocabulary = module.context_length, module.vocab_size
+        module = self._begin(source, backend, fresh)
         self.adapter = what if isinstance(what, LowRank) else None
-        self.layers: list[str] = []
-        self.experts: list[str] = []
-        """The matrices of all experts that get factors, as transformers calls them."""
         if isinstance(what, LowRank):
             self.layers, self.experts = self._targets(what.targets)
             self.trained = self._first_factors(what.rank, seed)
@@ -286,6 +282,17 @@ class Learner:
             self.trained = {} if fresh else self._stored([n for n in names if n not in self.new])
         made = list(self.params.asked.weights) if fresh else sorted(self.new)
         self.trained |= self._first_weights(module, made, seed)
+
+    def _begin(self, source: ModelSource, backend: Backend, fresh: bool) -> Any:
+        """Set what all learners have, from the model of `source`; return that model's module."""
+        self.source = source
+        self.config: Mapping[str, object] = source.config
+        self.dropout = Dropout()
+        self._overrides = model_choices(source.config, str(source.path))
+        self.params = self._first_params(backend, fresh)
+        module = self._made(self.params)
+        self.context_length, self.vocabulary = module.context_length, module.vocab_size
+        return module
 
     @property
     def new(self) -> Collection[str]:
