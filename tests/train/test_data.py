@@ -201,6 +201,20 @@ def test_the_order_is_a_function_of_seed_and_step():
     )
 
 
+@pytest.mark.parametrize("tokens", [5, 7, 8, 9, 12, 13, 1003])
+def test_an_epoch_of_a_stream_has_each_of_its_tokens_at_most_once(tokens):
+    length, begins = 4, set()
+    windows = Windows(Source("", stream=np.arange(tokens)), length, 1, 3)
+    count = max(tokens // length - 1, 1)
+    for epoch in range(12):
+        rows = np.concatenate([windows.batch(epoch * count + n).tokens for n in range(count)])
+        starts = sorted(rows[:, 0].tolist())
+        assert starts == list(range(starts[0], starts[0] + count * length, length))
+        assert starts[-1] + length < tokens  # the last target is a token, too
+        begins.add(starts[0])
+    assert len(begins) > 1 or tokens == length + 1
+
+
 def test_a_held_out_part_is_apart():
     rest, held = split(Source("", stream=np.arange(100)), 0.1, 0)
     assert (rest.stream[-1], held.stream[0]) == (89, 90)

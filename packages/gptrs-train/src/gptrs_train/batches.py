@@ -17,7 +17,8 @@ from gptrs_train.learner import Batch
 
 _SPLIT: Final = 1 << 32
 _WINDOWS: Final = 1 << 33
-"""Numbers beside the seed for the choice of held-out rows, and for windows: below them, epochs."""
+"""Numbers beside the seed for the choice of held-out rows, and (with the number of an epoch) for
+where its windows begin. Epochs alone have the numbers below them."""
 
 
 class Batches(Protocol):
@@ -66,6 +67,12 @@ def order_of(seed: int, number: int, count: int) -> np.ndarray:
     return order
 
 
+def drawn(seed: int, first: int, size: int, count: int) -> list[tuple[int, int]]:
+    """Return (epoch, row) of `size` draws from number `first` on: each epoch has each row once."""
+    draws = (divmod(number, count) for number in range(first, first + size))
+    return [(epoch, int(order_of(seed, epoch, count)[place])) for epoch, place in draws]
+
+
 def split(source: Source, share: float, seed: int) -> tuple[Source, Source | None]:
     """Return the part to learn from and a held-out `share`: the end of a stream, or some texts."""
     if share <= 0:
@@ -93,7 +100,11 @@ def held_out(seed: int, share: float, count: int) -> set[int]:
 
 
 class Windows:
-    """Windows of `length` tokens at random positions of a stream, as nanoGPT takes them."""
+    """Windows of `length` tokens of a stream: an epoch has them side by side, in random order.
+
+    Each epoch begins elsewhere. Positions that are all random, as nanoGPT's, leave out 1 / e of the
+    text in as many tokens as it has.
+    """
 
     def __init__(self, source: Source, length: int, size: int, seed: int) -> None:
         assert source.stream is not None, "rows have `Rows`"
@@ -108,13 +119,14 @@ class Windows:
 
     def batch(self, step: int) -> Batch:
         """Return windows that (seed, step) determines; small batches are parts of large ones."""
-        first = step * self._size
-        # A counter of Philox gives four numbers.
-        generator = np.random.Philox(key=[self._seed, _WINDOWS], counter=first // 4)
-        raw = generator.random_raw(first % 4 + self._size)[first % 4 :]
-        # The modulo favours early positions by at most tokens / 2^64.
-        starts = (raw % np.uint64(self.tokens - self._length)).astype(np.int64)
-        return self._at(starts.tolist())
+        count = max((self.tokens - self._length) // self._length, 1)
+        spare = min(self.tokens - count * self._length, self._length)
+        rows = drawn(self._seed, step * self._size, self._size, count)
+        return self._at([self._begin(epoch, spare) + row * self._length for epoch, row in rows])
+
+    def _begin(self, epoch: int, spare: int) -> int:
+        (raw,) = np.random.Philox(key=[self._seed, _WINDOWS + epoch]).random_raw(1)
+        return int(raw) % spare
 
     def every(self) -> Iterator[Batch]:
         """Yield windows one after another; an incomplete one at the end is left out."""
@@ -173,11 +185,8 @@ class Rows:
 
     def batch(self, step: int) -> Batch:
         """Return rows of the epochs' permutations, one after another."""
-        count = len(self._tokens)
-        numbers = range(step * self._size, (step + 1) * self._size)
-        epochs = {number // count for number in numbers}
-        orders = {epoch: order_of(self._seed, epoch, count) for epoch in epochs}
-        return self._at([int(orders[number // count][number % count]) for number in numbers])
+        rows = drawn(self._seed, step * self._size, self._size, len(self._tokens))
+        return self._at([row for _, row in rows])
 
     def every(self) -> Iterator[Batch]:
         """Yield all rows in their order."""

@@ -14,7 +14,7 @@ from gptrs.capture.shape_buckets import bucket
 from gptrs.progress import Progress
 from gptrs.quoting import listed, quoted, shown_value
 from gptrs_runtime.tokenization.tokenizer import TextTokenizer
-from gptrs_train.batches import DataFacts, order_of
+from gptrs_train.batches import DataFacts, drawn
 from gptrs_train.data import DataError, read_rows, text_of
 from gptrs_train.heads import Goal, Problem, Task, TextBatch
 
@@ -280,10 +280,8 @@ class HeadRows:
 
     def batch(self, step: int) -> TextBatch:
         """Return rows of the epochs' permutations, one after another."""
-        count = len(self._texts)
-        numbers = range(step * self._size, (step + 1) * self._size)
-        orders = {n // count: order_of(self._seed, n // count, count) for n in numbers}
-        return self._at([int(orders[n // count][n % count]) for n in numbers])
+        rows = drawn(self._seed, step * self._size, self._size, len(self._texts))
+        return self._at([row for _, row in rows])
 
     def every(self) -> Iterator[TextBatch]:
         """Yield all rows in their order; those that fill up the last batch have the weight 0."""
