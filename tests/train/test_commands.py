@@ -78,8 +78,9 @@ def test_an_adapter_is_learnt_on_a_quantized_base(form, tokens, tmp_path):
     base = tmp_path / ("q8.gguf" if form == "gguf" else "q4")
     quantize(tmp_path / "model", base, "q8" if form == "gguf" else "q4", to=None)
     out = tmp_path / "adapter"
-    gptrs("finetune", base, "--data", tokens, "--out", out, "--lora", 4, *QUICK)
-    assert losses(out)[-1] < losses(out)[0]
+    gptrs("finetune", base, "--data", tokens, "--out", out, "--lora", 4, *QUICK, "--steps", 16)
+    found = losses(out)
+    assert np.mean(found[-5:]) < np.mean(found[:5])
     batch = stream()[:12].astype(np.int64)[np.newaxis]
     adapted = load_model(base, "ref", adapter=out).forward(batch)
     assert np.abs(adapted - load_model(base, "ref").forward(batch)).max() > 1e-4

@@ -71,7 +71,7 @@ def measure_perplexity(
     window, stride = checked_window(lm.context_length, window, stride)
     require_known_tokens(tokens, lm.vocab_size)
     if len(tokens) < 2:
-        raise UsageError(f"the perplexity of {len(tokens)} token(s) cannot be told, 2 are needed")
+        raise UsageError(f"perplexity needs at least 2 tokens, got {len(tokens)}")
     row = np.asarray(tokens, np.int64)
     spans = list(window_spans(len(row), window, stride))
     costs: list[np.ndarray] = []

@@ -14,7 +14,7 @@ import typer
 from msgspec.structs import replace
 
 from gptrs.api import UsageError
-from gptrs.quoting import listed, quoted
+from gptrs.quoting import counted, listed, quoted
 from gptrs_runtime.load_options import LoadOptions, MachineOptions
 from gptrs_runtime.option_fields import OptionsOf, in_own_words, option_fields
 from gptrs_runtime.text_batches import shown_bytes
@@ -450,7 +450,7 @@ def _end(result: Result, as_json: bool, line: _Line) -> None:
         fields = {"schema": "gptrs.train/1", **msgspec.to_builtins(result)}
         print(msgspec.json.encode(fields).decode())
     how = {"done": "", "early": "ended early: ", "interrupted": "interrupted, all is kept: "}
-    parts = [f"{how[result.ended]}{result.steps} updates, loss {result.loss:.4f}"]
+    parts = [f"{how[result.ended]}{counted(result.steps, 'update')}, loss {result.loss:.4f}"]
     if result.best_loss is not None:
         parts.append(f"held out {result.best_loss:.4f} at update {result.best_step}")
     print(f"{', '.join(parts)}; {result.out} is written", file=sys.stderr)

@@ -9,6 +9,7 @@ import typer
 from msgspec import Struct, field
 
 from gptrs.errors import UsageError
+from gptrs.quoting import counted
 from gptrs_cli.inspect.checkpoint import byte_size
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
@@ -103,8 +104,8 @@ def command(
     sizes = ", ".join(f"{path.name} {byte_size(path.stat().st_size)}" for path in made.files)
     print(printable(f"wrote {folder}: {sizes}"))
     note(
-        f"{manifest.kind} of `{manifest.source}`: {manifest.kernels} kernels,"
-        f" at most {manifest.threads} threads, in {made.seconds:.1f} s"
+        f"{manifest.kind} of `{manifest.source}`: {counted(manifest.kernels, 'kernel')},"
+        f" at most {counted(manifest.threads, 'thread')}, in {made.seconds:.1f} s"
     )
     if manifest.link is not None:
         note(f"no compiler here links it: cd {folder} && CC=YOUR_CROSS_COMPILER {manifest.link}")

@@ -15,7 +15,7 @@ from gptrs.errors import UsageError
 from gptrs.plugins.descriptions import ExporterPlugin
 from gptrs.plugins.exporters import exporter_of, importer_of
 from gptrs.plugins.manager import manager
-from gptrs.quoting import quoted
+from gptrs.quoting import counted, quoted
 from gptrs_cli.inspect.checkpoint import byte_size, count
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
@@ -201,7 +201,7 @@ def _sentence(destination: Path, written: Converted, dtype: WeightType | None) -
     what = "tensors" if written.kind is None else f"{written.kind} model"
     if written.kind is None and not written.tensors:
         return f"wrote {destination}: a program, {byte_size(written.nbytes)}"
-    parts = f"{written.tensors} tensors, {count(written.parameters)} parameters"
+    parts = f"{counted(written.tensors, 'tensor')}, {count(written.parameters)} parameters"
     size = byte_size(written.nbytes)
     rounded = f", {written.rounded} rounded to {dtype}" if written.rounded else ""
     return f"wrote {destination}: {what}, {parts}, {size}{rounded}"

@@ -33,7 +33,7 @@ from gptrs.plugins.entry_points import metadata_of
 from gptrs.plugins.manager import PluginManager, manager
 from gptrs.plugins.selection import OWN
 from gptrs.plugins.state import PluginRecord, PluginState
-from gptrs.quoting import did_you_mean
+from gptrs.quoting import counted, did_you_mean
 from gptrs.variables import VARIABLES
 from gptrs_cli.commands.list.plugins import GIB, shown_device
 from gptrs_cli.options.groups import command_options
@@ -155,7 +155,8 @@ def speed(plugins: PluginManager) -> Check:
         limits = measure_limits(plugins.get_backend(None, None))
     except GptrsError as error:
         return Check("speed", "note", f"cannot be measured: {error.message}", error.hint)
-    by = f"by {limits.measured_by}" + (f" on {limits.threads} threads" if limits.threads else "")
+    by = f"by {limits.measured_by}"
+    by += f" on {counted(limits.threads, 'thread')}" if limits.threads else ""
     detail = (
         f"reads {limits.read_gb_per_s:.1f} GB/s from memory, computes"
         f" {limits.gflop_per_s:.0f} GFLOP/s (f32), measured {by}"
@@ -363,7 +364,7 @@ def _demo_model(plugins: PluginManager) -> Check:
         tensors = len(directory.weights.names())
     except GptrsError as error:
         return Check("bundled model", "note", error.message, error.hint)
-    detail = f"{tensors} tensors in {directory.path}"
+    detail = f"{counted(tensors, 'tensor')} in {directory.path}"
     return Check("bundled model", "ok", detail, data={"path": str(directory.path)})
 
 

@@ -11,6 +11,7 @@ import typer
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from gptrs.quoting import counted
 from gptrs_cli.inspect.checkpoint import byte_size
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
@@ -162,9 +163,9 @@ def _counts(found: Quantized) -> str:
     """Return the numbers of tensors that were quantized, and that were not."""
     kept = len(found.kept)
     if not found.quantized:
-        return f"{kept} tensors, none quantized"
+        return f"{counted(kept, 'tensor')}, none quantized"
     bits = f"{found.type} of {found.bits_per_weight:.2f} bits a weight"
-    return f"{len(found.quantized)} tensors in {bits}, {kept} as they were"
+    return f"{counted(len(found.quantized), 'tensor')} in {bits}, {kept} as they were"
 
 
 def _of_products(found: Quantized) -> str:

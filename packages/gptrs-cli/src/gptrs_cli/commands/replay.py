@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from gptrs.checkpoint.formats.tensor_archive import open_archive, require_writable, write_archive
 from gptrs.errors import GptrsError, UsageError
-from gptrs.quoting import did_you_mean, quoted
+from gptrs.quoting import counted, did_you_mean, quoted
 from gptrs_cli.dumped_programs import Case, ProgramInputs, cases
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
@@ -146,7 +146,7 @@ def _print(
     for name, array in shown.items():
         _show(name, array)
     if record is not None:
-        note(f"{len(run.names)} values written to {record}")
+        note(f"{counted(len(run.names), 'value')} written to {record}")
 
 
 def _type(array: np.ndarray) -> str:
@@ -198,7 +198,7 @@ class _Session:
 
     def loop(self) -> None:
         """Read commands until the end of the input or `quit`."""
-        note(f"{len(self._run)} instructions; `help` lists the commands")
+        note(f"{counted(len(self._run), 'instruction')}; `help` lists the commands")
         self._next()
         while True:
             try:

@@ -174,9 +174,9 @@ def _perplexity(run: VerbRun) -> None:
         print(f"perplexity {found.perplexity:.4f} +- {found.standard_error:.4f}")
         print(f"{found.bits_per_byte:.4f} bits a byte, {found.nll:.4f} nats a token")
         note_below(
-            f"{found.scored} of {found.tokens} tokens scored in {found.windows} windows of"
-            f" {found.window} tokens, stride {found.stride}, {run.seconds:.1f} s, backend"
-            f" {run.model.backend.name}"
+            f"{found.scored} of {found.tokens} tokens scored in"
+            f" {counted(found.windows, 'window')} of {found.window} tokens, stride"
+            f" {found.stride}, {run.seconds:.1f} s, backend {run.model.backend.name}"
         )
 
 

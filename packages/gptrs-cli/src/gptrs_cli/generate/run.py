@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from gptrs.errors import ModelError, NoTokenError, UsageError
 from gptrs.lazy_module import lazy_module
-from gptrs.quoting import quoted
+from gptrs.quoting import counted, quoted
 from gptrs_cli.generate.generation_options import generation_options
 from gptrs_cli.generate.options import PromptOptions, template_variables
 from gptrs_cli.generate.page import (
@@ -157,7 +157,7 @@ class _Work:
         )
         result = self._stream.generation
         if interrupted:
-            note(f"interrupted after {len(result.token_ids)} tokens")
+            note(f"interrupted after {counted(len(result.token_ids), 'token')}")
         else:
             note(figures(result, self._model))
             self._note_cut([result])
@@ -179,7 +179,7 @@ class _Work:
                 page.write_answer([ThoughtsDelta(answer.reasoning or ""), TextDelta(answer.text)])
             page.end_line()
         longest = max(results, key=lambda result: len(result.token_ids))
-        interruption = f"interrupted after {len(longest.token_ids)} tokens"
+        interruption = f"interrupted after {counted(len(longest.token_ids), 'token')}"
         note(interruption if interrupted else figures(longest, self._model))
         self._note_cut([] if interrupted else results)
         return interrupted

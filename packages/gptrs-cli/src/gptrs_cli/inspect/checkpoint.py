@@ -17,7 +17,7 @@ from gptrs.checkpoint.parameter_ids import base_param_id
 from gptrs.errors import GptrsError
 from gptrs.plugins.descriptions import ModelPlugin
 from gptrs.plugins.manager import manager
-from gptrs.quoting import listed
+from gptrs.quoting import counted, listed
 from gptrs_cli.models.head import architecture, classes, commands
 from gptrs_cli.terminal.streams import printable
 from gptrs_cli.terminal.tables import print_table
@@ -205,8 +205,8 @@ def print_report(report: CheckpointReport) -> None:
     facts = {
         "checkpoint": str(report.path),
         "kind": f"{report.kind} ({report.support})" if report.kind else "a file of tensors",
-        "parameters": f"{count(report.parameters)} in {len(report.tensors)} tensors",
-        "size": f"{byte_size(report.nbytes)} of tensors in {len(report.files)} file(s)",
+        "parameters": f"{count(report.parameters)} in {counted(len(report.tensors), 'tensor')}",
+        "size": f"{byte_size(report.nbytes)} of tensors in {counted(len(report.files), 'file')}",
         "dtypes": f"{mix} of the parameters" if mix else "none",
         "precision": f"{bits_per_weight(report):.2f} bits per weight",
     }

@@ -230,7 +230,7 @@ def compare_text(
     size, stride = checked_window(context, window, None)
     require_known_tokens(tokens, first.vocab_size)
     if len(tokens) < 2:
-        raise UsageError(f"{len(tokens)} token(s) predict nothing, 2 are needed")
+        raise UsageError(f"predictions need at least 2 tokens, got {len(tokens)}")
     row = np.asarray(tokens, np.int64)
     spans = list(window_spans(len(row), size, stride))
     found: list[np.ndarray] = []
