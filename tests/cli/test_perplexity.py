@@ -27,5 +27,5 @@ def test_figures_agree(run):
 
 
 def test_a_text_and_a_window_are_checked(run):
-    assert "2 are needed" in run("a").err
+    assert "at least 2 tokens" in run("a").err
     assert "2 to 64 tokens, the context; got 65" in run(TEXT, "--window", 65).err

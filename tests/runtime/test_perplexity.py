@@ -50,7 +50,7 @@ def test_windows_score_each_token_once(model):
 @pytest.mark.parametrize(
     ("tokens", "window", "stride", "text"),
     [
-        ([1], None, None, "2 are needed"),
+        ([1], None, None, "at least 2 tokens"),
         ([1, 2], 1, None, "2 to 64"),
         ([1, 2], 8, 8, "1 to 7"),
         ([1, 2], 8, 0, "1 to 7"),
