@@ -44,6 +44,24 @@ def test_functions_of_other_types_give_what_torch_gives(name: str) -> None:
     assert fuzz_torch.differences(name, ("f64", "bf16", "i64", "u8", "i1"), "ref", 0) == {}
 
 
+@pytest.mark.parametrize(
+    ("values", "function"),
+    [
+        ([2**40 + 5, -(2**33) - 1, 2**31], lambda x: (x.int(), x.to(torch.int8), x.byte())),
+        ([5.0, 1e-3, 3.3], lambda x: (x.half() * 1e5, x.bfloat16() * 0.1, 0.1 * x.half())),
+        ([-7.0, 9.5, 0.0], lambda x: (x.half() * torch.tensor(0.1), x.bfloat16() / 3.3333)),
+        ([-7.0, 9.5, 0.3], lambda x: (x.half() // 0.1, x.half().div(0.1, rounding_mode="trunc"))),
+    ],
+)
+def test_integers_wrap_and_numbers_beside_halves_are_not_rounded(
+    values: list[float], function: fuzz_torch.Compiled
+) -> None:
+    compiled = torch.compile(function, backend="gptrs", options={"backend": "ref"})
+    with torch.inference_mode():
+        wanted, found = function(torch.tensor(values)), compiled(torch.tensor(values))
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
 def test_there_are_many_functions_and_kinds() -> None:
     assert len(FUNCTIONS) > 250
     assert {"nans", "ties", "infinities", "empty", "strided"} <= KINDS.keys()

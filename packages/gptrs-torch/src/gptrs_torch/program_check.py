@@ -398,7 +398,11 @@ def operand(value: object, dtype: DType) -> Tensor:
 
 
 def converted(x: Tensor, dtype: DType) -> Tensor:
-    """Return x in another element type as torch converts: floats to i1 by `x != 0`."""
+    """Return x in another element type as torch converts: floats to i1 by `x != 0`, integers by
+    their low bits.
+    """
+    if x.dtype.is_integer and dtype.is_integer:
+        return importers.wrapped(x, dtype)
     return x if x.dtype == dtype else F.cast(x, dtype)
 
 

@@ -269,6 +269,23 @@ def scalar(value: complex, dtype: DType) -> Tensor:
         return primitives.constant(np.asarray(value).astype(dtype.numpy))
 
 
+def wrapped(x: Tensor, dtype: DType) -> Tensor:
+    """Return integers as another type of integers by their low bits, where `cast` saturates."""
+    if dtype.bits > x.dtype.bits:
+        # The sign of a negative number fills the new bits, also of unsigned ones.
+        signed = dtypes.by_name(f"si{dtype.bits}")
+        x = primitives.cast(x, dtype if x.dtype.kind == "unsigned" else signed)
+    elif dtype.bits < x.dtype.bits:
+        bits = _bitcast(x, dtypes.by_name(f"ui{x.dtype.bits}"))
+        low = bits & (2**dtype.bits - 1)
+        x = primitives.cast(low, dtypes.by_name(f"ui{dtype.bits}"))
+    return _bitcast(x, dtype)
+
+
+def _bitcast(x: Tensor, dtype: DType) -> Tensor:
+    return x if x.dtype is dtype else primitives.bitcast(x, dtype)
+
+
 def size_tensor(size: int, dtype: DType = dtypes.si64) -> Tensor:
     """Return a size as a tensor of rank 0, computed when it is known if it is symbolic."""
     return size_scalar(size, dtype)

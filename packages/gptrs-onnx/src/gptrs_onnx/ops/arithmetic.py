@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import reduce
 
-from gptrs.api.importers import scalar
+from gptrs.api.importers import scalar, wrapped
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import DType, dtypes
@@ -211,48 +211,12 @@ def converted(node: Node, x: Tensor, dtype: DType) -> Tensor:
     return F.cast(x, dtype)
 
 
-def wrapped(x: Tensor, dtype: DType) -> Tensor:
-    """Return integers as another type of integers by their low bits."""
-    if dtype.bits >= x.dtype.bits:
-        same = DTYPE_OF_WIDTH[x.dtype.bits, dtype.kind]
-        if x.dtype.kind == "signed" and dtype.kind == "unsigned" and dtype.bits > x.dtype.bits:
-            wide = F.cast(x, DTYPE_OF_WIDTH[dtype.bits, "signed"])
-            return primitives.bitcast(wide, dtype)
-        if x.dtype.kind == dtype.kind or dtype.bits > x.dtype.bits:
-            return F.cast(x, dtype)
-        return primitives.bitcast(x, same)
-    unsigned = x
-    if x.dtype.kind == "signed":
-        unsigned = primitives.bitcast(x, DTYPE_OF_WIDTH[x.dtype.bits, "unsigned"])
-    low = F.bitwise_and(unsigned, scalar(2**dtype.bits - 1, unsigned.dtype))
-    narrow = F.cast(low, DTYPE_OF_WIDTH[dtype.bits, "unsigned"])
-    return narrow if dtype.kind == "unsigned" else primitives.bitcast(narrow, dtype)
-
-
 def _saturated(x: Tensor, dtype: DType) -> Tensor:
     """Return x as a float of 8 bits; too large values, including infinities, become the largest."""
     wide = x if x.dtype.is_float and x.dtype.bits >= 32 else F.cast(x, dtypes.f32)
     bound = scalar(_LARGEST[dtype], wide.dtype)
     kept = F.where(F.is_nan(wide), wide, F.minimum(F.maximum(wide, -bound), bound))
     return F.cast(kept, dtype)
-
-
-DTYPE_OF_WIDTH: dict[tuple[int, str], DType] = {
-    (each.bits, each.kind): each
-    for each in (
-        dtypes.si4,
-        dtypes.si8,
-        dtypes.si16,
-        dtypes.si32,
-        dtypes.si64,
-        dtypes.ui4,
-        dtypes.ui8,
-        dtypes.ui16,
-        dtypes.ui32,
-        dtypes.ui64,
-    )
-}
-"""The type of integers with that many bits, signed or unsigned."""
 
 
 # Products of matrices.

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
+from gptrs.api.programs import DType, dtypes
 from gptrs_torch.conversion import Node, converts
 from gptrs_torch.program_check import Number, Operand, converted, operand, scalar
 
@@ -109,9 +110,21 @@ def subtracted_from(node: Node, x: Operand, y: Operand, *, alpha: Number = 1) ->
 @converts("mul")
 def multiplied(node: Node, x: Operand, y: Operand) -> Tensor:
     """Return `x * y`."""
-    dtype = node.dtype
-    left, right = operand(x, dtype), operand(y, dtype)
-    return F.logical_and(left, right) if dtype.is_bool else F.mul(left, right)
+    if node.dtype.is_bool:
+        return F.logical_and(operand(x, node.dtype), operand(y, node.dtype))
+    return _scaled(F.mul, x, y, node.dtype, has_number=_is_number(x) or _is_number(y))
+
+
+def _scaled(function: Binary, x: Operand, y: Operand, dtype: DType, *, has_number: bool) -> Tensor:
+    """Return `function(x, y)` of a type; beside a number, torch computes halves in f32."""
+    if has_number and dtype.is_float and dtype.bits < 32:
+        return F.cast(function(operand(x, dtypes.f32), operand(y, dtypes.f32)), dtype)
+    return function(operand(x, dtype), operand(y, dtype))
+
+
+def _is_number(value: Operand) -> bool:
+    """Return whether torch treats an operand as a number, which it does not round to a half."""
+    return not isinstance(value, Tensor) or value.rank == 0
 
 
 @converts("div", "true_divide", "floor_divide")
@@ -119,13 +132,15 @@ def divided(node: Node, x: Operand, y: Operand, *, rounding_mode: str | None = N
     """Return `x / y`, rounded down or towards 0 if the node says so."""
     dtype = node.dtype
     mode = "floor" if node.name == "floor_divide" else rounding_mode
-    left, right = operand(x, dtype), operand(y, dtype)
-    if mode is None:
-        return F.div(left, right)
     if mode == "floor":
-        return F.floor_divide(left, right)
+        return _scaled(F.floor_divide, x, y, dtype, has_number=_is_number(y))
+    if mode is None:
+        return _scaled(F.div, x, y, dtype, has_number=_is_number(y))
     if not dtype.is_integer:
-        return F.trunc(F.div(left, right))
+        return _scaled(
+            lambda left, right: F.trunc(F.div(left, right)), x, y, dtype, has_number=True
+        )
+    left, right = operand(x, dtype), operand(y, dtype)
     remainder = F.fmod(left, right)
     return F.floor_divide(F.sub(left, remainder), right)
 

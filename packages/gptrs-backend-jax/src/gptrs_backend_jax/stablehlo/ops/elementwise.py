@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from gptrs.api.importers import scalar
+from gptrs.api.importers import scalar, wrapped
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import DType, dtypes
@@ -330,21 +330,9 @@ def convert(node: Node, x: Tensor) -> Tensor:
 
 def converted(x: Tensor, target: DType) -> Tensor:
     """Return `x` as another type; integers wrap, where `cast` of PTIR saturates."""
-    if x.dtype is target:
-        return x
-    if not (x.dtype.is_integer and target.is_integer):
-        return primitives.cast(x, target)
-    if target.bits == x.dtype.bits:
-        return primitives.bitcast(x, target)
-    if target.bits > x.dtype.bits:
-        if x.dtype.kind == "unsigned" or target.kind == "signed":
-            return primitives.cast(x, target)
-        return primitives.bitcast(converted(x, signed_of(target)), target)
-    wide = unsigned_of(x.dtype)
-    bits = x if x.dtype is wide else primitives.bitcast(x, wide)
-    low = primitives.bit_and(bits, filled(2**target.bits - 1, bits))
-    narrow = primitives.cast(low, unsigned_of(target))
-    return narrow if narrow.dtype is target else primitives.bitcast(narrow, target)
+    if x.dtype.is_integer and target.is_integer:
+        return wrapped(x, target)
+    return x if x.dtype is target else primitives.cast(x, target)
 
 
 @converts("bitcast_convert")
