@@ -220,6 +220,77 @@ def test_tokenizer_and_template(tmp_path: Path) -> None:
     assert model.prompt_tokens([{"role": "user", "content": "the"}]) == [13]
 
 
+def named(tmp_path: Path, texts: dict[int, str], **more: Value) -> GgufModel:
+    """A file whose vocabulary has some other tokens, and more metadata (`a__b` is `a.b`)."""
+    tokens = [*tiny_gguf.TOKENIZERS["gpt2"]["tokenizer.ggml.tokens"]]  # type: ignore[misc]
+    for number, text in texts.items():
+        tokens[number] = text
+    settings = {key.replace("__", "."): value for key, value in more.items()}
+    own: dict[str, Value] = {"tokenizer.ggml.tokens": tokens, **settings}
+    return GgufModel.open(saved(tmp_path / "n.gguf", tiny_gguf.llama(more=own)))
+
+
+@pytest.mark.parametrize(
+    ("texts", "ends"),
+    [
+        ({9: "<|im_end|>"}, [1, 9]),
+        ({9: "<|eot_id|>", 10: "<|file_sep|>"}, [1, 9, 10]),
+        ({9: "<|end|>"}, [1, 9]),
+        ({9: "<|end|>", 10: "<|call|>", 11: "<|return|>"}, [1, 10, 11]),
+    ],
+)
+def test_answers_end_at_the_marks_of_the_vocabulary(
+    tmp_path: Path, texts: dict[int, str], ends: list[int]
+) -> None:
+    """As in llama.cpp: many files name only the end of a text. The marks are special tokens."""
+    model = named(tmp_path, texts)
+    assert model.generation_config["eos_token_id"] == ends
+    tokenizer = load_model(model.path, "ref").tokenizer
+    marks = "".join(texts[end] for end in ends[1:])
+    assert tokenizer.encode(f"{marks}the") == [*ends[1:], 13]
+    assert tokenizer.decode([*ends, 13]) == "the"
+
+
+def test_recommended_sampling_is_followed(tmp_path: Path) -> None:
+    sampling: dict[str, Value] = {"temp": 0.6, "top_k": -1, "penalty_repeat": 1.1, "mirostat": 2}
+    keys = {f"general__sampling__{name}": value for name, value in sampling.items()}
+    model = named(tmp_path, {}, **keys, tokenizer__ggml__suppress_tokens=[3, 4])
+    assert dict(model.generation_config) == {
+        **{"eos_token_id": [1], "bos_token_id": 0, "suppress_tokens": [3, 4]},
+        **{"temperature": 0.6, "top_k": 0, "repetition_penalty": 1.1, "do_sample": True},
+        "general.sampling.mirostat": 2,  # told when a text is generated
+    }
+    greedy = named(tmp_path, {}, general__sampling__temp=0.0, general__sampling__top_p=0.9)
+    assert greedy.generation_config["do_sample"] is False
+
+
+def test_spaces_after_the_tokens_of_phi_3_are_removed(tmp_path: Path) -> None:
+    """No key of the file says so; llama.cpp goes by the name, too."""
+    tokens = named(tmp_path, {9: "<|end|>"}, general__name="Phi-3 mini").read_bytes(
+        "tokenizer.json"
+    )
+    assert Tokenizer.from_buffer(tokens or b"").encode("<s> the<|end|>\n the").ids[-2:] == [9, 13]
+
+
+def test_named_templates_and_empty_tokens_are_read(tmp_path: Path) -> None:
+    model = named(tmp_path, {9: "", 10: ""}, tokenizer__chat_template__tool_use="{{ tools }}")
+    config = json.loads(model.read_bytes("tokenizer_config.json") or b"")
+    assert {each["name"]: each["template"] for each in config["chat_template"]} == {
+        "default": "{{ messages[0].content }}",
+        "tool_use": "{{ tools }}",
+    }
+    assert load_model(model.path, "ref").tokenizer.piece(9) == "[EMPTY_9]"
+
+
+def test_all_settings_of_yarn_are_followed_or_refused(tmp_path: Path) -> None:
+    yarn: dict[str, Value] = {"type": "yarn", "factor": 4.0, "yarn_beta_fast": 16.0}
+    keys = {f"llama__rope__scaling__{name}": value for name, value in yarn.items()}
+    rope = named(tmp_path, {}, **keys).config["rope_parameters"]
+    assert rope["beta_fast"] == 16.0  # type: ignore[index]
+    with pytest.raises(ModelError, match="yarn_attn_factor"):
+        named(tmp_path, {}, **keys, llama__rope__scaling__yarn_attn_factor=1.2)
+
+
 def test_a_tokenizer_of_sentencepiece(tmp_path: Path) -> None:
     """Merges follow the scores: of `▁the` first `th`, then `▁th`."""
     model = load_model(saved(tmp_path / "x.gguf", tiny_gguf.llama(tokenizer="llama")), "ref")

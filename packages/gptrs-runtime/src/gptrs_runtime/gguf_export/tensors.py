@@ -231,14 +231,17 @@ def _scaled(rope: RopeSettings, head_dim: int) -> tuple[Metadata, np.ndarray | N
             return {}, exact / scaling.frequencies(head_dim, rope.theta, None)
     if isinstance(scaling, F.YarnScaling):
         factor, original = scaling.factor, scaling.original_max_position
-        if scaling == F.YarnScaling(factor, original):
+        fast, slow = scaling.beta_fast, scaling.beta_slow
+        if scaling == F.YarnScaling(factor, original, beta_fast=fast, beta_slow=slow):
             words: Metadata = {
                 "rope.scaling.type": "yarn",
                 "rope.scaling.factor": factor,
                 "rope.scaling.original_context_length": original,
             }
+            if (fast, slow) != (32.0, 1.0):  # older versions of llama.cpp know only these
+                words |= {"rope.scaling.yarn_beta_fast": fast, "rope.scaling.yarn_beta_slow": slow}
             return words, None
     raise ModelError(
         f"the rotary scaling {scaling} cannot be written as a GGUF file",
-        hint="none, linear, YaRN with its own defaults, and `llama3` as it came out, can",
+        hint="none, linear, YaRN with its own attention factor, and `llama3` as it came out, can",
     )

@@ -205,7 +205,12 @@ class GgufSettings:
             context = fields.integer("context_length")
             original = fields.integer("rope.scaling.original_context_length", context)
             rope["original_max_position_embeddings"] = original
+            betas = {name: f"rope.scaling.yarn_{name}" for name in ("beta_fast", "beta_slow")}
+            rope |= {name: fields.number(key) for name, key in betas.items() if fields.get(key)}
             fields.require("rope.scaling.attn_factor", 1.0)
+            fields.require("rope.scaling.yarn_attn_factor", 1.0)
+            fields.require("rope.scaling.yarn_ext_factor", 1.0, -1.0)
+            fields.require("rope.scaling.yarn_log_multiplier", 0.0)
             if not self._own.rounded:
                 rope["truncate"] = False
         return rope

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import cast
 
 import numpy as np
@@ -36,6 +37,29 @@ LONGEST_MERGED = 64
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 """Numbers in `tokenizer.ggml.token_type`."""
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+_BAR = "\N{FULLWIDTH VERTICAL LINE}"
+_END_MARKS = frozenset(
+    (
+        *("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<turn|>"),
+        *("<|endoftext|>", "<|end_of_text|>", "<end_of_utterance>"),
+        f"<{_BAR}end{_SPACE}of{_SPACE}sentence{_BAR}>",
+        *("<EOT>", "_<EOT>", "[EOT]", "[EOS]", "[e~[", "<|tool_response>"),
+        *("<|return|>", "<|call|>", "<|calls|>", "<|flush|>"),
+        *("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<|file_sep|>"),
+        *("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<reponame>"),
+    )
+)
+"""Tokens that end an answer wherever a vocabulary has them, as in llama.cpp: many files name only
+the token that ends a whole text."""
+_WITHIN_ANSWERS = ({"<|return|>", "<|call|>"}, {"<|flush|>", "<|calls|>"})
+"""Marks beside which `<|end|>` only ends a part of an answer (gpt-oss, Solar Open)."""
+_SPACES_KEPT = ("<unk>", "<s>", "<|endoftext|>")
+"""Special tokens of Phi 3 that leave the spaces after them; the others remove them."""
+_SAMPLING: Mapping[str, str] = {
+    "temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
+    "penalty_repeat": "repetition_penalty",
+}  # fmt: skip
+"""Settings `general.sampling.*` under their names in generation_config.json."""
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _END = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
@@ -148,10 +172,18 @@ class GgufTokenizer:
         return json.dumps(made, ensure_ascii=False).encode("utf-8")
 
     def tokenizer_config(self) -> Part:
-        """Return the content of a `tokenizer_config.json`: chat template and special tokens."""
+        """Return the content of a `tokenizer_config.json`: chat templates and special tokens."""
         config: Part = {}
         template = self._fields.text("tokenizer.chat_template")
-        if template is not None:
+        start = "tokenizer.chat_template."
+        named = {key.removeprefix(start): key for key in self._metadata if key.startswith(start)}
+        if named:
+            texts = {"default": template} if template is not None else {}
+            texts |= {name: self._fields.text(key) for name, key in named.items()}
+            config["chat_template"] = [
+                {"name": name, "template": text} for name, text in texts.items()
+            ]
+        elif template is not None:
             config["chat_template"] = template
         for which in ("bos", "eos"):
             number = self.token(which)
@@ -160,13 +192,55 @@ class GgufTokenizer:
         return config
 
     def generation_config(self) -> Part:
-        """Return the content of a `generation_config.json`: the tokens that begin and end texts."""
-        ends = [self.token(which) for which in ("eos", "eot", "eom")]
-        # Several kinds end a turn with `eot` or `eom` rather than with the end of a text.
-        known = list(dict.fromkeys(each for each in ends if each is not None))
+        """Return the content of a `generation_config.json`: the tokens that begin and end texts or
+        are suppressed, and the sampling that the file recommends.
+        """
+        config: Part = {}
+        if self._ends:
+            config["eos_token_id"] = self._ends
         begin = self.token("bos")
-        config: Part = {"eos_token_id": known} if known else {}
-        return config if begin is None else {**config, "bos_token_id": begin}
+        if begin is not None:
+            config["bos_token_id"] = begin
+        suppressed = self._metadata.get("tokenizer.ggml.suppress_tokens")
+        if isinstance(suppressed, np.ndarray):
+            config["suppress_tokens"] = [int(each) for each in suppressed if each >= 0]
+        return {**config, **self._sampling()}
+
+    def _sampling(self) -> Part:
+        """Return the sampling of `general.sampling.*`; unsupported settings keep their names."""
+        start = "general.sampling."
+        found: Part = {
+            _SAMPLING.get(key.removeprefix(start), key): value
+            for key, value in self._metadata.items()
+            if key.startswith(start)
+        }
+        chosen = found.keys() & {"temperature", "top_k", "top_p", "min_p"}
+        if not chosen:
+            return found
+        top_k, warmth = (
+            self._fields.number(f"{start}{name}", default, minimum=-1e30)
+            for name, default in (("top_k", 0), ("temp", 1))
+        )
+        # As in llama.cpp, -1 are all tokens, and a temperature of 0 or less takes the likeliest.
+        bounds: Part = {"top_k": 0} if top_k < 0 else {}
+        return {**found, **bounds, "temperature": max(0.0, warmth), "do_sample": warmth > 0}
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """The tokens that end texts: those that the file names, and those of `_END_MARKS`."""
+        keys = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
+        named = (self.token(which) for which in keys)
+        return list(dict.fromkeys(each for each in (*named, *self._marks) if each is not None))
+
+    @cached_property
+    def _marks(self) -> list[int]:
+        """The tokens of `_END_MARKS`."""
+        if "tokenizer.ggml.tokens" not in self._metadata:
+            return []
+        found = {text: number for number, text in enumerate(self._tokens) if text in _END_MARKS}
+        if any(found.keys() >= each for each in _WITHIN_ANSWERS):
+            found.pop("<|end|>", None)
+        return list(found.values())
 
     def _byte_bpe(self) -> Part:
         pre = self._fields.choice("tokenizer.ggml.pre", tuple(PRE_TOKENIZERS), "")
@@ -220,8 +294,14 @@ class GgufTokenizer:
             raise ModelError(f"{quoted(key)} {self._where} must be an array of strings")
         return found
 
+    @cached_property
+    def _tokens(self) -> Sequence[str]:
+        # Fillers of a vocabulary may be empty, several times; llama.cpp calls them so.
+        found = self._strings("tokenizer.ggml.tokens")
+        return [text or f"[EMPTY_{number}]" for number, text in enumerate(found)]
+
     def _vocabulary(self) -> dict[str, int]:
-        tokens = self._strings("tokenizer.ggml.tokens")
+        tokens = self._tokens
         # A damaged length must not lead to a dict of billions.
         if len(tokens) > MAX_TOKENS:
             raise ModelError(
@@ -235,7 +315,7 @@ class GgufTokenizer:
         return vocabulary
 
     def _text_of(self, number: int) -> str:
-        tokens = self._strings("tokenizer.ggml.tokens")
+        tokens = self._tokens
         if number >= len(tokens):
             raise ModelError(f"there is no token {number} {self._where}, only {len(tokens)}")
         return tokens[number]
@@ -251,16 +331,26 @@ class GgufTokenizer:
 
     def _added_tokens(self) -> list[Part]:
         """Return the tokens that are matched before a text is split."""
-        tokens = self._strings("tokenizer.ggml.tokens")
-        if "tokenizer.ggml.token_type" not in self._metadata:
-            return []
-        types = self._numbers("tokenizer.ggml.token_type", len(tokens))
+        tokens = self._tokens
+        key = "tokenizer.ggml.token_type"
+        types = self._numbers(key, len(tokens)) if key in self._metadata else np.empty(0)
         options = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-        return [
-            {"id": number, "content": tokens[number], "special": special, **options}
-            for number in _indices_of(types, (_UNKNOWN, _CONTROL, _USER_DEFINED))
-            for special in (bool(types[number] != _USER_DEFINED),)
-        ]
+        matched = _indices_of(types, (_UNKNOWN, _CONTROL, _USER_DEFINED))
+        added: list[Part] = []
+        for number in sorted({*matched, *self._marks}):
+            # Some files have the end of a turn as an ordinary token.
+            special = number in self._marks or bool(types[number] != _USER_DEFINED)
+            strips = {"rstrip": True} if self._strips_spaces_after(tokens[number]) else {}
+            part = {"id": number, "content": tokens[number], "special": special}
+            added.append({**part, **options, **strips})
+        return added
+
+    def _strips_spaces_after(self, token: str) -> bool:
+        """Return whether an added token removes the spaces after it, which no key of a file says:
+        llama.cpp goes by the model's name.
+        """
+        name = (self._fields.text("general.name") or "").lower()
+        return ("phi-3" in name or "phi3" in name) and token not in _SPACES_KEPT
 
     def _post_processor(self, kind: str) -> Part | None:
         """Return the post-processor that adds special tokens."""
