@@ -25,6 +25,7 @@ from gptrs_runtime.load import load_model
 from gptrs_runtime.sources import gguf_tokenizer
 from gptrs_runtime.sources.find_model import find_model
 from gptrs_runtime.sources.gguf_model import GgufModel
+from gptrs_runtime.unread import unread_in
 
 QUANTIZED = [type_.name for type_ in GGUF_TYPES.values() if type_.format]
 K_TYPES = ("Q4_K", "Q5_K", "Q6_K", "F32")
@@ -289,6 +290,12 @@ def test_all_settings_of_yarn_are_followed_or_refused(tmp_path: Path) -> None:
     assert rope["beta_fast"] == 16.0  # type: ignore[index]
     with pytest.raises(ModelError, match="yarn_attn_factor"):
         named(tmp_path, {}, **keys, llama__rope__scaling__yarn_attn_factor=1.2)
+
+
+def test_settings_that_no_kind_reads_are_told(tmp_path: Path) -> None:
+    found = unread_in(named(tmp_path, {}, llama__attention__scale=0.5, llama__vocab_size=40))
+    assert found is not None
+    assert list(found.settings) == ["llama.attention.scale"]
 
 
 def test_a_tokenizer_of_sentencepiece(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def _is_ahead(name: str, config: Mapping[str, object]) -> bool:
 def _has_effect(name: str, config: Mapping[str, object]) -> bool:
     """Return whether an unread setting, `NAME` or `TABLE.NAME`, might matter."""
     value: object = config
-    for part in name.split("."):
+    for part in (name,) if name in config else name.split("."):
         table = cast("Mapping[str, object]", value if isinstance(value, Mapping) else {})
         value = table.get(part)
     text = config.get("text_config")

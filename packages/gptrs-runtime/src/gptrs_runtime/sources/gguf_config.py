@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gptrs.checkpoint.config_fields import Fields
+from gptrs.checkpoint.config_fields import Fields, ReadSettings
 from gptrs.checkpoint.formats.gguf import RowOrder, TensorMapping
 from gptrs.checkpoint.formats.gguf_header import GgufHeader, GgufTensor
 from gptrs.errors import ModelError
@@ -19,10 +19,20 @@ from gptrs.quoting import quoted
 from gptrs_runtime.sources.format_kinds import gguf_kind
 
 _LAYER = re.compile(r"blk\.(0|[1-9][0-9]{0,5})\.(.+)")
+_HARMLESS = re.compile(
+    r"vocab_size|tensor_data_layout|rope\.scaling\.finetuned|rope\.dimension_count(_swa)?"
+    r"|attention\.layer_norm(_rms)?_epsilon|attention\.(key|value)_length(_swa)?"
+    r"|feed_forward_length|attention\.causal|expert_group_(used_)?count|leading_dense_block_count"
+)
+"""Settings that change nothing where a kind does not read them."""
 _ROPE_FACTORS = "rope_freqs.weight"
 _REFUSED_TENSORS = ("rope_factors_long.weight", "rope_factors_short.weight")
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 _LLAMA3_POSITIONS = 8192
+
+
+def _plain(value: object) -> object:
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 class GgufSettings:
@@ -45,12 +55,16 @@ class GgufSettings:
         kind, self._own = gguf_kind(architecture, tensors, self._where)
         start = f"{architecture}."
         own = {key.removeprefix(start): metadata[key] for key in metadata if key.startswith(start)}
-        self._fields = Fields(own, f"of `{architecture}` {self._where}")
+        read = ReadSettings(own)
+        self._fields = Fields(read, f"of `{architecture}` {self._where}")
         self._tensors = tensors
         self._rope_factors = rope_factors
         if self._own.experts is None:
             self._fields.require("expert_count", 0)
-        self.config = {"model_type": kind, **self._settings()}
+        settings = {"model_type": kind, **self._settings()}
+        # What this does not read stays under its own name, and is told as an unread setting.
+        unread = (key for key in read.unseen() if not _HARMLESS.fullmatch(key))
+        self.config = {**{f"{start}{key}": _plain(own[key]) for key in unread}, **settings}
 
     def mapping(self, tensor: GgufTensor) -> TensorMapping:
         """Return the model's name of a tensor; its own name if the model has none."""
