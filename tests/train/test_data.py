@@ -20,6 +20,7 @@ class Words:
 
     name = "words"
     end = END
+    ends = (END,)
 
     def __init__(self, templated=False):
         self.templated = templated
@@ -78,6 +79,8 @@ A, B, C, D, E = (ord(letter) for letter in "abcde")
         ({"messages": CHAT[:2]}, False, False, [[x] for x in (900, A, B, END, 901, C, END)]),
         ({"messages": CHAT}, True, False,
          [900, A, B, END, 901, [C], [END], 900, D, END, 901, [E], [END]]),
+        ({"messages": [*CHAT[:1], {**CHAT[1], "weight": 0}, *CHAT[2:]]}, True, False,
+         [900, A, B, END, 901, C, END, 900, D, END, 901, [E], [END]]),
     ],
 )  # fmt: skip
 def test_rows_of_each_form_are_learnt_as_asked(row, mask, templated, expected, tmp_path):
@@ -103,6 +106,10 @@ def test_rows_of_each_form_are_learnt_as_asked(row, mask, templated, expected, t
         ({"messages": []}, False, r"train\.jsonl:2: `messages` must be a list of at least one"),
         ({"messages": [{"content": "a"}]}, False, r"train\.jsonl:2: message 0 must be an object"),
         ({"messages": CHAT[:1]}, True, r"train\.jsonl:2 has no message of the assistant"),
+        ({"messages": [CHAT[0], {**CHAT[1], "weight": 0}]}, True, "only ones of `weight` 0"),
+        ({"messages": [CHAT[0], {**CHAT[1], "weight": 0}]}, False, "but all messages are learnt"),
+        ({"messages": [CHAT[0], {**CHAT[1], "weight": 2}]}, True, "must be 0 or 1, got `2`"),
+        ({"messages": CHAT, "enable_thinking": "no"}, True, "2: `enable_thinking` must be true or"),
     ],
 )
 def test_a_bad_row_is_named_by_its_line(row, mask, problem, tmp_path):
@@ -117,6 +124,28 @@ def test_marks_of_byte_order_and_ends_of_lines_of_windows_are_no_text(tmp_path):
     text.write_bytes(b"\xef\xbb\xbfa b")
     assert [shown(each) for each in read(rows).examples] == [[[A], [END]], [[B], [END]]]
     assert read(text).stream.tolist() == [A, B]
+
+
+def test_rows_have_their_own_variables_of_the_template(tmp_path):
+    class Told(Words):
+        def _chat(self, chat):
+            return [int(chat.variables["year"]), *super()._chat(chat)]
+
+    row = {"messages": CHAT, "chat_template_kwargs": {"year": 7}, "add_generation_prompt": True}
+    found = read_source(rows_file(tmp_path, row), Told, 1000, mask_prompt=True)
+    assert found.examples[0].tokens[0] == 7
+    assert found.examples[0].tokens[-1] == END
+
+
+def test_texts_that_never_end_are_noted(tmp_path, caplog):
+    class Endless(Words):
+        ends = (998,)
+
+    path = rows_file(tmp_path, {"messages": CHAT})
+    read(path)
+    assert not caplog.records
+    read_source(path, Endless, 1000)
+    assert "learns no end" in caplog.text
 
 
 def test_files_that_nothing_is_learnt_from_are_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -9,15 +10,17 @@ from typing import Final, NamedTuple, Protocol, cast
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gptrs.api import GptrsError, UsageError
 from gptrs.progress import Progress
 from gptrs.quoting import listed, quoted, shown_value
 from gptrs.strict_json import parse_object
-from gptrs_runtime.chat.conversation import Conversation
+from gptrs_runtime.chat.conversation import Conversation, conversation_of
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.tokenization.tokenizer import TextTokenizer
 
+_logger = logging.getLogger("gptrs")
 FORMS: Final = "`messages`, `prompt` with `completion`, or `text`"
 TRAIN: Final = "train"
 VALID: Final = ("valid", "validation", "val")
@@ -61,6 +64,8 @@ class Texts(Protocol):
     """The token behind each text, if the model has one."""
     templated: bool
     """Whether prompts and completions are messages of a chat."""
+    ends: Sequence[int]
+    """The tokens that end a text when the model generates one."""
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text, with the tokens that begin a text."""
@@ -83,6 +88,7 @@ class ModelTexts:
     ) -> None:
         self.name = name
         self.end = end
+        self.ends = () if end is None else (end,)
         self._tokenizer = tokenizer
         self._model = model
         self.templated = model is not None and _has_template(model)
@@ -93,6 +99,7 @@ class ModelTexts:
         ends = sorted(model.eos_tokens)
         made = cls(model.name, model.tokenizer, ends[0] if ends else None, model)
         made.templated = made.templated and templated
+        made.ends = ends
         return made
 
     def encode(self, text: str) -> list[int]:
@@ -183,12 +190,24 @@ def read_source(
         if not rows:
             raise DataError(f"{quoted(str(path), 200)} has no rows")
         examples = _examples(path, rows, texts(), mask_prompt, progress)
+        _note_endless(path, examples, texts())
         _require_known(path, (each.tokens for each in examples), vocabulary)
         return Source(path, examples=examples)
     else:
         stream = _text_file(path, texts())
     _require_known(path, (stream,), vocabulary)
     return Source(path, stream=stream)
+
+
+def _note_endless(path: Path, examples: Sequence[Example], texts: Texts) -> None:
+    """Warn if no text teaches the model to end, as with templates that end no answer."""
+    learnt = (each.tokens[each.learnt] for each in examples)
+    if texts.ends and not any(np.isin(tokens, texts.ends).any() for tokens in learnt):
+        _logger.warning(
+            "no text of %s has a token that ends texts of %s (%s): it learns no end; check its chat"
+            " template, and `eos_token_id` in its generation_config.json",
+            quoted(str(path), 200), quoted(texts.name), ", ".join(map(str, texts.ends)),
+        )  # fmt: skip
 
 
 def _token_file(path: Path) -> np.ndarray:
@@ -238,6 +257,8 @@ def _require_known(path: Path, parts: Iterator[np.ndarray] | Sequence[np.ndarray
                 )
 
 
+_ENDINGS: Final = ("add_generation_prompt", "continue_final_message")
+"""Fields of conversations that learning sets itself."""
 _Row = tuple[str, Mapping[str, object]]
 """The name of a line in messages, and its object."""
 _Answers = Sequence[tuple[int, int]]
@@ -311,28 +332,49 @@ def _prefixes(
     where: str, row: Mapping[str, object], mask_prompt: bool
 ) -> tuple[list[Conversation], _Answers]:
     """Return a chat and, to mask its prompts, its first messages before and with each answer."""
-    given, tools = row["messages"], cast("list[Mapping[str, object]] | None", row.get("tools"))
+    given = row["messages"]
     if not isinstance(given, list) or not given:
         raise DataError(f"{where}: `messages` must be a list of at least one message")
     messages = cast("list[Mapping[str, object]]", given)
+    stated = conversation_of({name: value for name, value in row.items() if name not in _ENDINGS})
 
     def part(count: int, answers: bool) -> Conversation:
-        return Conversation(messages[:count], tools, add_generation_prompt=answers)
+        return replace(stated, messages=messages[:count], add_generation_prompt=answers)
 
     whole = [part(len(messages), False)]
+    counted = [_counts(where, number, each) for number, each in enumerate(whole[0].messages)]
     if not mask_prompt:
+        if not all(counted):
+            raise DataError(
+                f"{where} has a message of `weight` 0, but all messages are learnt",
+                hint="learn only answers, with --mask-prompt, or remove the weights",
+            )
         return whole, []
-    roles = [message.get("role") for message in whole[0].messages]
-    answers = [number for number, role in enumerate(roles) if role == "assistant" and number]
+    answers = [
+        number
+        for number, message in enumerate(whole[0].messages)
+        if message["role"] == "assistant" and number and counted[number]
+    ]
     if not answers:
         raise DataError(
-            f"{where} has no message of the assistant after another one: nothing is learnt"
+            f"{where} has no message of the assistant after another one, or only ones of `weight`"
+            " 0: nothing is learnt"
         )
     pairs: list[tuple[int, int]] = []
     for number in answers:
         pairs.append((len(whole), len(whole) + 1))
         whole += [part(number, True), part(number + 1, False)]
     return whole, pairs
+
+
+def _counts(where: str, number: int, message: Mapping[str, object]) -> bool:
+    """Return whether a message counts in the loss, by the `weight` of OpenAI's format."""
+    weight = message.get("weight", 1)
+    if weight not in (0, 1):
+        raise DataError(
+            f"{where}: `weight` of message {number} must be 0 or 1, got {shown_value(weight)}"
+        )
+    return weight == 1
 
 
 def _answered(parts: Sequence[list[int]], answers: _Answers) -> Example:
