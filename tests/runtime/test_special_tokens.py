@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from gptrs.errors import ModelError
 from gptrs_runtime.chat.template import chat_template_of
@@ -30,6 +30,10 @@ def save(folder: Path, beside: dict[str, Any]) -> ModelSource:
     made.decoder = decoders.ByteLevel()
     made.add_special_tokens([AddedToken("<end>", special=True)])
     folder.mkdir()
+    return saved(made, folder, beside)
+
+
+def saved(made: Tokenizer, folder: Path, beside: dict[str, Any]) -> ModelSource:
     made.save(str(folder / "tokenizer.json"))
     (folder / "config.json").write_text('{"model_type": "gpt2"}')
     (folder / "model.safetensors").write_bytes(b"\2\0\0\0\0\0\0\0{}")
@@ -59,6 +63,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "a prefix space": {"tokenizer_config.json": {"add_prefix_space": True}},
     "a prefix space without a class": {"tokenizer_config.json": {"add_prefix_space": True}},
+    "special tokens as texts": {"tokenizer_config.json": {"split_special_tokens": True}},
 }
 
 
@@ -72,6 +77,22 @@ def test_tokens_are_those_of_transformers(tmp_path, name):
     files = save(folder, beside)
     theirs = getattr(transformers, made).from_pretrained(folder)
     assert tokenizer_of(files, "m").encode(TEXT) == theirs(TEXT)["input_ids"]
+
+
+@pytest.mark.parametrize("made", ["BertTokenizer", "PreTrainedTokenizerFast"])
+@pytest.mark.parametrize("key", ["do_lower_case", "strip_accents", "tokenize_chinese_chars"])
+def test_texts_are_cleaned_as_the_file_beside_the_tokenizer_says(tmp_path, made, key):
+    transformers = pytest.importorskip("transformers", reason="parity needs transformers")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "caf\xe9", "cafe", "Cafe", "\u4e2d"]
+    own = Tokenizer(models.WordPiece({word: n for n, word in enumerate(words)}, unk_token="[UNK]"))
+    own.normalizer = normalizers.BertNormalizer(lowercase=True)
+    own.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    settings = {"tokenizer_class": made, key: False, "truncation_side": "left"}
+    ours = tokenizer_of(saved(own, tmp_path, {"tokenizer_config.json": settings}), "m")
+    theirs = getattr(transformers, made).from_pretrained(tmp_path)
+    text = "Caf\xe9 \u4e2d\u4e2d cafe"
+    assert ours.encode(text, special=False) == theirs(text, add_special_tokens=False)["input_ids"]
+    assert ours.encode_within("cafe \u4e2d cafe", 2)[0] == ours.encode("\u4e2d cafe", special=False)
 
 
 def test_a_template_has_the_tokens_of_the_map_and_named_ones(tmp_path):

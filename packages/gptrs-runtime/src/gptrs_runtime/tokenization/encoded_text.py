@@ -6,12 +6,13 @@ import logging
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final, Protocol, cast
 
 from msgspec import Struct
 from tokenizers import AddedToken, Tokenizer
+from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import ByteLevel
 
 from gptrs.errors import ContextLengthError, ModelError, UsageError
@@ -196,9 +197,28 @@ def add_missing(
             )
 
 
-def set_prefix_space(tokenizer: Tokenizer, prefix_space: bool | None) -> None:
-    """Set whether a space precedes the text, of a tokenizer that works on bytes."""
-    step = tokenizer.pre_tokenizer
-    if prefix_space is not None and isinstance(step, ByteLevel):
-        step.add_prefix_space = prefix_space
-        tokenizer.pre_tokenizer = step
+class Overrides(Struct, frozen=True):
+    """Settings of tokenizer_config.json that override tokenizer.json; None follows the latter.
+
+    `prefix_space`: a space precedes the text of a tokenizer of bytes. `cleaning`: attributes of the
+    normalizer of BERT. `splits_special`: special tokens that a text spells are ordinary text.
+    `cuts_left`: long texts lose their beginning.
+    """
+
+    prefix_space: bool | None = None
+    cleaning: Mapping[str, bool] = {}
+    splits_special: bool = False
+    cuts_left: bool = False
+
+    def apply(self, tokenizer: Tokenizer) -> None:
+        """Change the steps of a tokenizer."""
+        step, normalizer = tokenizer.pre_tokenizer, tokenizer.normalizer
+        if self.prefix_space is not None and isinstance(step, ByteLevel):
+            step.add_prefix_space = self.prefix_space
+            tokenizer.pre_tokenizer = step
+        if self.cleaning and isinstance(normalizer, BertNormalizer):
+            for name, value in self.cleaning.items():
+                setattr(normalizer, name, value)
+            tokenizer.normalizer = normalizer
+        if self.splits_special:
+            tokenizer.encode_special_tokens = True

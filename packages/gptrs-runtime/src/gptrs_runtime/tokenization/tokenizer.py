@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from tokenizers import AddedToken, Encoding
 
@@ -19,11 +19,11 @@ from gptrs_runtime.sources.model_source import MAX_TOKENIZER_BYTES, TOKENIZER, M
 from gptrs_runtime.tokenization.encoded_text import (
     MOST_COUNTED,
     EncodedText,
+    Overrides,
     TextLength,
     add_missing,
     cut_lengths,
     panics_unheard,
-    set_prefix_space,
 )
 from gptrs_runtime.tokenization.least_tokens import LeastTokens
 from gptrs_runtime.tokenization.special_tokens import TokenBytes, added_tokens
@@ -54,7 +54,13 @@ _AS_THEY_ARE = (
     *("PreTrainedTokenizerFast", "TokenizersBackend", "BloomTokenizerFast"),
     *("LlamaTokenizer", "LlamaTokenizerFast"),
 )
-"""Classes of transformers 5 that leave the steps of a tokenizer of bytes as the file has them."""
+"""Classes of transformers 5 that leave the steps of a tokenizer as the file has them."""
+_CLEANING = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+"""Settings of BERT's tokenizers, and the attributes of its normalizer that they set."""
 _OLDER = (
     *("tokenizer.model", "tekken.json", "vocab.json", "vocab.txt", "spiece.model"),
     "sentencepiece.bpe.model",
@@ -69,7 +75,7 @@ def tokenizer_of(files: ModelSource, name: str) -> TextTokenizer:
     data = files.read_bytes(TOKENIZER, limit=MAX_TOKENIZER_BYTES)
     if data is not None:
         origin = files.origin_of(TOKENIZER)
-        return TextTokenizer(data, origin, added_tokens(files), _prefix_space(files))
+        return TextTokenizer(data, origin, added_tokens(files), _overrides(files))
     older = next((file for file in _OLDER if files.has_file(file)), None)
     if files.has_file(_TWO_VOCABULARIES):
         hint = f"the files have two vocabularies, which no {TOKENIZER} says: {_MAKE_TOKENS}"
@@ -92,12 +98,17 @@ def tokenizer_of(files: ModelSource, name: str) -> TextTokenizer:
     raise ModelError(f"{quoted(name)} has no {TOKENIZER}", hint=hint)
 
 
-def _prefix_space(files: ModelSource) -> bool | None:
-    """Return `add_prefix_space` of tokenizer_config.json, None if it is unset or has no effect."""
+def _overrides(files: ModelSource) -> Overrides:
+    """Return the settings of tokenizer_config.json that override tokenizer.json."""
     settings = files.read_json(_CONFIG) or {}
-    found = settings.get("add_prefix_space")
-    counts = settings.get("tokenizer_class") not in _AS_THEY_ARE
-    return found if counts and isinstance(found, bool) else None
+    found = {key: value for key, value in settings.items() if isinstance(value, bool)}
+    of_steps = {} if settings.get("tokenizer_class") in _AS_THEY_ARE else found
+    return Overrides(
+        prefix_space=of_steps.get("add_prefix_space"),
+        cleaning={name: of_steps[key] for key, name in _CLEANING.items() if key in of_steps},
+        splits_special=found.get("split_special_tokens", False),
+        cuts_left=settings.get("truncation_side") == "left",
+    )
 
 
 class TextTokenizer:
@@ -108,18 +119,19 @@ class TextTokenizer:
         data: bytes,
         name: str,
         added: Sequence[tuple[int | None, AddedToken]] = (),
-        prefix_space: bool | None = None,
+        overrides: Overrides | None = None,
     ) -> None:
         """Read the content `data` of a file `name`; ModelError describes any fault.
 
-        `added` are more tokens and the ids that they must have, None for any. `prefix_space` says
-        whether a space precedes the text, None follows the file.
+        `added` are more tokens and the ids that they must have, None for any.
         """
         self._name = name
         self._tokenizer = read_tokenizer(data, name)
         with panics_unheard():
             without_panics(lambda: add_missing(self._tokenizer, added, name), name)
-        set_prefix_space(self._tokenizer, prefix_space)
+        overrides = overrides or Overrides()
+        overrides.apply(self._tokenizer)
+        self._cut_at: Literal["left", "right"] = "left" if overrides.cuts_left else "right"
         # Files of some models cut and pad all texts, which would silently change prompts.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -170,30 +182,36 @@ class TextTokenizer:
 
         The special tokens are kept even if they alone exceed the limit. UsageError as in `encode`.
         """
-        encoding = self._encoded(text, special=False, enough=MOST_COUNTED * limit)
+        encoding = self._encoded(text, special=False, enough=self._enough(limit))
         special = self._tokenizer.num_special_tokens_to_add(False)
         whole = len(encoding.ids)
-        encoding.truncate(max(0, limit - special))
+        encoding.truncate(max(0, limit - special), direction=self._cut_at)
         tokens = self._finished(encoding, special=True).ids
-        or_more = whole > MOST_COUNTED * limit and len(text) > SLICE
+        enough = self._enough(limit)
+        or_more = enough is not None and whole > enough and len(text) > SLICE
         length = TextLength(len(tokens) + whole - len(encoding.ids), len(tokens), or_more)
         return tokens, length
+
+    def _enough(self, limit: int) -> int | None:
+        """Return after how many tokens a text that is cut need not be read; None for the end."""
+        return None if self._cut_at == "left" else MOST_COUNTED * limit
 
     def encode_pair(self, first: str, second: str | None, limit: int) -> EncodedText:
         """Return a text, or a pair as one, with special tokens, truncated to `limit` tokens.
 
-        The longer of two is truncated first. UsageError as in `encode`.
+        The longer of two is truncated first; all lose their end, or their beginning if the file
+        cuts on the left. UsageError as in `encode`.
         """
         texts = [first] if second is None else [first, second]
-        enough = MOST_COUNTED * limit
+        enough = self._enough(limit)
         parts = [self._encoded(text, special=False, enough=enough) for text in texts]
         room = limit - self._tokenizer.num_special_tokens_to_add(second is not None)
         lengths = [len(part.ids) for part in parts]
         kept = cut_lengths(lengths, max(0, room))
         for part, length in zip(parts, kept, strict=True):
-            part.truncate(length)
+            part.truncate(length, direction=self._cut_at)
         whole = self._finished(parts[0], special=True, pair=None if second is None else parts[1])
-        or_more = sum(lengths) > enough and max(map(len, texts)) > SLICE
+        or_more = enough is not None and sum(lengths) > enough and max(map(len, texts)) > SLICE
         return _facts(whole, left_out=sum(lengths) - sum(kept), or_more=or_more)
 
     def encode_with_offsets(self, text: str) -> EncodedText:
