@@ -154,6 +154,20 @@ def test_variance_and_mean_of_what_hardly_varies(backend: Backend) -> None:
                 np.testing.assert_allclose(found.numpy(), wide.mean(axis), rtol=2e-7, atol=2e-7)
 
 
+@pytest.mark.parametrize("axis", [0, (0, 1), -1])
+def test_sums_of_a_million_numbers_are_as_exact_as_of_a_thousand(
+    axis: int | tuple[int, ...],
+) -> None:
+    """A running f32 total would be off by 3e-4."""
+    shape = {0: (2**20,), -1: (2, 2**20)}.get(axis if isinstance(axis, int) else 1, (2**10, 2**10))
+    create = pytest.importorskip("gptrs_backend_numba.backend").create
+    with gptrs.use_backend(create(1)):
+        x = gptrs.tensor(np.full(shape, 0.1, np.float32))
+        for sum_of in (F.sum, lambda x, axis: F.mean(x, axis) * 2.0**20):
+            found = sum_of(x, axis).numpy()
+            np.testing.assert_allclose(found, np.float32(0.1) * 2.0**20, rtol=1e-6)
+
+
 @pytest.mark.paths
 @pytest.mark.parametrize("name", [name for name in NORMS if name != "layer_norm"])
 def test_an_image_in_company_has_the_bits_it_has_alone(name: str) -> None:

@@ -6,6 +6,7 @@ from functools import cache
 
 import numpy as np
 
+from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.codegen import machine
 from gptrs_backend_numba.codegen.elements import (
@@ -13,6 +14,7 @@ from gptrs_backend_numba.codegen.elements import (
     Unary,
     bits_of_width,
     cast_element_of,
+    cast_of,
     load_as,
     memory_of,
     rounded_of,
@@ -22,10 +24,16 @@ from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
 from gptrs_backend_numba.codegen.kernel_store import key_of
 from gptrs_backend_numba.codegen.machine import choose, offset, pointer
 
+SUMMED = 1024
+"""Floats that are summed in f32 before they join a total in f64: a running f32 total of a million
+numbers is wrong from the fourth digit on, and one of 2^24 ones no longer grows."""
+_ALL = 1 << 62
+
 
 @kernel
 def reduce_task(
-    x, unused, out, geometry, task, *, OPERAND, RESULT, IDENTITY, combine, rounded, store
+    x, unused, out, geometry, task,
+    *, OPERAND, RESULT, IDENTITY, BLOCK, combine, rounded, widen, join, store,
 ):  # fmt: skip
     """Reduce some axes for a block of results.
 
@@ -38,15 +46,22 @@ def reduce_task(
     count, block, kept, outer, reduced, n, stride = G[0], G[1], G[2], G[3], G[4], G[5], G[6]
     for o in range(task * block, min(count, (task + 1) * block)):
         base = offset(G, 7, kept, o)
-        total = IDENTITY
+        total = widen(IDENTITY)
         for r in range(outer):
             first = base + offset(G, 7 + 2 * kept, reduced, r)
-            if stride == 1:  # a loop of its own, so that it vectorizes
-                for i in range(n):
-                    total = rounded(combine(total, X[first + i]))
-            else:
-                for i in range(n):
-                    total = rounded(combine(total, X[first + i * stride]))
+            begin = np.int64(0)
+            # Without vectors, the numbers of a block are added one after another.
+            most = BLOCK if stride == 1 else BLOCK // 16
+            while begin < n:
+                part, end = IDENTITY, min(begin + most, n)
+                if stride == 1:  # a loop of its own, so that it vectorizes
+                    for i in range(begin, end):
+                        part = rounded(combine(part, X[first + i]))
+                else:
+                    for i in range(begin, end):
+                        part = rounded(combine(part, X[first + i * stride]))
+                total = rounded(join(total, widen(part)))
+                begin = end
         O[o] = store(total)
     return 0
 
@@ -117,13 +132,18 @@ def reduction(
     kind: str, identity: np.generic, operand: DType, accumulator: DType, result: DType
 ) -> SpecializedKernel:
     """Return the kernel of `reduce`; `identity` is a register value of the accumulator."""
+    sums = kind in ("sum", "squares") and accumulator.is_float
+    wide = dtypes.f64 if sums and accumulator is dtypes.f32 else accumulator
     return reduce_task.specialize(
         OPERAND=memory_of(operand),
         RESULT=memory_of(result),
         IDENTITY=identity,
+        BLOCK=SUMMED if sums else _ALL,
         combine=combined_of(kind, operand, accumulator),
         rounded=rounded_of(accumulator),
-        store=cast_element_of(accumulator, result),
+        widen=cast_of(accumulator, wide),
+        join=_combination("sum" if sums else kind, wide),
+        store=cast_element_of(wide, result),
     )
 
 
