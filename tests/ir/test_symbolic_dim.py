@@ -10,6 +10,7 @@ import pickle
 import re
 import time
 
+import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -171,6 +172,14 @@ def test_quotients_by_numbers_are_those_of_integers(a, sizes, divisor):
         value(a, sizes), divisor
     )
     assert evaluated(a // divisor, dict(enumerate(sizes))) == value(a // divisor, sizes)
+
+
+@pytest.mark.parametrize("apply", [operator.add, operator.sub, operator.mul, operator.floordiv])
+def test_numbers_of_numpy_become_those_of_python(apply):
+    # Sizes in ONNX files are such numbers: those of DeBERTa-v2 are divided by 2.
+    made = apply(4 * N + 2, np.int64(2))
+    assert made == apply(4 * N + 2, 2)
+    assert {type(factor) for _, factor in made.terms} == {int}
 
 
 def test_division_needs_no_numbers():
