@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 onnx = pytest.importorskip("onnx", reason="these tests read ONNX models")
+onnxruntime: Any = pytest.importorskip("onnxruntime", reason="the peer that runs the same nodes")
 
 from onnx import parser  # noqa: E402
 
@@ -53,6 +56,22 @@ def samples() -> dict[str, np.ndarray]:
     for mean in (0.0, 1000.0, -1e5):
         found[f"mean {mean}"] = random.standard_normal(SHAPE) + mean
     return {what: values.astype(np.float32) for what, values in found.items()}
+
+
+def test_batches_of_older_files_are_normalized_by_themselves_where_more_is_listed() -> None:
+    # As torch exports layers whose weights are standardized: `BiT`, `NFNet`.
+    proto = parser.parse_model("""<ir_version: 7, opset_import: ["" : 13]>
+    g (float[n, 2, 5] x, float[2] s, float[2] b, float[2] m, float[2] v)
+        => (float[n, 2, 5] y, float[2] om, float[2] ov, float[2] sm, float[2] sv) {
+      y, om, ov, sm, sv = BatchNormalization <momentum = 0.3> (x, s, b, m, v)
+    }""")
+    random = np.random.default_rng(0)
+    given = {name: random.random(2, np.float32) for name in "sbmv"}
+    given["x"] = random.standard_normal((3, 2, 5)).astype(np.float32)
+    peer = onnxruntime.InferenceSession(proto.SerializeToString())
+    found = gptrs_onnx.from_proto(proto, "ref")(**given)
+    for one, right in zip(found.values(), peer.run(None, given), strict=True):
+        np.testing.assert_allclose(one, right, rtol=2e-6, atol=1e-6)
 
 
 @pytest.mark.whole

@@ -13,6 +13,7 @@ from gptrs_onnx.node import Node, Sizes, converts
 
 @converts("BatchNormalization")
 def batch_normalization(
+    node: Node,
     x: Tensor,
     scale: Tensor,
     bias: Tensor,
@@ -23,8 +24,12 @@ def batch_normalization(
     momentum: float = 0.9,
     training_mode: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Return channels shifted and scaled: by given statistics, or in training mode by their own."""
-    if not training_mode:
+    """Return channels shifted and scaled: by given statistics, or in training mode by their own.
+
+    Before operator set 14, training mode is that more outputs than one are listed.
+    """
+    is_older = node.version < 14
+    if not (node.outputs > 1 if is_older else training_mode):
         return (_by_statistics(x, scale, bias, mean, variance, epsilon),)
     axes = [axis for axis in range(x.rank) if axis != 1]
     # Sums of squares of f16 overflow at 65,504.
@@ -36,7 +41,9 @@ def batch_normalization(
         given * momentum + own * (1.0 - momentum)
         for given, own in ((mean, own_mean), (variance, own_variance))
     ]
-    return (result, *running)
+    # What ONNX Runtime saves is the inverse deviation; the old standard does not say.
+    saved = (own_mean, F.rsqrt(own_variance + epsilon)) if is_older else ()
+    return (result, *running, *saved)
 
 
 def _by_statistics(
