@@ -271,8 +271,7 @@ def tree_classifier(
         chosen, scores = _best_of_many(scores, leaves, has, base)
         best = labelled(node, F.take(constant(labels), chosen, 0))
         return best, _f32(transformed(node, scores, post_transform))
-    positive = _is_positive(table, has)
-    return _of_two(node, scores, base, labels, has, positive, post_transform)
+    return _of_two(node, scores, base, labels, table, has, post_transform)
 
 
 def _f32(x: Tensor) -> Tensor:
@@ -302,8 +301,8 @@ def _of_two(
     scores: Tensor,
     base: Known,
     labels: Known,
+    table: Known,
     has: Known,
-    positive: bool | None,
     transform: str,
 ) -> tuple[Numbers, Tensor]:
     """Return class and scores for two classes where only one may have weights.
@@ -311,7 +310,9 @@ def _of_two(
     What then is the score of the other one follows ONNX Runtime: the standard does not say.
     """
     lone = not has[:, 1].any()
-    if not lone and (has[:, 0].any() or len(base) == 2):
+    # Scores that are each other's negatives have one sign, whichever class is looked at: CatBoost.
+    mirrored = np.array_equal(table[:, 0], -table[:, 1]) and not len(base)
+    if not lone and not mirrored and (has[:, 0].any() or len(base) == 2):
         node.refuse(
             "has weights or starts for both of two classes, where ONNX Runtime and the standard"
             " differ"
@@ -320,6 +321,7 @@ def _of_two(
     if len(base) and lone:
         first = first + F.cast(constant(base[:1]), scores.dtype)
     judged = first if lone else second
+    positive = _is_positive(table, has)
     bound = 0.5 if positive else 0.0
     is_second = judged > bound
     below, above = (scalar(int(each), dtypes.si64) for each in labels)
