@@ -19,6 +19,7 @@ from gptrs_onnx.node import (
     Bound,
     Items,
     Known,
+    Lookup,
     Narrow,
     Node,
     Value,
@@ -113,6 +114,8 @@ class Conversion:
         self._draws = 0
         self.repeats = 0
         """How many loops of the program are being converted, one inside the other."""
+        self.lookups: list[Lookup] = []
+        """What fails for values that a table lacks."""
         self._functions = functions
         self._opsets = opsets
         self._weight = weight

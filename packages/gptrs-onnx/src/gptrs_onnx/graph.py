@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import cast
 
 import numpy as np
 from msgspec import Struct
 
-from gptrs.api import ModelError
+from gptrs.api import ExecutionError, ModelError
 from gptrs.api.importers import ModelInput
 from gptrs.api.models import Tensor
 from gptrs.backend.weight_identity import WeightFile
+from gptrs.quoting import listed
 from gptrs_onnx import ops
 from gptrs_onnx.block_weights import BlockSource, block_weights
 from gptrs_onnx.conversion import Conversion, symbols_may_be_refused
@@ -82,6 +83,30 @@ class Graph(Struct, frozen=True, dict=True):
         with symbols_may_be_refused(conversion, symbols):
             assume()
             return _outputs(conversion, self.model)
+
+    def unknown(
+        self,
+        known: Mapping[str, np.ndarray],
+        free: Mapping[str, Tensor],
+        weight: Callable[[str], Tensor],
+        seed: int | None,
+        others: Sequence[str],
+    ) -> ExecutionError | None:
+        """Return the error for a category that a node does not know, see `Convertible`."""
+        conversion = self._conversion(known, free, weight, seed)
+        conversion.run(self.model.graph)
+        for each in conversion.lookups:
+            wanted, table = np.unique(each.wanted.numpy()), each.table
+            wanted = wanted[~np.isin(wanted, table)]
+            if wanted.size:
+                if each.are_strings:
+                    wanted, table = (self.border.words.decoded(e, others) for e in (wanted, table))
+                return ExecutionError(
+                    f"{each.node} got {listed(map(str, wanted))}, and knows the categories"
+                    f" {listed(map(str, table), 8)}",
+                    hint="give one of them; with `zeros` of the node set to 1, others are all 0",
+                )
+        return None
 
     def _conversion(
         self,

@@ -6,7 +6,7 @@ All three are kept on disk. A later process reads no ONNX, until it is called wi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct, field
 from typing_extensions import override
 
-from gptrs.api import CheckpointError, GptrsError
+from gptrs.api import CheckpointError, ExecutionError, GptrsError
 from gptrs.api.backends import Backend, WeightIdentity
 from gptrs.api.importers import ImportRecord, ModelInput
 from gptrs.api.models import Tensor
@@ -62,6 +62,20 @@ class Convertible(Protocol):
         `known` and `free` are the inputs that are given. `symbols` of the program have these
         numbers in the graph: with any, `assume` is called before the conversion, and errors are
         SymbolsRefusedErrors. Random numbers follow from the seed; without one they are refused.
+        """
+        ...
+
+    def unknown(
+        self,
+        known: Mapping[str, np.ndarray],
+        free: Mapping[str, Tensor],
+        weight: Callable[[str], Tensor],
+        seed: int | None,
+        others: Sequence[str],
+    ) -> ExecutionError | None:
+        """Return the error for a category that a node does not know; None if they know all.
+
+        `others` are the strings of the call that the file lacks.
         """
         ...
 

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 from typing_extensions import override
 
-from gptrs.api import GptrsError, ModelError, UnsupportedError, UsageError
+from gptrs.api import ExecutionError, GptrsError, ModelError, UnsupportedError, UsageError
 from gptrs.api.backends import Backend
 from gptrs.api.importers import Closure, ConvertedGraph, Step, jitted
 from gptrs.api.models import Params, Tensor
@@ -122,8 +122,11 @@ class OnnxModel(ConvertedGraph):
         if border is not None:
             given, others = border.taken(given)
         with use_backend(self.backend):
-            results = self._tried(given, lambda step, arguments: step(arguments))
-            found = [_array_of(each) for each in results]
+            try:
+                results = self._tried(given, lambda step, arguments: step(arguments))
+                found = [_array_of(each) for each in results]
+            except ExecutionError as error:
+                raise self._unknown(given, others) or error from None
         for index, name in enumerate(self.outputs if self._narrow else ()):
             narrow = self._narrow.get(name)
             if narrow is not None and narrow.is_strings and border is not None:
@@ -131,6 +134,17 @@ class OnnxModel(ConvertedGraph):
             elif narrow is not None:
                 found[index] = found[index].astype(narrow.own)
         return found
+
+    def _unknown(
+        self, given: Mapping[str, np.ndarray], others: Sequence[str]
+    ) -> ExecutionError | None:
+        """Return the error for a category that no table has, if that is why a run failed."""
+        known = {name: array for name, array in given.items() if name in self._known_inputs}
+        free = {name: Tensor.of_array(each) for name, each in given.items() if name not in known}
+        try:
+            return self._file.graph.unknown(known, free, self._weight, self.seed, others)
+        except GptrsError:  # what failed is something else
+            return None
 
     @override
     def _program(self, given: Mapping[str, np.ndarray]) -> Program:

@@ -129,6 +129,15 @@ class Narrow(Struct, frozen=True):
     type: ir.DataType
 
 
+class Lookup(Struct, frozen=True):
+    """Numbers, or codes of strings, that a node looks up in its table, and fails for others."""
+
+    node: str
+    wanted: Tensor
+    table: Known
+    are_strings: bool
+
+
 Bound: TypeAlias = Value | Items | Narrow
 """Whatever a name of a graph stands for."""
 Numbers: TypeAlias = Tensor | Narrow
@@ -196,6 +205,9 @@ class Scope(Protocol):
 
     repeats: int
     """How many loops of the program are being converted, one inside the other."""
+
+    lookups: list[Lookup]
+    """What fails for values that a table lacks."""
 
     def random_key(self, own: float | None) -> tuple[int, int] | None:
         """Return a new key and counter for random numbers; None without a seed."""

@@ -12,6 +12,7 @@ from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
 from gptrs_onnx.node import (
     Known,
+    Lookup,
     Node,
     Numbers,
     Value,
@@ -159,6 +160,7 @@ def one_hot_encoder(
     # A read that fails is how programs fail, so an unknown category reads outside of the table.
     # Backwards, for `argmax`: of equal categories, the last one counts.
     same = F.equal(whole, constant(np.array(listed[::-1], np.int64)))
+    node.conversion.lookups.append(Lookup(str(node), whole, np.array(listed), is_strings(x)))
     row = F.where(F.any(same, -1), F.argmax(same, -1), scalar(len(listed), dtypes.si64))
     return F.take(constant(np.eye(len(listed), dtype=np.float32)[::-1]), row, 0)
 
