@@ -223,6 +223,7 @@ def test_a_schema_is_kept(talking):
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input", "'item_reference'; there"),
         ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0]", "content"),
         ({"input": []}, "input", "length >= 1"),
+        ({"input": [{"type": "reasoning", "summary": []}]}, "input", "has no message"),
         ({"conversation": "c"}, "conversation", "use `previous_response_id`"),
         ({"background": True}, "background", "never computed in the background"),
         ({"truncation": "auto"}, "truncation", "is refused"),

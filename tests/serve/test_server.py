@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gzip
+import http.client
 import json
 import os
 import signal
@@ -168,12 +169,30 @@ def test_paths_and_methods_that_there_are_not(address):
     assert refused.json()["error"]["code"] == "method_not_allowed"
 
 
-def test_a_body_that_is_packed_is_refused(address):
+@pytest.mark.parametrize(
+    ("path", "name", "coding"),
+    [
+        ("/v1/completions", "Content-Encoding", "gzip"),
+        ("/v1/completions", "Transfer-Encoding", "gzip, chunked"),
+        ("/v1/audio/transcriptions", "Content-Encoding", "gzip"),
+    ],
+)
+def test_a_body_that_is_packed_is_refused(address, path, name, coding):
     packed = gzip.compress(json.dumps({"prompt": "x"}).encode())
-    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
-    told = httpx.post(f"{address}/v1/completions", content=packed, headers=headers)
-    assert told.status_code == 415
-    assert "`Content-Encoding: gzip`" in told.json()["error"]["message"]
+    kind = "multipart/form-data; boundary=a" if "audio" in path else "application/json"
+    headers = {"Content-Type": kind, name: coding}
+    # httpx would send no unknown coding of a transfer.
+    connection = http.client.HTTPConnection(address.removeprefix("http://"))
+    connection.request("POST", path, packed, headers, encode_chunked=True)
+    told = connection.getresponse()
+    assert (told.status, f"`{name}: {coding}`" in told.read().decode()) == (415, True)
+    connection.close()
+
+
+def test_a_body_of_no_coding_is_plain(address):
+    headers = {"Content-Encoding": ""}
+    body = {"prompt": "x", "max_tokens": 1}
+    assert httpx.post(f"{address}/v1/completions", json=body, headers=headers).status_code == 200
 
 
 def test_keys_hosts_and_origins(model):

@@ -250,19 +250,20 @@ async def read_body(request: Request, most_bytes: int) -> bytes:
     # cannot. This keeps such pages from running models.
     if kind != "application/json" and not is_free:
         raise RequestError("send `Content-Type: application/json`", status=415, code="content_type")
-    coding = request.headers.get("content-encoding", "identity").strip().lower()
-    # A few megabytes of gzip unpack to gigabytes.
-    if coding != "identity":
-        raise RequestError(
-            f"the body has `Content-Encoding: {coding[:40]}`, only plain bodies are read",
-            status=415,
-            code="content_encoding",
-        )
     return bytes(await read_bytes(request, most_bytes))
 
 
 async def read_bytes(request: Request, most_bytes: int) -> bytearray:
-    """Return the body of a request; RequestError if it is too long."""
+    """Return the body of a request; RequestError if it is compressed or too long."""
+    for name, plain in (("Content-Encoding", "identity"), ("Transfer-Encoding", "chunked")):
+        coding = request.headers.get(name, "").strip().lower() or plain
+        # A few megabytes of gzip unpack to gigabytes.
+        if coding != plain:
+            raise RequestError(
+                f"the body has `{name}: {coding[:40]}`, only plain bodies are read",
+                status=415,
+                code="content_encoding",
+            )
     too_long = RequestError(
         f"the body has more than {most_bytes} bytes, the limit of this server",
         status=413,

@@ -326,6 +326,8 @@ class ResponsesFields(RequestFields, kw_only=True):
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **more: object) -> ChatBody:
         """Return the chat with `messages`, the earlier and the new ones."""
+        if not messages:  # reasoning alone is none
+            raise RequestError("`input` has no message", param="input")
         text = self.text or TextConfig()
         form: dict[str, object] | None = None
         if isinstance(text.format, SchemaFormat):
