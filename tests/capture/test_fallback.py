@@ -275,7 +275,7 @@ func @main(%x: f32[4]) -> (f32[4], f32[4]) {
     x = np.arange(4, dtype=np.float32)
     expected = run_all(REF, REF.compile(program, [ARGUMENT]), [x])
     assert run_all(backend, made, [x]) == expected
-    donated = [InputRole.DONATED in segment.roles for segment in made._pieces.parts]
+    donated = [InputRole.DONATED in segment.roles for segment in made._parts._pieces.parts]
     assert any(donated)
 
 
@@ -316,12 +316,12 @@ func @main(%x: f32[2], %v: f32[2], %w: f32[2]) -> f32[2] {
 """)
     backend = PartialBackend()
     made = in_parts(backend, program, [ARGUMENT, PARAMETER, ARGUMENT])
-    assert [segment.inputs for segment in made._pieces.parts] == [(2, 0), (3,), (4, 1)]
+    assert [segment.inputs for segment in made._parts._pieces.parts] == [(2, 0), (3,), (4, 1)]
     given = [backend.to_device(np.full(2, number, "f4")) for number in (1, 2, 3)]
     bound = BoundInputs(given[1:])
     for _ in range(2):
         made.run_bound(given[:1], bound)
-    first, _, last = (vars(step.executable)["_made"] for step in made._steps)
+    first, _, last = (vars(step.executable)["_made"] for step in made._parts.steps)
     assert isinstance(first, PartialExecutable)
     assert isinstance(last, PartialExecutable)
     assert not first.bound, "an argument is bound only as part of the weights of this program"

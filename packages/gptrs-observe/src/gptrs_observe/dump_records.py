@@ -168,6 +168,8 @@ def part_fields(number: int, part: ProgramPart) -> dict[str, object]:
         "file": part_file(number, part),
         "ops": op_counts(part.program),
         "copied": [str(type_) for type_ in part.copied],
+        **({"inside": list(part.inside)} if part.inside else {}),
+        **({"once": [str(type_) for type_ in part.once]} if part.once else {}),
     }
 
 

@@ -304,7 +304,9 @@ class Backend(ABC):
     """The backend that runs what this one refuses, such as "ref"; None: programs with an op that it
     refuses are refused. `refusal` and `compile` remain strict: gptrs cuts programs into parts after
     its passes, compiles each part with `compile` of one of the two, and copies values between them
-    by `to_host` and `to_device`. Functions are inlined first, whatever `shares_functions` says.
+    by `to_host` and `to_device`. Python runs loops in which this backend computes products or calls
+    of its own; others run on the fallback if an op in them is refused. Functions are inlined first,
+    whatever `shares_functions` says.
     """
     smallest_part: int = 1
     """The fewest instructions, without those that only move elements, for which a part of a program

@@ -106,7 +106,7 @@ def padded_size(backend: Backend, size: int) -> int | None:
 def steps_at_once(backend: Backend) -> int:
     """Return how many steps `backend` wants per run; PluginError if below 1.
 
-    1 for a backend with a fallback: a loop with one refused op would run there as a whole.
+    1 for a backend with a fallback: the host would run a loop with a refused op, or the fallback.
     """
     wanted = backend.steps_at_once if backend.falls_back_to is None else 1
     if wanted < 1:

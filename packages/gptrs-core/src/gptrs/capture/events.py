@@ -76,6 +76,10 @@ class ProgramPart(Struct, frozen=True):
     """As its backend got it."""
     copied: tuple[TensorType, ...]
     """The types of its inputs that come from the other backend; copies of weights are kept."""
+    inside: tuple[str, ...] = ()
+    """The regions of loops or branches run by the host that it is a part of, outermost first."""
+    once: tuple[TensorType, ...] = ()
+    """Inside a loop: the types of inputs that are copied once, since no step changes them."""
 
 
 class CompileEnd(Struct, frozen=True):

@@ -15,8 +15,10 @@ from gptrs.backend.contract import Backend
 from gptrs.backend.memory import program_peak_bytes
 from gptrs.backend.op_table import refusals_of
 from gptrs.capture.compilation import compile_program
-from gptrs.capture.events import CompileEnd, ExecutionTraceSink, tracing
+from gptrs.capture.events import CompileEnd, ExecutionTraceSink, ProgramPart, tracing
 from gptrs.capture.execute import chosen_backend
+from gptrs.capture.fallback.partition import cuts_inside
+from gptrs.capture.fallback.parts_executable import fallback_of
 from gptrs.capture.optimization import claim_of, own_pass
 from gptrs.errors import UsageError
 from gptrs.ir.ops.control_flow import Cond, Scan
@@ -24,7 +26,6 @@ from gptrs.ir.ops.creation import Constant
 from gptrs.ir.ops.custom_call import Composite, Declined
 from gptrs.ir.program import Instruction, Program, Region
 from gptrs.ir.specialize import symbols
-from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer import recording
 from gptrs.optimizer.fusion import FusionPass
 from gptrs.optimizer.pass_base import RewritePass
@@ -337,9 +338,9 @@ def _explain_parts(program: Program) -> PassReport:
     counts: dict[str, int] = {}
     for number, part in enumerate(sink.end.parts):
         ops = dict.fromkeys(made.op.name for made in part.program.main.body.instructions)
-        nbytes = sum(type_.nbytes for type_ in part.copied)
-        name = f"part {number} on {part.backend}"
-        parts[name] = f"{', '.join(ops)}; {len(part.copied)} copies of {nbytes} bytes before it"
+        within = "".join(f", {name}" for name in part.inside)
+        name = f"part {number} on {part.backend}{within}"
+        parts[name] = f"{', '.join(ops)}; {_copies(part)}"
         counts[name] = instruction_count(part.program)
     whole = {f"whole on {backend.name}": "it refuses nothing"}
     return PassReport(
@@ -352,18 +353,26 @@ def _explain_parts(program: Program) -> PassReport:
     )
 
 
+def _copies(part: ProgramPart) -> str:
+    """Return what is copied before a part, inside a loop before each run of it."""
+    nbytes = sum(type_.nbytes for type_ in part.copied)
+    text = f"{len(part.copied)} copies of {nbytes} bytes before it"
+    if not all(name.endswith("`cond`") for name in part.inside):
+        text += " in each step"
+    if part.once:
+        once = sum(type_.nbytes for type_ in part.once)
+        text += f", {len(part.once)} of {once} bytes once a loop"
+    return text
+
+
 def _taken_along(backend: Backend, program: Program, made: Instruction) -> str:
     """Return what falls back with a loop or branch, though the backend has the ops of it."""
     inner = [each for region in made.regions for each in region.walk()]
     able = sum(not refusals_of(backend, program, [each]) for each in inner)
-    if not able or backend.refusal(made.op, *_types(made)) is not None:
+    fallback = fallback_of(backend)
+    if not able or fallback is None or cuts_inside(program, made, backend, fallback, {}):
         return ""
     return f"; the whole `{made.op.name}` falls back, with {counted(able, 'op')} that could run"
-
-
-def _types(made: Instruction) -> tuple[list[TensorType], list[TensorType]]:
-    operands, results = ([value.type for value in each] for each in (made.operands, made.results))
-    return operands, results
 
 
 def explain_pass(program: Program, name: str) -> PassReport:
