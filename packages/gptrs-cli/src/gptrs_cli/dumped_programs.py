@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
+import msgspec
 import numpy as np
 from msgspec import Struct, field
 
@@ -26,6 +27,7 @@ from gptrs_runtime.programs import (
 
 _PROGRAM: Final = "program.ptir"
 _INPUTS: Final = "inputs.gptrsten"
+_META: Final = "meta.json"
 _WEIGHTS: Final = "weights.gptrsten"
 
 
@@ -90,11 +92,29 @@ def cases(path: Path, inputs: ProgramInputs) -> Iterator[Case]:
                 hint="--dump-inputs writes them; or give --input FILE, or --random-seed N",
             )
         usable = [each for each in folders if (each / _PROGRAM).exists()]
-    left = [each.name for each in folders if each not in usable]
+    # A symbolic program is also there for the sizes of its runs.
+    sized = {_Meta.of(each).symbolic for each in usable}
+    unused = [each for each in folders if each not in usable]
+    left = [each.name for each in unused if _Meta.of(each).number not in sized]
     if left:
         note(f"{counted(len(left), 'program')} without inputs left out: {', '.join(left[:3])}")
     for folder in usable:
         yield read_case(folder / _PROGRAM, inputs, folder / _INPUTS, folder / _WEIGHTS)
+
+
+class _Meta(Struct, frozen=True):
+    """What is read of `meta.json`: the numbers of a program, and of its symbolic one."""
+
+    number: int = -1
+    symbolic: int | None = None
+
+    @classmethod
+    def of(cls, folder: Path) -> _Meta:
+        """Return that of a folder; folders that were made by hand have none."""
+        try:
+            return msgspec.json.decode((folder / _META).read_bytes(), type=_Meta)
+        except (OSError, msgspec.MsgspecError):
+            return _Meta()
 
 
 def read_case(path: Path, inputs: ProgramInputs, *more: Path) -> Case:

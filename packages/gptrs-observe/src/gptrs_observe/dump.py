@@ -297,6 +297,10 @@ class ProgramDump(ExecutionTraceSink):
             number, folder = self._folder.new_program(event.origin)
             record = ProgramRecord.of(event, number, folder, self._run)
             self._records[event.number] = record
+            symbolic = None if event.symbolic is None else self._records.get(event.symbolic)
+            if symbolic is not None:
+                record.bound = symbolic.bound
+                record.meta["symbolic"] = symbolic.number
             # Before anything else: if a pass or the backend ends the process, this file is what
             # remains to look at.
             self._folder.write(folder, "program.ptir", program_text(event.program))

@@ -40,11 +40,15 @@ class BisectedProgram(Struct, frozen=True, kw_only=True):
     """The number of the first of them in `@main`, from 0."""
     of: int
     """The number of instructions in `@main`."""
+    inside: list[str]
+    """The instructions of the smallest part, if it is a part of what `instructions` call."""
     difference: Difference | UnsetType = UNSET
     problem: str | UnsetType = UNSET
     """The error of the suspect, if it could not run this part."""
     passes: list[str]
     """Passes of the optimizer to blame: without any one of them, the suspect is right."""
+    claims: list[str]
+    """Kinds of composites to blame: if the suspect does not claim one of them, it is right."""
     tried: int
     written: str | UnsetType = UNSET
     """The folder with this part, its inputs and the expected values, with `--out`."""
@@ -75,7 +79,8 @@ def bisect(
         str,
         typer.Argument(
             help="What may be wrong: a backend, perhaps with settings, as in"
-            " BACKEND:without=canonicalization, BACKEND:threads=1, BACKEND:python=PATH.",
+            " BACKEND:without=canonicalization, BACKEND:without=softmax.v1, BACKEND:threads=1,"
+            " BACKEND:python=PATH.",
             show_default=False,
         ),
     ],
@@ -164,9 +169,11 @@ def _told(case: Case, fault: Fault, written: Path | None) -> BisectedProgram:
         instructions=fault.instructions,
         number=fault.number,
         of=len(case.program.main.body.instructions),
+        inside=fault.inside,
         difference=fault.difference or UNSET,
         problem=UNSET if fault.problem is None else fault.problem,
         passes=fault.passes,
+        claims=fault.claims,
         tried=fault.tried,
         written=UNSET if written is None else str(written),
     )
@@ -193,20 +200,31 @@ def _print(result: Bisect) -> None:
         print(printable(f"{result.suspect} agrees with {result.trusted} on {programs}"))
         return
     for each in result.found:
-        where = f"instruction {each.number} of {each.of}"
-        print(printable(f"{each.path}: {result.suspect} is wrong at {where}"))
-        for line in each.instructions:
-            print(printable(f"  {line}"))
-        if isinstance(each.problem, str):
-            print(printable(f"  it fails: {each.problem}"))
-        if isinstance(each.difference, Difference):
-            print(printable(f"  {_shown(each.difference)}"))
-        if each.passes:
-            names = ", ".join(f"`{name}`" for name in each.passes)
-            print(printable(f"  it is right without the optimizer's pass {names}"))
-        if isinstance(each.written, str):
-            print(printable(f"  written to {each.written}: gptrs bisect {each.written}"))
+        _print_program(each, result.suspect)
     note("--out DIR writes the part that is wrong as a program with inputs")
+
+
+def _print_program(each: BisectedProgram, suspect: str) -> None:
+    where = f"instruction {each.number} of {each.of}"
+    print(printable(f"{each.path}: {suspect} is wrong at {where}"))
+    for line in each.instructions:
+        print(printable(f"  {line}"))
+    if each.inside:
+        print("  in it:")
+    for line in each.inside:
+        print(printable(f"    {line}"))
+    if isinstance(each.problem, str):
+        print(printable(f"  it fails: {each.problem}"))
+    if isinstance(each.difference, Difference):
+        print(printable(f"  {_shown(each.difference)}"))
+    if each.passes:
+        names = ", ".join(f"`{name}`" for name in each.passes)
+        print(printable(f"  it is right without the optimizer's pass {names}"))
+    if each.claims:
+        kinds = ", ".join(f"`{kind}`" for kind in each.claims)
+        print(printable(f"  it is right without its own kernel for {kinds}"))
+    if isinstance(each.written, str):
+        print(printable(f"  written to {each.written}: gptrs bisect {each.written}"))
 
 
 def _shown(difference: Difference) -> str:

@@ -36,6 +36,7 @@ from gptrs.capture.streaming.streamed_executable import streamed_executable
 from gptrs.ir.printer import print_program
 from gptrs.ir.program import Program
 from gptrs.ir.size_guards import SizeGuards, deciding
+from gptrs.ir.specialize import Specializer, symbol_sources, symbols
 from gptrs.optimizer.exact_values import are_exact, exact_values
 from gptrs.optimizer.rounds import pipeline_settings
 from gptrs.optimizer.split import Recipe, Split
@@ -385,9 +386,11 @@ class _Compiler(Struct):
     kept: str | None = None
     """The file of the optimized program."""
     made: Executable | None = None
+    captured: Program | None = None
+    """The program before any pass; None if an earlier process optimized it."""
 
     def compile(self, program: Program) -> Prepared:
-        guards = self.request.guards
+        guards, self.captured = self.request.guards, program
         if guards is None:
             require_static(self.backend, program)
             split = self._optimized(program)
@@ -483,18 +486,34 @@ class _Compiler(Struct):
         self, special: Program, roles: Sequence[InputRole]
     ) -> tuple[int, Executable]:
         """Compile for a run with new sizes, a separate program to trace sinks."""
+        program = self._captured_at(special)
         start = events.CompileStart(
             events.next_number(),
             self.request.origin,
-            special,
-            tuple(roles),
+            program or special,
+            tuple(roles) if program is None else self.roles,
             self.backend.name,
             "new sizes",
+            self.request.number,
         )
         executable: Executable | None = None
         with _told(events.sinks(), start, lambda: (special, False, parts_of(executable))):
             executable = self._for_sizes(special, roles)
         return start.number, executable
+
+    def _captured_at(self, special: Program) -> Program | None:
+        """Return the captured program for the sizes of an optimized one; None if not known.
+
+        Only for sinks: it has the composites that the backend claimed, which run anywhere.
+        """
+        if self.captured is None or self.optimized is None or not events.sinks():
+            return None
+        wanted = symbol_sources(self.optimized.main.body.params)
+        params = special.main.body.params
+        sizes = {symbol: params[at].type.shape[axis] for symbol, (at, axis) in wanted.items()}
+        if not sizes.keys() >= set(symbols(self.captured)):
+            return None
+        return Specializer(self.captured).at(sizes)
 
     def _for_sizes(self, program: Program, roles: Sequence[InputRole]) -> Executable:
         if self.request.streaming is None:

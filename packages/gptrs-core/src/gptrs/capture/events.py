@@ -47,6 +47,8 @@ class CompileStart(Struct, frozen=True):
     """Why the program cache had no executable; "not cached" if it was not used; "new sizes" if a
     backend without symbols compiles a symbolic program for the sizes of a run.
     """
+    symbolic: int | None = None
+    """For "new sizes": the number of the symbolic program."""
 
 
 class PassEvent(Struct, frozen=True):

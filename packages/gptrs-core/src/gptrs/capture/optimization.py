@@ -35,9 +35,10 @@ def optimize(
 
     Computations that depend only on `parameters` (one flag per input) are split off, unless it is
     None. With `share`, a backend that accepts functions gets those called several times; all others
-    are inlined. `observe` is called after every pass. Passes named in `without` are left out.
+    are inlined. `observe` is called after every pass. Passes named in `without` are left out, and
+    composites of kinds in it, such as `softmax.v1`, are not claimed.
     """
-    for_backend = _ForBackend(backend)
+    for_backend = _ForBackend(backend, without)
     shares = share and backend.shares_functions
     inlining = Inlining(for_backend.claim, share=shares)
     pipeline = replace(for_backend.pipeline(inlining, observe), without=without)
@@ -78,6 +79,8 @@ def own_pass(program: Program, backend: Backend, name: str) -> tuple[Pass, Progr
 
 class _ForBackend(Struct, frozen=True):
     backend: Backend
+    unclaimed: frozenset[str] = frozenset()
+    """Kinds of composites that it may not claim."""
 
     def pipeline(self, inlining: Inlining, observe: Callable[[PassRun], None] | None) -> Pipeline:
         with blamed(self.backend, "`legalize` and `fuse`"):
@@ -94,6 +97,8 @@ class _ForBackend(Struct, frozen=True):
     def claim(
         self, op: Composite, operands: Sequence[TensorType], results: Sequence[TensorType]
     ) -> Claimed:
+        if op.kind in self.unclaimed:
+            return None
         with blamed(self.backend, "`claim`"):
             return self.backend.claim(op, operands, results)
 

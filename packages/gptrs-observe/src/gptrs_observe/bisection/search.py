@@ -4,6 +4,9 @@ Halves of the program run on the inputs that the trusted side computes for them,
 add up, and the earlier half comes first. Where only both halves together differ, as when a fusion
 is to blame, the window shrinks from both ends. At last single instructions are taken out (Zeller
 and Hildebrandt, "Simplifying and isolating failure-inducing input", 2002).
+
+A backend that computes a composite by a kernel of its own may be wrong there although the results
+of the program agree: a norm hides a wrong scale. So each composite is also run by itself.
 """
 
 from __future__ import annotations
@@ -14,8 +17,10 @@ from typing import Final, Protocol
 import numpy as np
 from msgspec import Struct
 
+from gptrs.ir.ops.control_flow import Call
+from gptrs.ir.ops.custom_call import Composite, CustomCall
 from gptrs.ir.printer import print_instruction
-from gptrs.ir.program import Function, Program, Region, Value
+from gptrs.ir.program import Function, Instruction, Program, Region, Value
 from gptrs.optimizer.pipeline import (
     CANONICALIZATION,
     FOLDINGS,
@@ -68,7 +73,7 @@ class TrustedSide:
             made = self.side.run(_with_results(program, computed), self._inputs) if computed else []
         except SideError as error:
             problem = f"{quoted(self.side.name)} is trusted, but cannot run the program: {error}"
-            raise SideError(problem) from error
+            raise SideError(problem, hint=_own_calls(program)) from error
         found = dict(zip(computed, made, strict=True))
         return [
             np.asarray(self._inputs[named[value]]) if value in named else found[value]
@@ -115,9 +120,10 @@ class Fault(Struct, frozen=True, kw_only=True):
 
     `program` takes `inputs` in order and should give `expected`; `result` is the number of the one
     that is worst. `instructions` are those of the whole program, as its text has them, and `number`
-    is the number of the first of them in `@main`, from 0. `problem` is what the suspect said when
-    it could not run the program. `passes` are those to blame: without one of them the
-    suspect is right.
+    is the number of the first of them in `@main`, from 0; `inside` are those of `program`, if it is
+    a part of what these call. `problem` is what the suspect said when
+    it could not run the program. `passes` are those to blame, and `claims` the kinds of composites
+    that the suspect computes by kernels of its own: without one of them it is right.
     """
 
     program: Program
@@ -125,10 +131,12 @@ class Fault(Struct, frozen=True, kw_only=True):
     expected: list[np.ndarray]
     instructions: list[str]
     number: int
+    inside: list[str] = []
     result: int = 0
     difference: Difference | None = None
     problem: str | None = None
     passes: list[str] = []
+    claims: list[str] = []
     tried: int = 0
 
 
@@ -171,38 +179,69 @@ class Search:
         count = len(self._program.main.body.instructions)
         whole = self._try(range(count))
         if whole is None:
-            return None
+            return self._hidden()
         chosen, outcome = self._halved(list(range(count)), whole)
         chosen, outcome = self._reduced(chosen, outcome)
+        return self._fault(chosen, self._within(outcome.window.program, outcome.inputs) or outcome)
+
+    def _fault(self, chosen: Sequence[int], found: Fault | _Outcome) -> Fault:
+        """Return the fault in instructions of `@main`; `found` may be one inside of them."""
         names = value_names(self._program)
         made = self._program.main.body.instructions
-        inner = self._within(outcome)
-        fault = inner or Fault(
-            program=outcome.window.program,
-            inputs=outcome.inputs,
-            expected=outcome.expected,
-            instructions=[],
-            number=0,
-            result=outcome.result,
-            difference=outcome.difference,
-            problem=outcome.problem,
+        fault = (
+            found
+            if isinstance(found, Fault)
+            else Fault(
+                program=found.window.program,
+                inputs=found.inputs,
+                expected=found.expected,
+                instructions=[],
+                number=0,
+                result=found.result,
+                difference=found.difference,
+                problem=found.problem,
+            )
         )
+        claims = fault.claims or self._claims(fault)
         return Fault(
             program=fault.program,
             inputs=fault.inputs,
             expected=fault.expected,
             instructions=[print_instruction(made[each], names) for each in chosen],
             number=chosen[0],
+            inside=_texts(fault.program) if isinstance(found, Fault) else [],
             result=fault.result,
             difference=fault.difference,
             problem=fault.problem,
-            passes=fault.passes or self._passes(fault),
+            passes=fault.passes or ([] if claims else self._passes(fault)),
+            claims=claims,
             tried=self._tried,
         )
 
-    def _try(self, chosen: Collection[int]) -> _Outcome | None:
+    def _hidden(self) -> Fault | None:
+        """Return the first composite that is wrong, though the program has the right results.
+
+        All of them run in one program, each on the values of the trusted side.
+        """
+        instructions = self._program.main.body.instructions
+        numbers = [
+            n for n, made in enumerate(instructions) if isinstance(made.op, Call | Composite)
+        ]
+        wrong = self._try(numbers, apart=True) if numbers else None
+        for number in numbers:
+            if _holds_composites(self._program, instructions[number]):
+                window = Window(self._program, [number])
+                found = self._within(window.program, self._values(window.reads))
+                if found is not None:
+                    return self._fault([number], found)
+            outcome = None if wrong is None else self._try([number])
+            if outcome is not None:
+                return self._fault([number], outcome)
+        return None
+
+    def _try(self, chosen: Collection[int], *, apart: bool = False) -> _Outcome | None:
         """Run a window on the suspect; None if it gives what the trusted side does."""
-        window = Window(self._program, chosen)
+        window = Window(self._program, chosen, apart=apart)
         # Nothing outside reads what it computes, so that there is nothing to compare.
         if not window.gives:
             return None
@@ -294,23 +333,26 @@ class Search:
                 return chosen, outcome
             size = max(size // 2, 1)
 
-    def _within(self, outcome: _Outcome) -> Fault | None:
+    def _within(self, program: Program, inputs: Sequence[np.ndarray]) -> Fault | None:
         """Search inside the calls and composites of a window; None if that leads to nothing."""
-        inner = opened(outcome.window.program)
+        inner = opened(program)
         # A file has no values of what happens inside a call.
         if inner is None or not isinstance(self._trusted, TrustedSide):
             return None
-        inputs = _named(outcome.inputs)
-        search = Search(
-            inner,
-            self._suspect,
-            TrustedSide(self._trusted.side, inputs),
-            self._tolerance,
-            self._progress,
-        )
+        trusted = TrustedSide(self._trusted.side, _named(inputs))
+        search = Search(inner, self._suspect, trusted, self._tolerance, self._progress)
         fault = search.find()
         self._tried += search._tried
         return fault
+
+    def _claims(self, fault: Fault) -> list[str]:
+        """Return the claims to blame: if one of them is not made, the suspect is right."""
+        suspect = self._suspect
+        if not isinstance(suspect, Here) or not suspect.optimizer:
+            return []
+        walked = (made.op for each in fault.program.functions for made in each.body.walk())
+        kinds = dict.fromkeys(op.kind for op in walked if isinstance(op, Composite))
+        return [kind for kind in kinds if self._right(suspect.leaving_out(kind), fault)]
 
     def _passes(self, fault: Fault) -> list[str]:
         """Return the passes to blame: without one of them the suspect is right."""
@@ -341,6 +383,25 @@ class Search:
                 found, fault.expected, fault.program.main.body.results, strict=True
             )
         )
+
+
+def _own_calls(program: Program) -> str | None:
+    """Return what to do about a program that only the backend runs which optimized it."""
+    if not any(isinstance(made.op, CustomCall) for made in program.main.body.walk()):
+        return None
+    return "it has calls of one backend; in a dump, `program.ptir` beside it has none"
+
+
+def _texts(program: Program) -> list[str]:
+    names = value_names(program)
+    return [print_instruction(made, names) for made in program.main.body.instructions]
+
+
+def _holds_composites(program: Program, made: Instruction) -> bool:
+    """Return whether a call or composite has composites inside, which a backend may claim."""
+    bodies = (program.function(name).body for name in made.op.callees())
+    inner = [each for body in bodies for each in body.walk()]
+    return any(isinstance(each.op, Composite) or _holds_composites(program, each) for each in inner)
 
 
 def _unheard(_: str) -> None:

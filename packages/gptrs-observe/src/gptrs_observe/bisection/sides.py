@@ -18,6 +18,7 @@ from gptrs.capture.optimization import optimize
 from gptrs.checkpoint.formats.tensor_archive import open_archive, write_archive
 from gptrs.errors import GptrsError, UsageError
 from gptrs.ir import print_program
+from gptrs.ir.ops.custom_call import KIND
 from gptrs.ir.program import Program
 from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs.optimizer.pipeline import PassRun, known_passes
@@ -50,8 +51,8 @@ def side(text: str, threads: int | None = None) -> Side:
     """Return the side that a text describes: a backend and, after a colon, its settings.
 
     `numba:optimizer=off,threads=1` has two settings. `without=NAME` leaves out a pass of the
-    optimizer, and can be repeated; `python=PATH` runs programs with the gptrs of another
-    environment. UsageError for anything else.
+    optimizer, or the claims on a kind of composites (`softmax.v1`), and can be repeated;
+    `python=PATH` runs programs with the gptrs of another environment. UsageError for anything else.
     """
     backend, _, rest = text.partition(":")
     without: list[str] = []
@@ -83,6 +84,9 @@ def side(text: str, threads: int | None = None) -> Side:
 
 
 def _known_pass(name: str) -> str:
+    # Kinds of composites have a version; those of functionals of users are not known here.
+    if KIND.fullmatch(name):
+        return name
     names = [each.name for each in known_passes()]
     if name not in names:
         guess = did_you_mean(name, names)
@@ -94,7 +98,8 @@ class Here(Struct, frozen=True):
     """A backend of this process. Programs are compiled for the occasion, past all caches.
 
     Without the optimizer, composites and calls are inlined and the backend replaces ops that it
-    lacks; nothing is fused. `without` names passes that are left out.
+    lacks; nothing is fused. `without` names passes that are left out, and kinds of composites that
+    are not claimed.
     """
 
     name: str

@@ -15,45 +15,54 @@ class Window:
 
     `program` has a parameter for each of the values in `reads`, which the instructions read and
     others define, and a result for each in `gives`, which they define and others, or the results of
-    the whole program, read, or with `everything` for each value that they define. A window that
-    gives nothing has no effect.
+    the whole program, read, or with `everything` for each value that they define. `apart` is a
+    window in which no instruction reads what another one in it defines: that is a parameter, too. A
+    window that gives nothing has no effect.
     """
 
     def __init__(
-        self, whole: Program, chosen: Collection[int], *, everything: bool = False
+        self,
+        whole: Program,
+        chosen: Collection[int],
+        *,
+        everything: bool = False,
+        apart: bool = False,
     ) -> None:
         body = whole.main.body
         inside = [body.instructions[index] for index in sorted(chosen)]
-        defined = {value for made in inside for value in made.results}
-        read = dict.fromkeys(value for made in inside for value in made.operands)
-        self.reads: list[Value] = [value for value in read if value not in defined]
+        results = dict.fromkeys(value for made in inside for value in made.results)
+        defined = set[Value]() if apart else set(results)
+        operands = dict.fromkeys(value for made in inside for value in made.operands)
+        self.reads: list[Value] = [value for value in operands if value not in defined]
         within = set(map(id, inside))
         outside = {
             value for made in body.instructions if id(made) not in within for value in made.operands
         }
         outside.update(body.results)
-        results = dict.fromkeys(value for made in inside for value in made.results)
+        everything = everything or apart
         self.gives: list[Value] = [value for value in results if everything or value in outside]
         self.count = len(inside)
         params = [Value(value.type, f"v{number}") for number, value in enumerate(self.reads)]
-        known = dict(zip(self.reads, params, strict=True))
-        self.program = _program(whole, params, inside, known, self.gives)
+        read = dict(zip(self.reads, params, strict=True))
+        self.program = _program(whole, params, inside, read, self.gives)
 
 
 def _program(
     whole: Program,
     params: Sequence[Value],
     instructions: Sequence[Instruction],
-    known: dict[Value, Value],
+    read: dict[Value, Value],
     results: Sequence[Value],
 ) -> Program:
     kept: list[Instruction] = []
+    given: dict[Value, Value] = {}
     for made in instructions:
         fresh = tuple(Value(value.type) for value in made.results)
-        plain = with_operands(made, known)
+        # What is a parameter is read as such, even if it is defined here.
+        plain = with_operands(made, {**given, **read})
         kept.append(Instruction(plain.op, plain.operands, fresh, plain.regions))
-        known.update(zip(made.results, fresh, strict=True))
-    main = Region(tuple(params), tuple(kept), tuple(known[value] for value in results))
+        given.update(zip(made.results, fresh, strict=True))
+    main = Region(tuple(params), tuple(kept), tuple(given[value] for value in results))
     others = tuple(each for each in whole.functions if each.name != "main")
     program = Program((*others, Function("main", main)))
     return Program(program.reachable())

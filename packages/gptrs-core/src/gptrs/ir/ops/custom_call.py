@@ -18,7 +18,8 @@ from gptrs.ir.program import Program, Region
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quoting import counted
 
-_KIND = re.compile(r"(?:[a-z][a-z0-9_]*\.)+v[0-9]+(?:/\S+)?")
+KIND = re.compile(r"(?:[a-z][a-z0-9_]*\.)+v[0-9]+(?:/\S+)?")
+"""Kinds of composites, such as `softmax.v1`."""
 _TARGET = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)+\.v[0-9]+")
 
 
@@ -50,7 +51,7 @@ class Composite(ControlFlow):
 
     def infer(self, *operands: TensorType, bodies: tuple[Signature, ...]) -> Types:
         """Return the results of the decomposition."""
-        if not _KIND.fullmatch(self.kind):
+        if not KIND.fullmatch(self.kind):
             reason = "needs a kind of dotted words and a version such as `softmax.v1`"
             raise self.error(f"{reason}, got `{self.kind}`")
         _require_names(self, self.operands, len(operands))
