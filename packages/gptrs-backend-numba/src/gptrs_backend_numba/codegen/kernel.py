@@ -46,6 +46,7 @@ class KernelFunction:
         keywords = slice(code.co_argcount, code.co_argcount + code.co_kwonlyargcount)
         self.bindings = frozenset(code.co_varnames[keywords])
         self._key = f"{foreign_digest(function.__code__.co_filename)}{qualified_name(function)}"
+        self._alone = None if self.bindings else SpecializedKernel(self, {}, f"{self._key}()")
 
     def specialize(self, **bindings: object) -> SpecializedKernel:
         """Return the kernel with a value for each binding; TypeError if one is missing or unknown.
@@ -54,6 +55,8 @@ class KernelFunction:
         compiled code (an intrinsic, a `register_jitable` function, one of `math`), or another
         specialized kernel, which is then called with its positional parameters.
         """
+        if not bindings and self._alone is not None:
+            return self._alone
         if bindings.keys() != self.bindings:
             wanted, given = (", ".join(sorted(names)) for names in (self.bindings, bindings))
             raise TypeError(f"kernel `{self.__name__}` has the bindings ({wanted}), got ({given})")

@@ -107,18 +107,20 @@ def _with_codes(builder: ScheduleBuilder, unit: Unit, steps: Sequence[_Step]) ->
 
     The zero point and the limits are known whole numbers of 8 bits, the step is known too.
     """
+    rounded = [step for step in steps if isinstance(step.op, ops.Cast) and step.op.dtype in _CODES]
+    if not rounded:
+        return [*steps]
     uses = Counter(value for step in steps for value in step.operands)
     uses.update(unit.results)
     makers = {step.result: step for step in steps if uses[step.result] == 1}
     numbers = {value: _number(builder, value) for value in unit.inputs}
     kept = {step.result: step for step in steps}
-    for last in steps:
-        if isinstance(last.op, ops.Cast) and last.op.dtype in _CODES:
-            chain = _code_chain(last, makers, numbers)
-            if chain is not None:
-                *inside, kept[last.result] = chain
-                for step in inside:
-                    del kept[step.result]
+    for last in rounded:
+        chain = _code_chain(last, makers, numbers)
+        if chain is not None:
+            *inside, kept[last.result] = chain
+            for step in inside:
+                del kept[step.result]
     return [*kept.values()]
 
 

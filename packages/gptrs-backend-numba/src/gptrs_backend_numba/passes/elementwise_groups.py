@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
+from functools import cached_property
 
 from msgspec import Struct
 
@@ -28,7 +29,7 @@ _FAR = 64
 """Units between two that are joined, at most: what they read has left the caches beyond."""
 
 
-class Unit(Struct, frozen=True):
+class Unit(Struct, frozen=True, dict=True):
     """Instructions run by one kernel."""
 
     instructions: tuple[Instruction, ...]
@@ -45,7 +46,7 @@ class Unit(Struct, frozen=True):
         """Return the values that are seen from outside."""
         return self.seen or self.last.results
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[Value, ...]:
         """Return the values that the unit reads and does not define, once each, in order of use."""
         made = {value for instruction in self.instructions for value in instruction.results}
@@ -142,12 +143,11 @@ def _is_large(value: Value) -> bool:
 def is_joinable(unit: Unit) -> bool:
     """Return whether the kernel of a unit may have several results, which never fails."""
     steps = unit.instructions
-    values = [value for step in steps for value in (*step.operands, *step.results)]
-    return (
-        all(isinstance(step.op, ELEMENTWISE) for step in steps)
-        and _is_large(unit.last.result)
-        and all(value.type.dtype.is_float or value.type.dtype.is_bool for value in values)
-    )
+    # All steps are elementwise or none, and most are ruled out by the last one.
+    if not isinstance(unit.last.op, ELEMENTWISE) or not _is_large(unit.last.result):
+        return False
+    values = (value for step in steps for value in (*step.operands, *step.results))
+    return all(value.type.dtype.is_float or value.type.dtype.is_bool for value in values)
 
 
 def _together(
