@@ -51,6 +51,14 @@ def test_equal_elements_and_none_are_counted() -> None:
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("right", [False, True])
+def test_buckets_are_those_of_torch_with_what_is_no_number_after_all(right: bool) -> None:
+    bounds = torch.tensor([-1.0, 0.0, 0.0, 2.0])
+    x = torch.tensor([[-2.0, -1.0, -0.0], [1.0, 2.0, float("nan")]])
+    find = lambda a, b: torch.bucketize(a, b, right=right, out_int32=right)  # noqa: E731
+    torch.testing.assert_close(converted(find, x, bounds), find(x, bounds), rtol=0, atol=0)
+
+
 def test_what_is_no_number_is_in_no_bin() -> None:
     x = torch.tensor([0.5, float("nan"), float("inf"), -float("inf"), 0.9])
     expected = torch.histc(x, 4, 0, 1)

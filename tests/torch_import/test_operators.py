@@ -54,6 +54,7 @@ REACHED = {
 FEW = (
     *("add", "div", "nn.functional.conv2d", "nn.functional.conv_transpose2d", "index_put"),
     *("gather", "nn.functional.avg_pool2d", "atan2", "var", "as_strided"),
+    *("unfold", "bucketize", "searchsorted", "bitwise_left_shift", "bitwise_right_shift"),
     *("scatter_reduce", "nn.functional.scaled_dot_product_attention"),
     *(
         "nn.functional.interpolate",

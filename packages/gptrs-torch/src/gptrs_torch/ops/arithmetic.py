@@ -175,7 +175,15 @@ def power(node: Node, x: Operand, exponent: Operand) -> Tensor:
 
 
 @converts.each(
-    {"bitwise_and": F.bitwise_and, "bitwise_or": F.bitwise_or, "bitwise_xor": F.bitwise_xor}
+    {
+        "bitwise_and": F.bitwise_and,
+        "bitwise_or": F.bitwise_or,
+        "bitwise_xor": F.bitwise_xor,
+        "bitwise_left_shift": F.left_shift,
+        "bitwise_right_shift": F.right_shift,
+        "__lshift__": F.left_shift,
+        "__rshift__": F.right_shift,
+    }
 )
 def bitwise(function: Binary, node: Node, x: Operand, y: Operand) -> Tensor:
     """Convert an operator on the bits of integers, or on truth values."""

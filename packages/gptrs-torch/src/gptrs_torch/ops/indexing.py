@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
 from gptrs.api.importers import is_number, is_symbol, size_tensor
 from gptrs.api.models import Tensor, primitives
@@ -22,6 +22,8 @@ _KINDS: dict[str, ScatterKind] = {
     "amin": "min",
 }
 _END = 2**31
+MAX_BOUNDARIES: Final = 4096
+"""Most boundaries of buckets, since each element is compared with all of them."""
 
 
 def counted_from_start(indices: Tensor, size: int) -> Tensor:
@@ -124,6 +126,40 @@ def embedding(weight: Tensor, indices: Tensor, *rest: object) -> Tensor:
     """Return rows of a table."""
     del rest
     return F.embedding(indices, weight)
+
+
+@converts("bucketize", "searchsorted")
+def bucketize(
+    node: Node,
+    x: Operand,
+    boundaries: Operand,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> Tensor:
+    """Return how many boundaries lie before each element, with `right` those at it as well.
+
+    Those of rank 1 are for all elements, others for the elements with the same leading indices.
+    """
+    if node.name.startswith("searchsorted"):
+        x, boundaries = boundaries, x
+    if not isinstance(boundaries, Tensor) or sorter is not None:
+        node.refuse("sorts its boundaries")
+    dtype = boundaries.dtype
+    if isinstance(x, Tensor) and x.dtype != dtype:
+        node.refuse(f"looks for {x.dtype} among {dtype}")
+    count = boundaries.shape[-1]
+    if not is_number(count) or count > MAX_BOUNDARIES:
+        node.refuse(f"has {count} boundaries, at most {MAX_BOUNDARIES} are compared with")
+    wanted = F.expand_dims(operand(x, dtype), -1)
+    among = boundaries if boundaries.rank == 1 else F.expand_dims(boundaries, -2)
+    is_before = F.less_equal if right or side == "right" else F.less
+    before = is_before(among, wanted)
+    if dtype.is_float:  # NaN comes after all numbers
+        before = F.logical_or(before, F.is_nan(wanted))
+    return F.sum(F.cast(before, dtypes.si32 if out_int32 else dtypes.si64), -1)
 
 
 @converts("index_select")

@@ -221,6 +221,17 @@ def roll(x: Tensor, shifts: list[int], dims: list[int] | None = None) -> Tensor:
     return x
 
 
+@converts("unfold", "unfold_copy")
+def unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
+    """Return the windows of an axis, the elements of each on a new last axis."""
+    if not x.rank:
+        return F.reshape(x, [size])
+    axis = axis_of(dimension, x)
+    starts = F.expand_dims(F.arange((x.shape[axis] - size) // step + 1) * step, 1)
+    found = F.take(x, starts + F.arange(size), axis)
+    return F.transpose(found, [each for each in range(found.rank) if each != axis + 1] + [axis + 1])
+
+
 @converts("as_strided", "as_strided_copy")
 def as_strided(
     node: Node, x: Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
