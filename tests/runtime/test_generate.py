@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 
 from gptrs.errors import ContextLengthError, ModelError, UsageError
@@ -97,6 +98,22 @@ def test_a_stop_string_ends_the_text_before_it(model):
     assert cut.text == whole.text[: whole.text.index(stop)]
     assert cut.token_ids == whole.token_ids[: len(cut.token_ids)]
     assert len(cut.token_ids) < len(whole.token_ids)
+
+
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize(("more", "count"), [("", 2), ("b", 3)])
+def test_a_stop_string_may_have_a_special_token_that_is_not_shown(model, more, count, special):
+    one, other = (model.tokenizer.number(piece) for piece in "ab")
+    (mark,) = model.tokenizer.special_pieces()
+
+    def dictated(tokens, logits):
+        wanted = [one, model.tokenizer.number(mark), other, one, one][tokens.size - 1]
+        logits[:] = np.where(np.arange(logits.size) == wanted, logits, -np.inf)
+        return logits
+
+    options = {"max_tokens": 4, "stop": [mark + more], "special": special, "ignore_eos": True}
+    found = generate(model, [one], **options, logits_processors=[dictated])
+    assert (found.text, len(found.token_ids), found.finish_reason) == ("a", count, "stop")
 
 
 def test_a_stream_that_is_left_early_tells_what_there_is(model):

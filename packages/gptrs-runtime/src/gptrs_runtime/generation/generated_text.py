@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -28,7 +29,8 @@ class GeneratedText:
     None disables it. `source` has the tokens that an encoder-decoder reads. `pictures` are the
     images represented by tokens of the context. `steps_at_once` is how many tokens may be chosen
     before one is visible, None for any number. `form` decides whether a text cut by a stop string
-    is complete.
+    is complete. `marks` are the texts of special tokens that are not shown, but that stop strings
+    contain.
     """
 
     _targets: Sequence[int] = ()
@@ -54,6 +56,7 @@ class GeneratedText:
         pictures: Sequence[Picture] = (),
         steps_at_once: int | None = None,
         form: FormJudge | None = None,
+        marks: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         self.source = tuple(source)
         self.pictures = tuple(pictures)
@@ -74,6 +77,7 @@ class GeneratedText:
         self.ends = ends
         self._steps_at_once = steps_at_once
         self._form = form
+        self._marks = marks
         self._shows_end = shows_end
         self._sampler = sampler
         self._processors = processors
@@ -241,6 +245,8 @@ class GeneratedText:
         is_end = token in self.ends
         piece = "" if is_end and not self._shows_end else self._decoder.push(token)
         piece = self._stop.push(piece)
+        if token in self._marks:
+            piece += self._stop.push(self._marks[token], shown=False)
         if self._stop.stopped:
             self._stopped_after(piece)
         elif is_end:

@@ -127,6 +127,7 @@ class GenerationSetup:
             pictures=pictures,
             steps_at_once=self.options.steps_at_once,
             form=form if isinstance(form, FormJudge) else None,
+            marks=self._marks,
         )
 
     def _facts(self, prompt: Sequence[int], max_tokens: int | None, stream: int) -> dict[str, str]:
@@ -278,6 +279,17 @@ class GenerationSetup:
         if self.options.stop:
             raise UsageError("stop strings need a model with a tokenizer")
         return ()
+
+    @cached_property
+    def _marks(self) -> Mapping[int, str]:
+        """The texts of special tokens that are not shown, but that stop strings contain."""
+        shown = self.options.special
+        if not self._stops or shown is True:
+            return {}
+        tokenizer = self._model.tokenizer
+        texts = tokenizer.special_pieces() - (shown or frozenset())
+        used = [text for text in texts if any(text in stop for stop in self._stops)]
+        return {number: text for text in used if (number := tokenizer.number(text)) is not None}
 
     def _decode(self) -> Decode:
         if not self._model.has_tokenizer:

@@ -110,11 +110,15 @@ def _whole_characters(data: bytes) -> int:
 
 
 class StopFilter:
-    """Passes text through until a stop string appears, which may span pieces."""
+    """Passes text through until a stop string appears, which may span pieces.
+
+    Stop strings may contain the texts of special tokens, which the text does not show.
+    """
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = [stop for stop in stops if stop]
-        self._held = ""
+        self._held: list[tuple[str, bool]] = []
+        """Characters held back, and whether each is shown."""
         self.found: str | None = None
         """The stop string that appeared."""
 
@@ -123,28 +127,29 @@ class StopFilter:
         """Whether one appeared."""
         return self.found is not None
 
-    def push(self, piece: str) -> str:
-        """Return the text that certainly precedes any stop string."""
+    def push(self, piece: str, *, shown: bool = True) -> str:
+        """Return the shown text that certainly precedes any stop string."""
         if not self._stops:
-            return piece
+            return piece if shown else ""
         if self.stopped:
             return ""
-        text = self._held + piece
+        whole = [*self._held, *((character, shown) for character in piece)]
+        text = "".join(character for character, _ in whole)
         # The stop string completed first wins, so that the cut does not depend on how the text is
         # split into pieces.
         found = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
             _, at, self.found = min(found)
-            self._held = ""
-            return text[:at]
-        keep = self._longest_possible_start(text)
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep]
+            self._held = []
+            return _shown(whole[:at])
+        certain = len(text) - self._longest_possible_start(text)
+        self._held = whole[certain:]
+        return _shown(whole[:certain])
 
     def finish(self) -> str:
-        """Return the text held back as a possible start of a stop string."""
-        held, self._held = self._held, ""
-        return held
+        """Return the shown text held back as a possible start of a stop string."""
+        held, self._held = self._held, []
+        return _shown(held)
 
     def _longest_possible_start(self, text: str) -> int:
         """Return the length of the longest suffix of `text` that begins a stop string."""
@@ -153,6 +158,10 @@ class StopFilter:
             if any(stop.startswith(text[-length:]) for stop in self._stops):
                 return length
         return 0
+
+
+def _shown(characters: Sequence[tuple[str, bool]]) -> str:
+    return "".join(character for character, shown in characters if shown)
 
 
 # Log-probabilities of the chosen token and of the likeliest tokens.
