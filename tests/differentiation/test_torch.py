@@ -46,6 +46,11 @@ LINES: dict[str, tuple[Callable[..., gptrs.Tensor], Callable[..., torch.Tensor]]
     "cummax": (lambda x: F.cummax(x, 1), lambda x: torch.cummax(x, 1).values),
     "cummin": (lambda x: F.cummin(x, 1), lambda x: torch.cummin(x, 1).values),
     "sort": (lambda x: F.sort(x, 1), lambda x: torch.sort(x, dim=1, stable=True).values),
+    "std": (lambda x: F.std(x, 1), lambda x: torch.std(x, 1, correction=0)),
+    "l2_normalize": (
+        lambda x: F.l2_normalize(x - x[:, :1]),
+        lambda x: torch.nn.functional.normalize(x - x[:, :1], dim=1),
+    ),
     "softmax": (F.softmax, lambda x: torch.softmax(x, -1)),
     "log_softmax": (F.log_softmax, lambda x: torch.log_softmax(x, -1)),
     "max_pool": (
@@ -91,6 +96,21 @@ def test_special_values(name: str) -> None:
     special = SPECIAL[~np.isnan(SPECIAL)] if name == "abs" else SPECIAL
     for found, wanted in _both(*SINGLE[name], [special]):
         np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-300)
+
+
+@pytest.mark.parametrize("name", ["sinh", "cosh", "tan", "asin", "atan", "asinh", "atanh"])
+def test_angles_at_zero_and_beside_it(name: str) -> None:
+    points = np.array([0.0, -0.0, 0.3, -0.7, 1, -1, 3, -40, 1e6])
+    points = points[np.abs(points) < 1] if name in ("asin", "atanh") else points[:-1]
+    for found, wanted in _both(getattr(F, name), getattr(torch, name), [points]):
+        np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
+def test_angles_of_points_on_axes_and_diagonals() -> None:
+    y, x = (each.reshape(-1) for each in np.meshgrid([0.0, -0.0, 1, -1, 2, -3], [1.0, -1, 2, 0]))
+    y, x = y[np.abs(y) + np.abs(x) > 0], x[np.abs(y) + np.abs(x) > 0]
+    for found, wanted in _both(F.atan2, torch.atan2, [y, x]):
+        np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize("name", LINES)

@@ -127,7 +127,10 @@ def std(x: Tensor, axis: Axes = None, correction: int = 0, keepdims: bool = Fals
     """The square root of `variance`, rounded once."""
     require_float("std", x=x)
     wide = _variance(x, axes_of("std", axis, x), correction, keepdims)
-    return converted(primitives.sqrt(wide), x.dtype)
+    # A square root has no derivative at 0: of equal elements, it is that of the variance, 0.
+    differs = primitives.compare(wide, splat(0, wide.dtype, wide.shape), "gt")
+    root = primitives.sqrt(primitives.select(differs, wide, splat(1, wide.dtype, wide.shape)))
+    return converted(primitives.select(differs, root, wide), x.dtype)
 
 
 @functional

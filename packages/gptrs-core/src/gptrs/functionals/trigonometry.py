@@ -12,9 +12,8 @@ from typing import Final
 
 from gptrs.capture.tensor import Tensor
 from gptrs.functionals import elementwise
-from gptrs.functionals.arithmetic import equal, is_nan, logical_or, where
+from gptrs.functionals.arithmetic import equal, is_inf, is_nan, logical_and, logical_or, where
 from gptrs.functionals.dispatch.registry import functional
-from gptrs.functionals.elementwise import maximum, minimum
 from gptrs.functionals.operands import Operand, broadcast_pair, converted, require_float
 from gptrs.ir.dtypes import FLOATS, f64
 
@@ -114,17 +113,27 @@ def _hyperbolic_cosine(x: Tensor) -> Tensor:
 def _hyperbolic_sine(x: Tensor) -> Tensor:
     size = elementwise.abs(x)
     # `e^x - e^-x` would cancel near 0; with g = expm1(x) it equals g + g / (g + 1).
-    grown, half = elementwise.expm1(size), elementwise.exp(size * 0.5)
+    is_large, half = size > _GROWN, elementwise.exp(size * 0.5)
+    grown = elementwise.expm1(where(is_large, 0.0, size))
     near = 0.5 * (grown + grown / (grown + 1.0))
-    return elementwise.sign(x) * where(size > _GROWN, half * (half * 0.5), near)
+    return _odd(x, where(is_large, half * (half * 0.5), near))
 
 
 def _inverse_sine(x: Tensor) -> Tensor:
     size = elementwise.abs(x)
+    is_huge = size > _HUGE
+    near = where(is_huge, 0.0, size)
     # `x + sqrt(x^2 + 1) - 1` without the cancellation near 0.
-    grown = size + size * size / (1.0 + elementwise.sqrt(size * size + 1.0))
-    huge = elementwise.log(size) + math.log(2)
-    return elementwise.sign(x) * where(size > _HUGE, huge, elementwise.log1p(grown))
+    grown = near + near * near / (1.0 + elementwise.sqrt(near * near + 1.0))
+    huge = elementwise.log(where(is_huge, size, 1.0)) + math.log(2)
+    return _odd(x, where(is_huge, huge, elementwise.log1p(grown)))
+
+
+def _odd(x: Tensor, of_size: Tensor) -> Tensor:
+    """Return a function whose values for |x| are `of_size`, with the slope 1 at 0, where |x| has
+    none; zeros keep their signs.
+    """
+    return where(equal(x, 0.0), x, where(x < 0.0, -of_size, of_size))
 
 
 def _inverse_cosine(x: Tensor) -> Tensor:
@@ -142,7 +151,8 @@ def _angle(x: Tensor) -> Tensor:
     """
     size = elementwise.abs(x)
     over = size > 1.0
-    small = where(over, elementwise.reciprocal(size), size)
+    # Selected before the division, too: the slope of 1 / 0 would make the derivative NaN.
+    small = where(over, elementwise.reciprocal(where(over, size, 1.0)), size)
     for _ in range(_HALVINGS):
         small = small / (1.0 + elementwise.sqrt(1.0 + small * small))
     square = small * small
@@ -150,21 +160,24 @@ def _angle(x: Tensor) -> Tensor:
     for power in range(_LAST_POWER, 0, -2):
         series = series * square + (1.0 if power % 4 == 1 else -1.0) / power
     angle = 2.0**_HALVINGS * small * series
-    angle = where(over, math.pi / 2 - angle, angle)
-    return where(equal(x, 0.0), x, where(x < 0.0, -angle, angle))  # zeros keep their signs
+    return _odd(x, where(over, math.pi / 2 - angle, angle))
 
 
 def _point_angle(y: Tensor, x: Tensor) -> Tensor:
-    rise, run = elementwise.abs(y), elementwise.abs(x)
-    # The smaller over the larger, so that no quotient overflows.
-    large = maximum(rise, run)
+    down, back = _is_negative(y), _is_negative(x)
+    # Not `abs`, whose derivative at 0 is 0.
+    rise, run = where(down, -y, y), where(back, -x, x)
+    # The smaller over the larger, so that no quotient overflows. Selected, since the derivatives of
+    # `minimum` and `maximum` would cancel on the diagonal.
+    steep = rise > run
+    small, large = where(steep, run, rise), where(steep, rise, run)
     # Two infinities would divide to NaN; C99 makes them a diagonal (Annex F).
-    slope = where(equal(rise, run), 1.0, minimum(rise, run) / large)
-    slope = where(equal(large, 0.0), 0.0, slope)
+    diagonal = logical_and(is_inf(small), is_inf(large))
+    slope = where(diagonal, 1.0, small / where(equal(large, 0.0), 1.0, large))
     angle = _angle(slope)
-    angle = where(rise > run, math.pi / 2 - angle, angle)
-    angle = where(_is_negative(x), math.pi - angle, angle)
-    angle = where(_is_negative(y), -angle, angle)
+    angle = where(steep, math.pi / 2 - angle, angle)
+    angle = where(back, math.pi - angle, angle)
+    angle = where(down, -angle, angle)
     return where(logical_or(is_nan(x), is_nan(y)), math.nan, angle)
 
 
