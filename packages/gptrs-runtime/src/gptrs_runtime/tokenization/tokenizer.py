@@ -60,7 +60,7 @@ _CLEANING = {
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
-"""Settings of BERT's tokenizers, and the attributes of its normalizer that they set."""
+"""Settings of tokenizers of word pieces, and the attributes of their normalizer that they set."""
 _OLDER = (
     *("tokenizer.model", "tekken.json", "vocab.json", "vocab.txt", "spiece.model"),
     "sentencepiece.bpe.model",
