@@ -200,9 +200,9 @@ def add_missing(
 class Overrides(Struct, frozen=True):
     """Settings of tokenizer_config.json that override tokenizer.json; None follows the latter.
 
-    `prefix_space`: a space precedes the text of a tokenizer of bytes. `cleaning`: attributes of
-    a normalizer that cleans words. `splits_special`: special tokens that a text spells are ordinary text.
-    `cuts_left`: long texts lose their beginning.
+    `prefix_space`: a space precedes the text of a tokenizer of bytes. `cleaning`: attributes of a
+    normalizer that cleans words. `splits_special`: special tokens that a text spells are ordinary
+    text. `cuts_left`: long texts lose their beginning.
     """
 
     prefix_space: bool | None = None
