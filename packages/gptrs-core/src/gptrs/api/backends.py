@@ -4,7 +4,7 @@
   `require_supported`; `dying_values`, which says when memory is free; `Composite`, which
   `claim` gets, and `Claimed`, what it may return: a `CustomCall`, another op, a region, `Declined`
   of `gptrs.api.passes`, or None. `functional_arguments` gives a kernel the arguments of the
-  functional.
+  functional; `KernelSequence` runs the kernels of a table.
 - What comes with an offer of the contract: `BoundInputs`, `SubmittedRun`, `KernelRun`, `Precision`;
   `CacheReport`, `CachePart`, `Entries`, and `private_folder`, a directory of the cache that nobody
   else can write to; `WeightIdentity`, `WeightFile`.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Generic, TypeVar
+from inspect import signature
+from keyword import iskeyword
+from typing import Generic, TypeVar, cast
 
 from msgspec import Struct, field
 
@@ -12,13 +14,36 @@ from gptrs.backend.contract import Backend
 from gptrs.errors import UnsupportedError
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import OPS, Op
-from gptrs.ir.ops.custom_call import Composite, CustomCall, Declined
+from gptrs.ir.ops.custom_call import Composite, CustomCall, Declined, functional_arguments
 from gptrs.ir.program import Instruction, Program
 from gptrs.ir.specialize import symbols
 from gptrs.ir.tensor_type import TensorType
 
 Kernel = TypeVar("Kernel")
 Condition = Callable[[Op, Sequence[TensorType]], bool]
+
+
+class ByName(Struct, frozen=True):
+    """A kernel that takes the arguments of a functional by name, and perhaps `OWN` ones."""
+
+    kernel: Callable[..., object]
+    takes: frozenset[str]
+    """Those of `OWN` that it takes."""
+
+    def __call__(self, call: CustomCall, *tensors: object) -> object:
+        """Call it with a tensor for each operand of `call`, and with the attributes."""
+        own: dict[str, object] = {"donated": (), "shared": {}}
+        given = {name: value for name, value in own.items() if name in self.takes}
+        return self.kernel(**functional_arguments(call, tensors), **given)
+
+    def fits(self, call: CustomCall) -> bool:
+        """Return whether all operands of `call` have names that Python allows."""
+        names = call.operands.split()
+        return bool(names) and all(name.isidentifier() and not iskeyword(name) for name in names)
+
+
+OWN = frozenset({"donated", "shared"})
+"""Parameters of kernels by name that a `KernelSequence` fills in, see there."""
 
 
 class OpTable(Struct, Generic[Kernel]):
@@ -49,11 +74,14 @@ class OpTable(Struct, Generic[Kernel]):
         dtypes_ = tuple(dtypes)
         return add
 
-    def composite(self, kind: str, *, when: Condition | None = None) -> Callable[[Kernel], Kernel]:
+    def composite(
+        self, kind: str, *, when: Condition | None = None, by_name: bool = False
+    ) -> Callable[[Kernel], Kernel]:
         """Decorator: register a kernel for composites of `kind`, where `when` holds.
 
         It runs a `custom_call` with the composite's operands and `attrs`; `functional_arguments`
-        returns both by parameter of the functional. Composites that no kernel claims are inlined.
+        returns both by parameter of the functional. A kernel `by_name` takes them so, and not the
+        call; `find` returns it as a `ByName`. Composites that no kernel claims are inlined.
         ValueError for a kind that is already claimed, or that names another implementation, such as
         `gelu.v1/sigmoid`, whose results differ from the usual one.
         """
@@ -64,7 +92,12 @@ class OpTable(Struct, Generic[Kernel]):
                 raise ValueError(f"`{kind}` is of an override; claim it in a `claim` of your own")
             if target in self._composites:
                 raise ValueError(f"`{kind}` is claimed twice")
-            self._composites[target] = (kernel, when)
+            made = kernel
+            if by_name:
+                plain = cast("Callable[..., object]", kernel)
+                takes = OWN.intersection(signature(plain).parameters)
+                made = cast("Kernel", ByName(plain, takes))
+            self._composites[target] = (made, when)
             return kernel
 
         return add

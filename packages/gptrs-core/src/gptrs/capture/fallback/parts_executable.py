@@ -57,18 +57,19 @@ def fallback_of(backend: Backend) -> Backend | None:
     """
     if backend.falls_back_to is None:
         return None
-    names, found = [backend.name], backend
-    while found.falls_back_to is not None:
-        found = ports.get_backend(found.falls_back_to)
+    # Once for each backend: every call of a compiled step asks.
+    chain = [backend]
+    while chain[-1].falls_back_to is not None:
+        found = ports.get_backend(chain[-1].falls_back_to)
+        names = [each.name for each in chain]
+        chain.append(found)
         if found.name in names:
-            chain = " to ".join(f"`{name}`" for name in (*names, found.name))
+            shown = " to ".join(f"`{each.name}`" for each in chain)
             raise PluginError(
-                f"backends fall back to each other: {chain}",
+                f"backends fall back to each other: {shown}",
                 hint="set `falls_back_to` to a backend that runs every op, such as `ref`",
             )
-        names.append(found.name)
-    made = ports.get_backend(backend.falls_back_to)
-    shared = backend.precision in made.precisions
+    made, shared = chain[1], backend.precision in chain[1].precisions
     return made.with_precision(backend.precision) if shared else made
 
 
