@@ -174,6 +174,38 @@ func @main(%n: si64[], %x: f32[4]) -> f32[4] {
         partition.partition(program, roles, PartialBackend({"add"}), REF, {})
 
 
+@pytest.mark.parametrize("role", [DONATED, ARGUMENT])
+def test_a_donated_state_is_overwritten_by_the_steps_and_not_copied(role, monkeypatch):
+    monkeypatch.setattr(partition, "_heavy", lambda *_: True)
+    program = parse_program("""
+ptir.v0.5
+func @main(%n: f32[], %x: f32[500]) -> f32[500] {
+  %0, %1 = while %n, %x
+  condition(%i: f32[], %c: f32[500]) {
+    %2 = constant {value = 3.0} : f32[]
+    %3 = compare %i, %2 {direction = lt} : i1[]
+    return %3
+  }
+  body(%i: f32[], %c: f32[500]) {
+    %4 = constant {value = 1.0} : f32[]
+    %5 = add %i, %4 : f32[]
+    %6 = add %c, %c : f32[500]
+    return %5, %6
+  } : (f32[], f32[500])
+  return %1
+}
+""")
+    backend, x = PartialBackend(), np.ones(500, np.float32)
+    made = compiled_in_parts(backend, program, [ARGUMENT, role])
+    told: list[KernelRun] = []
+    given = backend.to_device(x)
+    (found,) = made.run_profiled([backend.to_device(np.float32(0)), given], told.append)
+    assert (backend.to_host(found) == 8).all()
+    large = [run for run in told if run.kernel.startswith("copy to ") and "500" in run.operands]
+    assert len(large) == (role is ARGUMENT), "what the caller keeps is copied once"
+    assert (backend.to_host(given) == (1 if role is ARGUMENT else 0)).all(), "the steps spoil it"
+
+
 def test_a_branch_is_cut_and_only_the_chosen_one_runs():
     program = parse_program("""
 ptir.v0.5
