@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 
-from gptrs.backend.contract import Backend, InputRole
+from gptrs.backend.contract import Backend, Executable, InputRole
 from gptrs.capture.backend_calls import to_device, to_host
 from gptrs.capture.fallback.parts_executable import compiled_in_parts
 from gptrs.capture.optimization import optimize
@@ -20,6 +20,7 @@ from gptrs.errors import GptrsError, UsageError
 from gptrs.ir import print_program
 from gptrs.ir.ops.custom_call import KIND
 from gptrs.ir.program import Program
+from gptrs.memory_cache import MemoryCache
 from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs.optimizer.pipeline import PassRun, known_passes
 from gptrs.plugins.manager import get_backend
@@ -28,6 +29,8 @@ from gptrs.quoting import did_you_mean, quoted
 _SETTINGS = ("optimizer", "without", "threads", "python")
 _FORM = "write BACKEND, or BACKEND:optimizer=off, :without=PASS, :threads=N or :python=PATH"
 _LAST_LINES = 3
+_KEPT = 8
+"""Compiled programs that a side keeps."""
 
 
 class SideError(GptrsError):
@@ -95,7 +98,7 @@ def _known_pass(name: str) -> str:
 
 
 class Here(Struct, frozen=True):
-    """A backend of this process. Programs are compiled for the occasion, past all caches.
+    """A backend of this process. Programs are compiled for the occasion, past the caches of gptrs.
 
     Without the optimizer, composites and calls are inlined and the backend replaces ops that it
     lacks; nothing is fused. `without` names passes that are left out, and kinds of composites that
@@ -106,15 +109,16 @@ class Here(Struct, frozen=True):
     backend: Backend
     optimizer: bool = True
     without: frozenset[str] = frozenset()
+    _recent: MemoryCache[str, Executable] = field(
+        default_factory=lambda: MemoryCache[str, Executable](_KEPT)
+    )
+    """Programs by their text: layers of a model are the same program."""
 
     def run(self, program: Program, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Return the results for arrays by parameter name; SideError for what goes wrong."""
         try:
-            made = self._optimized(program)
-            roles = [InputRole.ARGUMENT] * len(made.main.body.params)
-            # All inputs are arguments: as constants they would be folded, and other kernels would
-            # run.
-            executable = compiled_in_parts(self.backend, made, roles)
+            text = print_program(program)
+            executable = self._recent.find_or_make(text, lambda _: self._compiled(program)).value
             buffers = [to_device(self.backend, arrays[name]) for name in program.inputs]
             return [to_host(self.backend, result) for result in executable.run(buffers)]
         except GptrsError as error:
@@ -136,6 +140,12 @@ class Here(Struct, frozen=True):
 
         optimize(program, self.backend, None, False, note, self.without)
         return list(names)
+
+    def _compiled(self, program: Program) -> Executable:
+        made = self._optimized(program)
+        # All inputs are arguments: as constants they would be folded, and other kernels would run.
+        roles = [InputRole.ARGUMENT] * len(made.main.body.params)
+        return compiled_in_parts(self.backend, made, roles)
 
     def _optimized(self, program: Program) -> Program:
         if self.optimizer:
