@@ -113,6 +113,15 @@ def test_angles_of_points_on_axes_and_diagonals() -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-15)
 
 
+@pytest.mark.parametrize("name", ["relu", "relu6", "hard_sigmoid", "hard_swish", "softplus"])
+def test_activations_on_their_bounds(name: str) -> None:
+    points = np.array([-3.0, -0.0, 0, 3, 6, -7, 1, 8, np.inf, -np.inf])
+    theirs = getattr(torch.nn.functional, name.replace("hard_", "hard"))
+    finite = points if name == "relu" else points[:-2]
+    for found, wanted in _both(getattr(F, name), theirs, [finite]):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)  # torch multiplies by an f32 of 1 / 6
+
+
 @pytest.mark.parametrize("name", LINES)
 def test_ties_and_zeros(name: str) -> None:
     x = np.array([[1.0, 2, 2, 0], [0, 0, 3, 3], [5, 5, 5, 5], [-1, 0, -1, 2]])

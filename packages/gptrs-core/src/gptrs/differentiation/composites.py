@@ -148,6 +148,17 @@ def _summed(x: Tensor, axis: int) -> Tensor:
     return expand(p.reduce(x, "sum", [axis], keepdims=True), x.shape)
 
 
+@_functional("relu", "relu6")
+def _relu(step: Step[Composite], cotangents: Cotangents) -> Cotangents:
+    """Return g where x is inside; torch and JAX have 0 at the kinks, where `maximum` has half."""
+    g, x = cotangents[0], step.operands[0]
+    assert g is not None
+    inside = p.compare(x, filled(0, x), "gt")
+    if step.op.title == "relu6":
+        inside = p.bit_and(inside, p.compare(x, filled(6, x), "lt"))
+    return [p.select(inside, g, filled(0, g))]
+
+
 @_functional("gelu")
 def _gelu(step: Step[Composite], cotangents: Cotangents) -> Cotangents:
     """Return g times the derivative, from x alone.

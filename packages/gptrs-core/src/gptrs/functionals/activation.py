@@ -35,7 +35,7 @@ LEAST_TOTAL = 2.0**-126
 
 
 @pattern_example(x="f32[2, 3]")
-@functional
+@functional(composite=True)
 def relu(x: Tensor) -> Tensor:
     """`max(x, 0)`; keeps NaN. Any real element type."""
     require_dtype("relu", REALS, x=x)
@@ -43,11 +43,11 @@ def relu(x: Tensor) -> Tensor:
 
 
 @pattern_example(x="f32[2, 3]")
-@functional
+@functional(composite=True)
 def relu6(x: Tensor) -> Tensor:
     """`min(max(x, 0), 6)` (Krizhevsky 2010); keeps NaN. Any real element type."""
     require_dtype("relu6", REALS, x=x)
-    return _relu6(x)
+    return primitives.clamp(x, splat(0, x.dtype, x.shape), splat(6, x.dtype, x.shape))
 
 
 @functional
@@ -213,13 +213,9 @@ def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     return converted(primitives.sub(shifted, logarithm), x.dtype)
 
 
-def _relu6(x: Tensor) -> Tensor:
-    return primitives.clamp(x, splat(0, x.dtype, x.shape), splat(6, x.dtype, x.shape))
-
-
 def _hard_sigmoid(x: Tensor) -> Tensor:
     raised = primitives.add(x, splat(3, x.dtype, x.shape))
-    return primitives.div(_relu6(raised), splat(6, x.dtype, x.shape))
+    return primitives.div(relu6(raised), splat(6, x.dtype, x.shape))
 
 
 def _above_zero(x: Tensor, otherwise: Tensor) -> Tensor:
