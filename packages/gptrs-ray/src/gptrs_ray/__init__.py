@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gptrs_ray.batch import map_batches
-    from gptrs_ray.serving import serve_app
+    from gptrs_ray.serving.app import serve_app
 
 __all__ = ["map_batches", "serve_app"]
 
-_MODULES = {"map_batches": "gptrs_ray.batch", "serve_app": "gptrs_ray.serving"}
+_MODULES = {"map_batches": "gptrs_ray.batch", "serve_app": "gptrs_ray.serving.app"}
 
 
 def __getattr__(name: str) -> object:

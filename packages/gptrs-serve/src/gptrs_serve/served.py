@@ -66,6 +66,8 @@ class Served:
         self._texts = {name: TokenTexts(model) for name, model in self.models.items()}
         self.residence: Residence | None = None
         """Loads and unloads models; None without `--admin`."""
+        self.response_mark = ""
+        """What ids of stored responses begin with: which of several servers has them."""
         self.interventions: Interventions | None = None
         """Reads and steers hidden states; None without `--interventions`."""
         answers = (lambda: 0) if engine is None else engine.open_answers

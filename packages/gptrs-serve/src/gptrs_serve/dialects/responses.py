@@ -65,7 +65,7 @@ class Responses:
             return body.asked(messages)
 
         chat = await for_client(request, asked_chat(said, self._served, self._metrics, client))
-        writer = ResponseWriter(chat, body)
+        writer = ResponseWriter(chat, body, self._served.response_mark)
         if body.store is not False:
             writer.keep = lambda: self._keep(client, writer.whole(), [*messages, *writer.said()])
         return await writer.answer(request, stream=body.stream)
@@ -134,10 +134,10 @@ class ResponseWriter(AnswerWriter):
     both; `response.completed` has the whole response.
     """
 
-    def __init__(self, chat: Chat, body: ResponsesBody) -> None:
+    def __init__(self, chat: Chat, body: ResponsesBody, mark: str = "") -> None:
         super().__init__(chat)
         self._body = body
-        self._id = f"resp_{uuid.uuid4().hex}"
+        self._id = f"resp_{mark}{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._number = 0
         self._items: list[dict[str, Any]] = []
