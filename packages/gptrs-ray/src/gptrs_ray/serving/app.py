@@ -9,6 +9,9 @@ from typing import Any, Final, cast
 import ray
 from ray import serve
 from ray.serve import Application, config
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gptrs.api import UsageError
 from gptrs_ray.serving.affinity import mark_of
@@ -69,45 +72,60 @@ def serve_app(
             "max_replicas": most,
             "target_ongoing_requests": _TARGET,
         }
-    given = (models, backend, cpus, most_output)
+    given = (keys, models, backend, cpus, most_output)
     if by_prefix is False or _ROUTER is None or (by_prefix is None and most == 1):
-        # Models are loaded in the replica: they cannot be pickled, and each host reads its own
-        # files.
-        plain = _SERVE.deployment(name=name, **options)
-        app = _SERVE.ingress(lambda: new_app(_served(*given), Access(keys=keys)))
-        return cast("Application", plain(app(_Replica)).bind())
+        return cast("Application", _SERVE.deployment(name=name, **options)(_Models).bind(*given))
     router = _ROUTER(request_router_class="gptrs_ray.serving.router.PrefixRouter")
-    behind = f"{name}-models"
-    reading = _SERVE.deployment(name=behind, request_router_config=router, **options)(_Models)
+    behind = _SERVE.deployment(name=f"{name}-models", request_router_config=router, **options)
     front = _SERVE.deployment(
         name=name,
         # It only passes bytes on, and must find a place where replicas reserve all CPUs.
         ray_actor_options={"num_cpus": 0},
         max_ongoing_requests=most * MOST_REQUESTS,
     )
-    app = _SERVE.ingress(lambda: door(lambda: _SERVE.get_deployment_handle(behind), keys))
-    return cast("Application", front(app(_Door)).bind(reading.bind(keys, *given)))
+    return cast("Application", front(_Door).bind(keys, behind(_Models).bind(*given)))
 
 
-class _Replica:
-    """A replica of Ray Serve: all requests go to the application."""
+class _Written(Response):
+    """A response that an application writes: Ray Serve calls what replicas return.
+
+    Its own way, `serve.ingress`, takes applications that can be pickled, or, from some version on,
+    a function that makes one.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        super().__init__()
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have the application answer."""
+        await self._app(scope, receive, send)
 
 
 class _Door:
-    """A replica before others, all requests to which go to the application."""
+    """The replica that clients reach: it passes each request to one with the models."""
 
-    def __init__(self, models: object) -> None:
-        """Keep the deployment of the models beside this one."""
+    def __init__(self, keys: tuple[str, ...], models: Any) -> None:
+        self._app = door(models, keys)
+
+    async def __call__(self, request: Request) -> Response:
+        """Return the answer to a request."""
+        return _Written(self._app)
 
 
 class _Models:
-    """A replica with the models, which answers what a door passes on."""
+    """A replica with the models, which answers what clients or a door ask."""
 
+    # Models are loaded here: they cannot be pickled, and each host reads its own files.
     def __init__(self, keys: tuple[str, ...], *given: Any) -> None:
         self._served = _served(*given)
         replica = _SERVE.get_replica_context().replica_id.unique_id
         self._served.response_mark = mark_of(replica)
         self._app = new_app(self._served, Access(keys=keys))
+
+    async def __call__(self, request: Request) -> Response:
+        """Return the answer to a request that comes without a door."""
+        return _Written(self._app)
 
     async def answer(self, asked: Asked) -> AsyncGenerator[Begin | bytes]:
         """Yield the status and headers of an answer, then its body."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, Final, cast
 
 from msgspec import Struct
@@ -87,10 +87,10 @@ async def answered(app: ASGIApp, asked: Asked) -> AsyncGenerator[Begin | bytes]:
             await task
 
 
-def door(replicas: Callable[[], Any], keys: tuple[str, ...]) -> Starlette:
+def door(replicas: Any, keys: tuple[str, ...]) -> Starlette:
     """Return the application before the replicas, which passes requests on.
 
-    `replicas` returns the handle whose method `answer` is `answered` of a replica. Keys are checked
+    `replicas` is the handle whose method `answer` is `answered` of a replica. Keys are checked
     here, too, before a body is read.
     """
 
@@ -104,7 +104,7 @@ def door(replicas: Callable[[], Any], keys: tuple[str, ...]) -> Starlette:
         scope = {name: request.scope[name] for name in _SCOPE if name in request.scope}
         named = response_of(request.url.path, body)
         asked = Asked(scope, body, beginnings(body), named)
-        stream = replicas().options(method_name="answer", stream=True).remote(asked)
+        stream = replicas.options(method_name="answer", stream=True).remote(asked)
         return await _answer(stream, request.url.path)
 
     route = Route("/{path:path}", passed_on, methods=_METHODS)
