@@ -100,7 +100,7 @@ def operands(random: np.random.Generator, zero: bool, other: str, n: int) -> dic
     return extra
 
 
-SIZES = ((1, 4, 1), (3, 7, PANEL), (INTEGER_ROWS + 1, 64, PANEL + 3), (40, 130, 70), (2, 1, 5))
+SIZES = ((1, 4, 1), (3, 7, PANEL), (INTEGER_ROWS + 1, 64, PANEL + 3), (100, 130, 70), (2, 1, 5))
 
 
 @pytest.mark.paths

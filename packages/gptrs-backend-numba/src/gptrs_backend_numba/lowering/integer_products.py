@@ -54,6 +54,7 @@ from gptrs_backend_numba.kernels.matmul.gemm import (
 )
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.kernels.matmul.integer_ir import FOUR, INTEGER_ROWS
+from gptrs_backend_numba.kernels.matmul.wide_codes_ir import HAS_WIDE_CODES, WIDE, WIDE_ROWS
 from gptrs_backend_numba.lowering.amx_matmul import is_wanted
 from gptrs_backend_numba.lowering.contraction import product_of
 from gptrs_backend_numba.lowering.convolution import windows
@@ -84,12 +85,16 @@ _AXES = ("contract_lhs", "contract_rhs", "batch_lhs", "batch_rhs")
 _WINDOW = ("window", "stride", "padding", "dilation")
 _ROW_BYTES, _PATCH_BYTES = 1 << 17, 1 << 15
 """Most bytes of the rows of a task, in the L2 cache, and of its patches, in the L1 cache."""
+_WIDE_BYTES = 1 << 18
+"""Most bytes of the rows of wide codes of a task, in the L2 cache beside a panel."""
 _LEAST_RUN = 48
 """Bytes of a row of a window from which it is read in place."""
 _WORK_A_TASK, _TASKS_A_THREAD = 1 << 17, 4
 """Products of a depthwise convolution from which a task is worth it, and most tasks of a thread."""
 _LEAST_ROWS = 32
 """Rows from which a product is for AMX: a tile of fewer is mostly empty."""
+_LEAST_WIDE_ROWS = 8
+"""Rows from which it pays to widen panels for all of them."""
 _MOVED = 128
 
 T = TypeVar("T")
@@ -316,17 +321,18 @@ def _image_fields(x: View, out: View, at: Windows) -> dict[int, int]:
 
 
 def _padded(builder: ScheduleBuilder, unit: Unit, x: View, fields: dict[int, int]) -> View:
-    """Return images of unsigned bytes with their padding, followed by `CHUNK` bytes."""
+    """Return images of unsigned codes with their padding, followed by `CHUNK` more."""
     op = unit.last.op
     assert isinstance(op, CustomCall)
+    wide = _is_wide(x.shape[0] * fields[kernels.OUT_HEIGHT] * fields[kernels.OUT_WIDTH])
     signed = x.dtype is dtypes.si8
     fields = fields | {kernels.FLIP: _MOVED if signed else 0}
     zero = builder.view(unit.last.operands[2]) if op.attrs["zero"] else None
     rows = x.shape[0] * fields[kernels.IMAGE_HEIGHT]
     size = rows * fields[kernels.IMAGE_WIDTH] * x.shape[3] + kernels.CHUNK
-    target = builder.fresh(dtypes.ui8, (size,))
+    target = builder.fresh(dtypes.ui16 if wide else dtypes.ui8, (size,))
     builder.call_tasks(
-        compiled_task(kernels.byte_padding()),
+        compiled_task(kernels.byte_padding(target.dtype.itemsize)),
         rows,
         (x, zero or x),
         target,
@@ -360,16 +366,23 @@ def _multiply(
     signed = unit.last.operands[0].type.dtype is dtypes.si8
     fields = _fields(product, op, extra, signed=signed) | dict(image or {})
     on_amx = _may_use_amx() and product.lhs.rows >= _LEAST_ROWS
+    wide = _is_wide(product.lhs.rows)
+    tall, tasks = INTEGER_ROWS, kernels.integer_product
     if on_amx:
         fields |= {kernels.IN_PLACE: 0, kernels.ROW_BYTES: fields[kernels.DEPTH]}
-    tall = AMX_INTEGER_ROWS if on_amx else INTEGER_ROWS
+        tall, tasks = AMX_INTEGER_ROWS, amx_integer_product
+    if wide:
+        fields[kernels.IN_PLACE] = 0
+        tall, tasks = WIDE_ROWS, kernels.wide_integer_product
     tiles = -(-product.lhs.rows // tall)
-    bytes_ = _PATCH_BYTES if image else _ROW_BYTES
+    row, bytes_ = greatest(product.k, 1), _PATCH_BYTES if image else _ROW_BYTES
     if image and not on_amx and "other_zero" not in extra and _lies_in_steps(image):
         across = -(-image[kernels.OUT_WIDTH] // tall)
         fields |= {kernels.IN_PLACE: 1, kernels.TILES_OF_ROW: across}
         tiles, bytes_ = product.lhs.rows // image[kernels.OUT_WIDTH] * across, _ROW_BYTES
-    most = bytes_ // (tall * greatest(product.k, 1))
+        if wide:  # windows share what they see
+            row = image[kernels.PIXEL] * image[kernels.STRIDE_DOWN] * image[kernels.STRIDE_ACROSS]
+    most = _WIDE_BYTES // (tall * WIDE * row) if wide else bytes_ // (tall * row)
     fields |= division(product, tiles, most, builder.context.threads)
     fields[REPEATS] = int(repeats(builder, product))
     axes = [*product.axes(product.lhs), *product.axes(product.rhs)]
@@ -378,13 +391,18 @@ def _multiply(
     batch = math.prod(product.batch)
     count = batch * -(-tiles // fields[TILES_A_TASK]) * column_blocks(product.rhs.rows, fields)
     job = (
-        compiled_task((amx_integer_product if on_amx else kernels.integer_product)(_run_of(image))),
+        compiled_task(tasks(_run_of(image))),
         count,
         builder.threads_from(PARALLEL_FROM, product.work),
     )
     left = product.lhs.view
     reads = (left, right, *(extra.get(name, left) for name in EXTRA))
     builder.add_job(compiled(kernels.run_integer), job, reads, out, geometry)
+
+
+def _is_wide(rows: int) -> bool:
+    """Return whether both sides of a product of so many rows are widened."""
+    return HAS_WIDE_CODES and rows >= _LEAST_WIDE_ROWS
 
 
 def _may_use_amx() -> bool:

@@ -13,6 +13,9 @@ A task gathers its rows of the left side in memory of its own, for all of its pa
 moved by 128, padded images become patches. Where there is nothing to do, it reads them where they
 lie: windows, too, if their rows are long, and whole steps of a panel. A tile of them does not go
 beyond a row of positions, so that its windows have one distance.
+
+Kernels of wide codes (`SIZE` 2, see `wide_codes_ir`) gather, or read in padded images, codes of 16
+bits; all sizes in the geometry count codes.
 """
 
 from __future__ import annotations
@@ -82,6 +85,14 @@ from gptrs_backend_numba.kernels.matmul.integer_ir import (
     integer_tile,
     interleave_three,
 )
+from gptrs_backend_numba.kernels.matmul.wide_codes_ir import (
+    HAS_WIDE_CODES,
+    WIDE,
+    WIDE_ROWS,
+    panel_widening,
+    wide_tile,
+    widen_rows,
+)
 
 (
     ZERO, OTHER_ZERO, TERM, SCALE, STEP, MIDDLE,  # addresses, filled in by the call
@@ -106,6 +117,8 @@ CHUNK = 64
 """Most bytes that are copied at a time, and how much longer copies are than what they hold."""
 RUNS = (0, 16, 32, CHUNK)
 """Bytes of runs for which there are kernels."""
+_WIDE_TOGETHER = 48
+"""Rows of sums of wide codes that are finished together: to begin takes as long as some rows."""
 ROWS_OF_SUMS = 8
 """Positions of a depthwise convolution whose sums are finished together, in the L1 cache."""
 _PADDED_BYTES = 1 << 17
@@ -188,15 +201,26 @@ def copy_exactly(source, target, count, flip, *, copy):
 
 
 @kernel_part
-def gather_rows(G, source, own, first, count, *, copy_exactly):
-    """Copy rows of a matrix, `ROW_BYTES` each."""
+def widen_in_place(target, count, *, SIZE):
+    """Widen bytes that are the second half of the target, if codes are wide."""
+    if SIZE == WIDE:
+        S, T = pointer(target + count, np.uint8), pointer(target, np.uint16)
+        for j in range(widen_rows(target + count, target, count), count):
+            T[j] = np.uint16(S[j])
+
+
+@kernel_part
+def gather_rows(G, source, own, first, count, *, SIZE, copy_exactly, widen):
+    """Copy rows of a matrix, `ROW_BYTES` codes each."""
     k, lm, lk, whole = G[K], G[LM], G[LK], G[ROW_BYTES]
     # Rows without gaps are one run: of 16 bytes each they take a third of the time so.
     runs, run, step = count, k, lm
     if lk == 1 and lm == k and k == whole:
         runs, run, step = np.int64(1), count * whole, np.int64(0)
+    line = max(run, whole)
     for i in range(runs):
-        begin, target = source + first * lm + i * step, own + i * whole
+        begin, row = source + first * lm + i * step, own + SIZE * i * line
+        target = row + (SIZE - 1) * line
         T = pointer(target, np.uint8)
         if lk == 1:
             copy_exactly(begin, target, run, G[FLIP])
@@ -206,16 +230,18 @@ def gather_rows(G, source, own, first, count, *, copy_exactly):
                 T[j] = S[j * lk] ^ np.uint8(G[FLIP])
         for j in range(run, whole):
             T[j] = np.uint8(0)
+        widen(row, line)
 
 
 @kernel_part
-def gather_patches(G, source, own, first, count, *, copy, copy_runs):
-    """Write the windows of some positions of padded images, `ROW_BYTES` each.
+def gather_patches(G, source, own, first, count, *, SIZE, copy, copy_runs):
+    """Write the windows of some positions of padded images, `ROW_BYTES` codes each.
 
     Runs are copied in whole chunks: what one writes too much the next writes again.
     """
-    whole = G[ROW_BYTES]
-    channels, pixel, line = G[CHANNELS], G[PIXEL], G[IMAGE_WIDTH] * G[PIXEL]
+    whole = SIZE * G[ROW_BYTES]
+    channels, pixel = SIZE * G[CHANNELS], SIZE * G[PIXEL]
+    line = G[IMAGE_WIDTH] * pixel
     run, runs, apart = G[TAPS_ACROSS] * channels, np.int64(1), G[APART_ACROSS] * pixel
     if G[APART_ACROSS] != 1 or channels != pixel:
         run, runs = channels, G[TAPS_ACROSS]
@@ -281,19 +307,22 @@ def pad_row(G, source, zero, target, task, *, copy_exactly, interleave):
 
 
 @kernel
-def pad_bytes_task(source, zero, out, geometry, task, *, pad_row):
+def pad_bytes_task(source, zero, out, geometry, task, *, SIZE, pad_row, widen):
     """Write a row of padded images."""
     G = pointer(geometry, np.int64)
-    pad_row(G, source, zero, out + task * G[IMAGE_WIDTH] * G[CHANNELS], task)
+    line = G[IMAGE_WIDTH] * G[CHANNELS]
+    target = out + SIZE * task * line
+    pad_row(G, source, zero, target + (SIZE - 1) * line, task)
+    widen(target, line)
     return 0
 
 
 @kernel_part
-def sum_rows(rows, step, count, k, totals):
-    """Write the sums of rows of bytes."""
+def sum_rows(rows, step, count, k, totals, *, MEMORY):
+    """Write the sums of rows of codes."""
     T = pointer(totals, np.int32)
     for i in range(count):
-        X = pointer(rows + i * step, np.uint8)
+        X = pointer(rows + i * step, MEMORY)
         total = np.int32(0)
         for j in range(k):
             total = np.int32(total + np.int32(X[j]))
@@ -312,45 +341,73 @@ def span_of(G, tile):
 
 
 @kernel_part
-def window_at(G, images, position):
-    """Return where the window of a position begins in padded images."""
+def window_at(G, position):
+    """Return the code with which the window of a position begins in padded images."""
     row = position // G[OUT_WIDTH]
     across = position - row * G[OUT_WIDTH]
     image = row // G[OUT_HEIGHT]
     down = row - image * G[OUT_HEIGHT]
     line = image * G[IMAGE_HEIGHT] + down * G[STRIDE_DOWN]
-    return images + (line * G[IMAGE_WIDTH] + across * G[STRIDE_ACROSS]) * G[PIXEL]
+    return (line * G[IMAGE_WIDTH] + across * G[STRIDE_ACROSS]) * G[PIXEL]
+
+
+@kernel_part
+def read_rows(G, source, own, span, fours, *, SIZE, gather):
+    """Gather the rows of a task, or find them; return how tiles read them, and `fours` of a run."""
+    first, count = span
+    rows, step, line, runs = own, SIZE * G[ROW_BYTES], np.int64(0), np.int64(1)
+    if G[TILES_OF_ROW]:
+        runs, step = G[TAPS_DOWN], SIZE * G[STRIDE_ACROSS] * G[PIXEL]
+        fours, line = fours // runs, SIZE * G[APART_DOWN] * G[IMAGE_WIDTH] * G[PIXEL]
+    elif G[IN_PLACE]:
+        step = G[LM]
+        rows = source + first * step
+    else:
+        gather(G, source, own, first, count)
+    return (rows, step, line, runs, source), step, fours
 
 
 @kernel_part
 def multiply_tiles(
-    G, part, left, right, totals, out, geometry, column, width, *, tile
+    G, part, left, right, totals, out, geometry, column, width,
+    *, SIZE, ROWS_OF_TILE, TOGETHER, tile,
 ):  # fmt: skip
-    """Compute the tiles of a task in one panel."""
+    """Compute the tiles of a task in one panel; up to `TOGETHER` rows of sums are finished at once.
+
+    They follow one another in the memory for sums, and in the result.
+    """
     batch, first_tile, last_tile, _, _ = part
     rows, step, line, runs, source = left
     codes, fours, begin, memory = right
     first, _ = span_of(G, first_tile)
+    done = first
     for each in range(first_tile, last_tile):
         row, height = span_of(G, each)
         begins = rows + (row - first) * step
         if G[TILES_OF_ROW]:
-            begins = window_at(G, source, row)
-        tile(height, begins, step, line, runs, codes, fours, begin, memory)
+            begins = window_at(G, row)
+            begins = source + SIZE * begins
+        sums = memory + 4 * PANEL * (row - done)
+        tile(height, begins, step, line, runs, codes, fours, begin, sums)
         if G[HAS_OTHER_ZERO]:
-            add_row_terms(G, memory, totals + 4 * (row - first), column, width, height)
-        call_compiled(G[FINISH], memory, PANEL, out, batch * G[M] + row, column, height, width,
-                      geometry, 0)  # fmt: skip
+            add_row_terms(G, sums, totals + 4 * (row - first), column, width, height)
+        end = row + height
+        if each + 1 == last_tile or end - done > TOGETHER - ROWS_OF_TILE:
+            call_compiled(G[FINISH], memory, PANEL, out, batch * G[M] + done, column, end - done,
+                          width, geometry, 0)  # fmt: skip
+            done = end
 
 
 @kernel
 def integer_task(
     lhs, rhs, out, geometry, task,
-    *, ON_AMX, ROWS_OF_TILE, gather, multiply_tiles, configure, release,
+    *, ON_AMX, SIZE, ROWS_OF_TILE, TOGETHER, read_rows, widen, sum_rows, multiply_tiles, configure,
+    release,
 ):  # fmt: skip
     """Compute a block of rows and columns: all its tiles pass by one panel, then the next.
 
-    On AMX a tile reads and writes `ROWS_OF_TILE` rows, and whole steps of a panel.
+    On AMX a tile reads and writes `ROWS_OF_TILE` rows, and whole steps of a panel. Codes of the
+    left side have `SIZE` bytes once they are gathered.
     """
     G = pointer(geometry, np.int64)
     n, k = G[N], G[K]
@@ -361,28 +418,24 @@ def integer_task(
     first, _ = span_of(G, first_tile)
     end, _ = span_of(G, last_tile)
     count = end - first
-    depth, step = G[DEPTH], G[ROW_BYTES]
-    runs, line = np.int64(1), np.int64(0)
+    depth = G[DEPTH]
     fours = depth // FOUR if ON_AMX else (k + FOUR - 1) // FOUR
     more = ROWS_OF_TILE if ON_AMX else 0
+    held = TOGETHER if TOGETHER > ROWS_OF_TILE else more
     source = lhs + offset(G, G[LEFT], G[RANK], batch)
-    own = np.empty(0 if G[IN_PLACE] else (count + more) * step + 2 * CHUNK, np.uint8)
+    wide = (SIZE - 1) * WIDE * PANEL * depth
+    gathered = 0 if G[IN_PLACE] else (count + more) * SIZE * G[ROW_BYTES] + 2 * CHUNK
+    own = np.empty(gathered + wide + CHUNK, np.uint8)
     # Copies to addresses within a cache line write one line, not two.
-    rows = (np.int64(own.ctypes.data) + CHUNK - 1) // CHUNK * CHUNK
-    if G[TILES_OF_ROW]:
-        runs, step = G[TAPS_DOWN], G[STRIDE_ACROSS] * G[PIXEL]
-        fours, line = fours // runs, G[APART_DOWN] * G[IMAGE_WIDTH] * G[PIXEL]
-    elif G[IN_PLACE]:
-        step = G[LM]
-        rows = source + first * step
-    else:
-        gather(G, source, rows, first, count)
-    words = np.empty(PANEL + more * PANEL + count, np.int32)
+    wide_panel = (np.int64(own.ctypes.data) + CHUNK - 1) // CHUNK * CHUNK
+    rows = wide_panel + wide
+    left, step, fours = read_rows(G, source, rows, (first, count), fours)
+    words = np.empty(PANEL + held * PANEL + count, np.int32)
     begin, memory = np.int64(words.ctypes.data), tile_memory()
-    totals = begin + 4 * PANEL * (1 + more)
+    totals = begin + 4 * PANEL * (1 + held)
     if G[HAS_OTHER_ZERO]:
-        sum_rows(rows, step, count, k, totals)
-    if ON_AMX:
+        sum_rows(left[0], step, count, k, totals)
+    if held:
         memory = begin + 4 * PANEL
     configure()
     for number in range(last_panel - first_panel):
@@ -391,8 +444,9 @@ def integer_task(
         column = panel * PANEL
         width = min(PANEL, n - column)
         begin_sums(G, codes + PANEL * depth, begin, column, width)
-        multiply_tiles(G, part, (rows, step, line, runs, source), (codes, fours, begin, memory),
-                       totals, out, geometry, column, width)  # fmt: skip
+        codes = widen(codes, wide_panel, depth // FOUR)
+        multiply_tiles(G, part, left, (codes, fours, begin, memory), totals, out, geometry, column,
+                       width)  # fmt: skip
     release()
     keep_alive(own)
     keep_alive(words)
@@ -447,28 +501,46 @@ def integer_product(run: int) -> SpecializedKernel:
     return integer_tasks(run, False, INTEGER_ROWS, integer_tile(), (nothing, nothing))
 
 
+def wide_integer_product(run: int) -> SpecializedKernel:
+    """Return `integer_product` on wide codes, for many rows. Needs `HAS_WIDE_CODES`."""
+    return integer_tasks(run, False, WIDE_ROWS, wide_tile(), (nothing, nothing), WIDE)
+
+
 def integer_tasks(
-    run: int, on_amx: bool, rows: int, tile: object, around: tuple[object, object]
+    run: int, on_amx: bool, rows: int, tile: object, around: tuple[object, object], size: int = 1
 ) -> SpecializedKernel:
-    """Return `integer_product` with a tile of so many rows; `around` is called around all tiles."""
-    chunk = next((each for each in (16, 32) if run <= each), CHUNK)
-    gather = gather_rows.specialize(copy_exactly=_COPY)
+    """Return `integer_product` with a tile of so many rows; `around` is called around all tiles.
+
+    The tile reads codes of `size` bytes.
+    """
+    chunk = next((each for each in (16, 32) if size * run <= each), CHUNK)
+    widens = widen_in_place.specialize(SIZE=size)
+    gather = gather_rows.specialize(SIZE=size, copy_exactly=_COPY, widen=widens)
     if run:
-        gather = gather_patches.specialize(copy=copy_moved(chunk), copy_runs=copy_runs(chunk))
+        copies = {"copy": copy_moved(chunk), "copy_runs": copy_runs(chunk)}
+        gather = gather_patches.specialize(SIZE=size, **copies)
     configure, release = around
+    together = _WIDE_TOGETHER if size == WIDE else rows
     return integer_task.specialize(
         ON_AMX=on_amx,
+        SIZE=size,
         ROWS_OF_TILE=rows,
-        gather=gather,
-        multiply_tiles=multiply_tiles.specialize(tile=tile),
+        TOGETHER=together,
+        read_rows=read_rows.specialize(SIZE=size, gather=gather),
+        widen=panel_widening(size),
+        sum_rows=sum_rows.specialize(MEMORY=np.uint16 if size == WIDE else np.uint8),
+        multiply_tiles=multiply_tiles.specialize(
+            SIZE=size, ROWS_OF_TILE=rows, TOGETHER=together, tile=tile
+        ),
         configure=configure,
         release=release,
     )
 
 
-def byte_padding() -> SpecializedKernel:
-    """Return the tasks that pad images, a row each."""
-    return pad_bytes_task.specialize(pad_row=_PAD)
+def byte_padding(size: int = 1) -> SpecializedKernel:
+    """Return the tasks that pad images, a row each, of codes of `size` bytes."""
+    widens = widen_in_place.specialize(SIZE=size)
+    return pad_bytes_task.specialize(SIZE=size, pad_row=_PAD, widen=widens)
 
 
 def byte_packing() -> SpecializedKernel:
@@ -715,6 +787,9 @@ def all_integer_kernels() -> Iterator[SpecializedKernel]:
     if HAS_QUADS:
         yield from (integer_depthwise(_USUAL_COLUMNS, stride) for stride in (1, 2))
     yield from map(integer_product, RUNS)
+    if HAS_WIDE_CODES:
+        yield byte_padding(WIDE)
+        yield from map(wide_integer_product, RUNS)
     for scales, biased, activation in product((0, 1, 2), (False, True), ("none", "relu", "relu6")):
         yield integer_finish(dtypes.f32, scales, biased, activation, False)
         for out, divides in product((dtypes.si8, dtypes.ui8), (False, True)):

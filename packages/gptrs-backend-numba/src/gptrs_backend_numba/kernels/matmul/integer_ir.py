@@ -4,7 +4,7 @@ The left side is unsigned bytes, row by row, the right side signed ones in panel
 of k those of a column in 4 bytes, column by column. With VNNI or NEON an instruction adds four
 products; with i8mm 8 values of k lie together, see `two_by_two_ir`. Without, bytes are widened in
 registers to pairs of 16 bits, whose products one instruction adds: that of bytes, `vpmaddubsw`,
-would saturate at 255 * 127 * 2.
+would saturate at 255 * 127 * 2. Many rows are widened once, see `wide_codes_ir`.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ INTEGER_ROWS = ROWS if HAS_DOTS or IS_ARM or "avx512f" in FEATURES else 4
 """Rows of the largest tile. Of 16 registers, 8 hold sums where pairs need 4 for the right side."""
 _CHAINS = {1: 4, 2: 4, 3: 2}
 """Sums of each lane that grow side by side where a tile has few rows: each waits for its last."""
-_WORDS = ir.VectorType(I32, WIDTH)
-_HALVES = ir.VectorType(I16, 2 * WIDTH)
-_EIGHT = ir.Constant(_HALVES, [8] * (2 * WIDTH))
-_PAIRS = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}[WIDTH]
-_USES_PAIRS = HAS_PAIRS and not HAS_DOTS
+WORDS = ir.VectorType(I32, WIDTH)
+HALVES = ir.VectorType(I16, 2 * WIDTH)
+_EIGHT = ir.Constant(HALVES, [8] * (2 * WIDTH))
+PAIRS = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}[WIDTH]
+USES_PAIRS = HAS_PAIRS and not HAS_DOTS
 
 
 @cache
@@ -89,7 +89,7 @@ def _emit_tile(emit, arguments, rows):
     left, step, line, runs, panel, count, start, out = arguments
     b = emit.builder
     begin = emit.pointer(start)
-    first = [emit.load(emit.moved(begin, 4 * WIDTH * v), _WORDS, 4) for v in range(VECTORS)]
+    first = [emit.load(emit.moved(begin, 4 * WIDTH * v), WORDS, 4) for v in range(VECTORS)]
     chains = _CHAINS.get(rows, 1)
     begins = blocks_of(b, first * rows, rows) if HAS_MATRICES else first * rows
     size = len(begins)
@@ -127,10 +127,10 @@ def _emit_tile(emit, arguments, rows):
         return [emit.moved(begin, (line, 1)), *rest]
 
     found = emit.loop(runs, 1, [emit.pointer(left), emit.pointer(panel), *sums], run)[2:]
-    _store_sums(emit, found, size, rows, out)
+    store_sums(emit, found, size, rows, out)
 
 
-def _store_sums(emit, found, size, rows, out):
+def store_sums(emit, found, size, rows, out):
     """Add up the chains of `size` sums each, and store those of every row."""
     b = emit.builder
     for at in range(size, len(found)):
@@ -147,16 +147,16 @@ def _with_products(emit, left, w, sums):
     b = emit.builder
     x, step = left
     addresses = (emit.moved(w, 4 * WIDTH * v) for v in range(VECTORS))
-    columns = [_split(b, emit.load(address, _WORDS, 4)) for address in addresses]
+    columns = [_split(b, emit.load(address, WORDS, 4)) for address in addresses]
     made = []
     for row in range(len(sums) // VECTORS):
-        four = _splat(b, emit.load(emit.moved(x, (step, row)), I32, 1))
+        four = splat_word(b, emit.load(emit.moved(x, (step, row)), I32, 1))
         if MOVED:
             four = b.xor(four, words(MOVED * 0x01010101))
         pairs = _unsigned_pairs(b, four)
         for v in range(VECTORS):
             made.append(_dot(b, sums[row * VECTORS + v], four, pairs, columns[v]))
-        if HAS_DOTS or _USES_PAIRS:
+        if HAS_DOTS or USES_PAIRS:
             # Otherwise LLVM loads or widens all rows of two steps before it multiplies any, and
             # sums leave the registers: 56 x 56 x 64 by 3 x 3 takes 1.3 times as long.
             x, *made[-VECTORS:] = emit.in_order([x, *made[-VECTORS:]])
@@ -173,13 +173,13 @@ def _with_two_products(emit, left, w, sums):
     pair = ir.VectorType(I32, 2)
     moved = ir.Constant(pair, [MOVED * 0x01010101] * 2)
     columns = [
-        [emit.load(emit.moved(w, STEP_BYTES * part + 4 * WIDTH * v), _WORDS, 4) for part in (0, 1)]
+        [emit.load(emit.moved(w, STEP_BYTES * part + 4 * WIDTH * v), WORDS, 4) for part in (0, 1)]
         for v in range(VECTORS)
     ]
     made = []
     for row in range(len(sums) // VECTORS):
         both = b.xor(emit.load(emit.moved(x, (step, row)), pair, 1), moved)
-        lanes = [ir.Constant(_WORDS, [part] * WIDTH) for part in (0, 1)]
+        lanes = [ir.Constant(WORDS, [part] * WIDTH) for part in (0, 1)]
         fours = [b.shuffle_vector(both, both, each) for each in lanes]
         for v in range(VECTORS):
             total = sums[row * VECTORS + v]
@@ -194,7 +194,7 @@ def _with_blocks(emit, left, w, sums, rows):
     """Return the sums of blocks plus the products of `FOUR` values of k."""
     b = emit.builder
     x, step = left
-    columns = [emit.load(emit.moved(w, 4 * WIDTH * p), _WORDS, 4) for p in range(COLUMN_PAIRS)]
+    columns = [emit.load(emit.moved(w, 4 * WIDTH * p), WORDS, 4) for p in range(COLUMN_PAIRS)]
     made = []
     for pair, numbers in enumerate(pairs_of_rows(rows)):
         both = load_rows(emit, *(emit.moved(x, (step, row)) for row in numbers))
@@ -206,27 +206,27 @@ def _with_blocks(emit, left, w, sums, rows):
 
 def _split(b, codes):
     """Return signed bytes as they are multiplied: as pairs of 16 bits, bytes (0, 2) and (1, 3)."""
-    if not _USES_PAIRS:
+    if not USES_PAIRS:
         return codes
-    halves = b.bitcast(codes, _HALVES)
+    halves = b.bitcast(codes, HALVES)
     return b.ashr(b.shl(halves, _EIGHT), _EIGHT), b.ashr(halves, _EIGHT)
 
 
 def _unsigned_pairs(b, four):
     """Return unsigned bytes as the pairs that `_split` makes of signed ones."""
-    if not _USES_PAIRS:
+    if not USES_PAIRS:
         return None
     even = b.and_(four, words(0x00FF00FF))
-    return b.bitcast(even, _HALVES), b.lshr(b.bitcast(four, _HALVES), _EIGHT)
+    return b.bitcast(even, HALVES), b.lshr(b.bitcast(four, HALVES), _EIGHT)
 
 
 def _dot(b, total, four, pairs, codes):
     """Add the products of 4 unsigned bytes and 4 signed ones in each lane."""
     if HAS_DOTS:
         return dots(b, total, four, codes)
-    if _USES_PAIRS:
+    if USES_PAIRS:
         for unsigned, signed in zip(pairs, codes, strict=True):
-            total = b.add(total, call_llvm(b, f"llvm.x86.{_PAIRS}", _WORDS, [unsigned, signed]))
+            total = b.add(total, call_llvm(b, f"llvm.x86.{PAIRS}", WORDS, [unsigned, signed]))
         return total
     for byte in range(FOUR):
         value = b.and_(b.lshr(four, words(8 * byte)), words(0xFF))
@@ -235,9 +235,9 @@ def _dot(b, total, four, pairs, codes):
     return total
 
 
-def _splat(b, value):
+def splat_word(b, value):
     """Return a vector with one i32 in every lane."""
-    undefined = ir.Constant(_WORDS, ir.Undefined)
+    undefined = ir.Constant(WORDS, ir.Undefined)
     single = b.insert_element(undefined, value, ir.Constant(I32, 0))
     return b.shuffle_vector(single, undefined, words(0))
 
@@ -404,12 +404,10 @@ def _with_tap(b, total, value, factor):
     those take half the time of products of words.
     """
     if HAS_DOTS and not IS_ARM:
-        return call_llvm(
-            b, f"llvm.x86.avx512.vpdpwssd.{32 * WIDTH}", _WORDS, [total, value, factor]
-        )
-    if _USES_PAIRS:
-        halves = [b.bitcast(each, _HALVES) for each in (value, factor)]
-        return b.add(total, call_llvm(b, f"llvm.x86.{_PAIRS}", _WORDS, halves))
+        return call_llvm(b, f"llvm.x86.avx512.vpdpwssd.{32 * WIDTH}", WORDS, [total, value, factor])
+    if USES_PAIRS:
+        halves = [b.bitcast(each, HALVES) for each in (value, factor)]
+        return b.add(total, call_llvm(b, f"llvm.x86.{PAIRS}", WORDS, halves))
     return b.add(total, b.mul(value, factor))
 
 
@@ -422,14 +420,14 @@ def _emit_neighbours(emit, arguments, positions, known):
     narrow = ir.VectorType(I8, WIDTH)
 
     def block(c, _):
-        begin = emit.load(emit.moved(start, (c, 4)), _WORDS, 4)
+        begin = emit.load(emit.moved(start, (c, 4)), WORDS, 4)
 
         def tap_row(_, state):
             def tap(_, state):
                 at, factors, *sums = state
-                factor = emit.load(factors, _WORDS, 4)
+                factor = emit.load(factors, WORDS, 4)
                 for p in range(positions):
-                    value = b.zext(emit.load(emit.moved(at, (step, p)), narrow, 1), _WORDS)
+                    value = b.zext(emit.load(emit.moved(at, (step, p)), narrow, 1), WORDS)
                     sums[p] = _with_tap(b, sums[p], value, factor)
                 return [emit.moved(at, (column_step, 1)), emit.moved(factors, (line, 4)), *sums]
 
