@@ -61,7 +61,14 @@ def test_layout_and_role_never_show(dtype: str) -> None:
     """Rows or columns first, packed before or in a run, whole or by each task: the same bits."""
     random = np.random.default_rng(11)
     type_ = getattr(dtypes, dtype)
-    for m, k, n in ((1, 7, 33), (3, 70, 40), (11, 40, 5), (25, 9, 70), (310, 790, 41)):
+    for m, k, n in (
+        (1, 7, 33),
+        (3, 70, 40),
+        (11, 40, 5),
+        (25, 9, 70),
+        (130, 900, 41),
+        (310, 790, 41),
+    ):
         x, w = numbers(random, (m, k), type_), numbers(random, (k, n), type_)
         forms = ((x, 1), (np.ascontiguousarray(x.T), 0)), ((w, 0), (np.ascontiguousarray(w.T), 1))
         found = []

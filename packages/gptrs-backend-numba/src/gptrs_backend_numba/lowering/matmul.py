@@ -66,6 +66,9 @@ _BLOCK_LENGTH = 768
 to 1536 with AVX-512, 768 is best; 1536 loses 6 % at k = 3072. With AVX2 384 loses 3 %."""
 _LEFT_BYTES = 7 << 17 if WIDTH == 16 else 7 << 15
 """Most bytes of the left side in a task, for a block of k: they stay in the L2 cache meanwhile."""
+_LEAST_BLOCK = _BLOCK_LENGTH if WIDTH == 16 else 256
+"""Values of k in the shortest block by which one task takes all rows, so that no other packs the
+same panels: a whole right side written to memory costs up to a fifth of a product of few rows."""
 _WHOLE_BLOCKS = 32
 """Blocks of a right side that is decoded are multiples of that: whole groups of its weight."""
 _FEW_ALONG_N, _FEW_ALONG_K = 24, 8
@@ -232,7 +235,7 @@ def _is_read_often(product: Product) -> bool:
     as long where 7 tasks pack it.
     """
     k = product.k
-    block_length = _BLOCK_LENGTH if isinstance(k, SymbolicDim) else _block_length(2, k)
+    block_length = _BLOCK_LENGTH if isinstance(k, SymbolicDim) else _shared_block(product, 2)
     return product.lhs.rows > ROWS * _most_tiles(block_length)
 
 
@@ -264,7 +267,9 @@ def _multiply_tiles(
     known = not symbols_of([*product.batch, m, n, k])
     by_rows = known and mode not in (PACKED, BLOCKS) and n * k <= _SMALL_RIGHT
     tiles = _even_tiles(m, builder.context.threads) if by_rows else -(-m // ROWS)
-    block_length = greatest(_block_length(2 if packer else m, k), 1)
+    blocked = mode == BLOCKS and not packer
+    block_length = _shared_block(product, m) if blocked else _block_length(2 if packer else m, k)
+    block_length = greatest(block_length, 1)
     if packer and block_length < k:
         block_length = -(-block_length // _WHOLE_BLOCKS) * _WHOLE_BLOCKS
     most = _most_tiles(block_length)
@@ -311,6 +316,21 @@ def _block_length(m: int, k: int) -> int:
         return k
     blocks = -(-k // _BLOCK_LENGTH)
     return select(_BLOCK_LENGTH - k, k, -(-k // blocks))
+
+
+def _shared_block(product: Product, rows: int) -> int:
+    """Return `_block_length(rows, k)`, or less where one task then takes all rows of the product.
+
+    The heads of language models are packed as a whole: chunks of rows share them.
+    """
+    m, k = product.lhs.rows, product.k
+    usual = _block_length(rows, k)
+    if symbols_of([m, k, product.rhs.rows]) or m == 1 or product.rhs.rows >= _LARGE:
+        return usual
+    fitting = _LEFT_BYTES // (4 * ROWS * -(-m // ROWS))
+    if not _LEAST_BLOCK <= fitting < usual:
+        return usual
+    return -(-k // -(-k // fitting))
 
 
 def _multiply_table(
