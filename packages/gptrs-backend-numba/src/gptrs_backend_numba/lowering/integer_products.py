@@ -93,7 +93,7 @@ _WORK_A_TASK, _TASKS_A_THREAD = 1 << 17, 4
 """Products of a depthwise convolution from which a task is worth it, and most tasks of a thread."""
 _LEAST_ROWS = 32
 """Rows from which a product is for AMX: a tile of fewer is mostly empty."""
-_LEAST_WIDE_ROWS = 8
+_LEAST_WIDE_ROWS = 16
 """Rows from which it pays to widen panels for all of them."""
 _MOVED = 128
 
