@@ -96,8 +96,9 @@ class BoundArrays:
         self._identities[index] = 0
 
 
-_STAGED = 256
-"""Bytes up to which copying an argument is quicker than asking an array for its address."""
+_STAGED = 1 << 14
+"""Bytes up to which copying an argument or a result is quicker than asking an array for its
+address: on a Zen 3, 0.1 to 0.8 us instead of 2.8, with all that follows."""
 
 
 class Input(Struct, frozen=True):
@@ -276,10 +277,6 @@ def _fits(buffer: object, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -
 # The arrays that the calls of a program write results to: new ones, or donated inputs.
 
 
-_STAGED_OUTPUTS = 1 << 14
-"""Bytes up to which copying a result is quicker than asking a new array for its address."""
-
-
 class OutputBinding:
     """Points the results of a run to arrays. The caller holds `RUN_LOCK`."""
 
@@ -353,7 +350,7 @@ class _Fresh:
         """Make results of this shape from now on."""
         self._shape = shape
         self.stage = None
-        if math.prod(shape) * self._dtype.itemsize <= _STAGED_OUTPUTS:
+        if math.prod(shape) * self._dtype.itemsize <= _STAGED:
             self.stage = self.array()
 
     def array(self) -> np.ndarray:
