@@ -163,7 +163,7 @@ def shifted_tanh():
 
 
 def test_a_wrong_kernel_for_a_functional_of_ones_own_is_found(shifted_tanh):
-    """A pass of the backend puts the call in the place of its ops."""
+    """A pass of the backend replaces its ops by the call."""
     table: OpTable = TABLE.changed({})
 
     def kernel(call, x, shift):

@@ -103,7 +103,7 @@ def cases(path: Path, inputs: ProgramInputs) -> Iterator[Case]:
 
 
 class _Meta(Struct, frozen=True):
-    """What is read of `meta.json`: the numbers of a program, and of its symbolic one."""
+    """The fields of `meta.json` that are read: the numbers of a program and of its symbolic one."""
 
     number: int = -1
     symbolic: int | None = None

@@ -7,8 +7,8 @@ from gptrs.backend.contract import Executable as Executable
 from gptrs.backend.contract import InputRole as InputRole
 from gptrs.backend.contract import KernelRun as KernelRun
 from gptrs.backend.contract import SubmittedRun as SubmittedRun
-from gptrs.backend.memory import dying_values as dying_values
 from gptrs.backend.kernel_sequence import KernelSequence as KernelSequence
+from gptrs.backend.memory import dying_values as dying_values
 from gptrs.backend.op_table import OpTable as OpTable
 from gptrs.backend.op_table import require_supported as require_supported
 from gptrs.backend.process_limits import affinity_cpus as affinity_cpus

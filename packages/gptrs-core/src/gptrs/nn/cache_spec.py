@@ -15,8 +15,8 @@ class CacheSpec(Struct, frozen=True):
     With `window` each position reads only the last `window` positions including itself, so pages of
     older ones are freed. With `per_page` there is one f32 vector per page, the state after the last
     position in it; `state_cache` and `convolution_cache` make such specs for `LayerCache`'s
-    `recurrent` and `recent`. With `exact`, keys encode positions, for which 8-bit codes are too coarse: they
-    use bf16. UsageError for sizes below 1.
+    `recurrent` and `recent`. With `exact`, keys encode positions, for which 8-bit codes are too
+    coarse: they use bf16. UsageError for sizes below 1.
     """
 
     n_kv_heads: int
