@@ -24,6 +24,7 @@ from fuzzing.learned_nodes import learned_kinds
 from fuzzing.onnx_nodes import FLAVOURS, NodeKind, standard_kinds
 from fuzzing.runtime_nodes import runtime_kinds
 from gptrs.errors import ExecutionError, GptrsError, UnsupportedError
+from gptrs_backend_numba.codegen.byte_vectors import HAS_DOTS
 
 Results = list[np.ndarray] | None
 
@@ -49,7 +50,10 @@ RUNTIME: Final = "ONNX Runtime"
 REFERENCE: Final = "onnx's reference"
 BOTH: Final = f"{RUNTIME}, {REFERENCE}"
 ODD: Final = ("strange",)
+_SATURATED: Final = "" if HAS_DOTS else RUNTIME
 KNOWN: Final = (
+    Known(_SATURATED, "MatMulInteger MatMulIntegerToFloat DynamicQuantizeMatMul QLinearConv QGemm"
+          " QAttention DynamicQuantizeLSTM", "without VNNI, sums of codes saturate"),
     Known(RUNTIME, "ReduceMax ReduceMin ArgMax ArgMin GlobalMaxPool LogSoftmax ReduceLogSumExp",
           "whether a NaN counts depends on its place", ODD),
     Known(RUNTIME, "ReduceSum ReduceProd ReduceMean",

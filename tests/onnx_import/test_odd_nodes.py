@@ -38,7 +38,7 @@ def test_known_differences_are_of_nodes_that_are_tried() -> None:
     for each in KNOWN:
         assert tried.issuperset(each.ops.split())
         assert each.why
-        assert each.peers in (RUNTIME, REFERENCE, BOTH)
+        assert each.peers in (RUNTIME, REFERENCE, BOTH, "")
 
 
 def test_inputs_are_as_odd_as_they_are_said_to_be() -> None:

@@ -88,7 +88,7 @@ class ModelTexts:
     ) -> None:
         self.name = name
         self.end = end
-        self.ends = () if end is None else (end,)
+        self.ends: Sequence[int] = () if end is None else (end,)
         self._tokenizer = tokenizer
         self._model = model
         self.templated = model is not None and _has_template(model)
