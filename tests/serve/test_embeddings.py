@@ -48,7 +48,8 @@ def test_tokens_are_embedded_as_their_text(address, models):
     np.testing.assert_allclose(vectors(address, input=tokens), expected, rtol=1e-6)
     np.testing.assert_allclose(vectors(address, input=tokens[0]), expected[:1], rtol=1e-6)
     mixed = vectors(address, input=[tokens[0], texts[1], {"text": texts[0]}])
-    np.testing.assert_allclose(mixed, expected[[0, 1, 0]], rtol=1e-6)
+    # On ref, NumPy multiplies three texts in another order than two.
+    np.testing.assert_allclose(mixed, expected[[0, 1, 0]], rtol=1e-5, atol=1e-6)
     usage = post(address, "/v1/embeddings", {"input": tokens}).json()["usage"]
     assert usage["prompt_tokens"] == sum(map(len, tokens))
 
