@@ -170,17 +170,20 @@ func @main(%x: f32[?0, 4], %u: f32[1, 4], %s: si32[2]) -> f32[?0, 4] {
 
 
 def test_a_new_size_moves_only_what_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pools of a cache stay when the rows of a step change, and each shape is computed once."""
+    """The pools of a cache stay when the rows of a step change, and each shape is computed once.
+
+    All are too large to be copied.
+    """
     program = parsed("""
-func @main(%x: f32[?0, 4], %y: f32[?0, 4], %w: f32[?1, 4]) -> (f32[?0, 4], f32[?1, 4]) {
-  %0 = add %x, %y : f32[?0, 4]
-  %1 = add %w, %w : f32[?1, 4]
+func @main(%x: f32[?0, 256], %y: f32[?0, 256], %w: f32[?1, 256]) -> (f32[?0, 256], f32[?1, 256]) {
+  %0 = add %x, %y : f32[?0, 256]
+  %1 = add %w, %w : f32[?1, 256]
   return %0, %1
 }""")
     roles = [InputRole.ARGUMENT, InputRole.ARGUMENT, InputRole.PARAMETER]
     executable = backend().compile_symbolic(program, roles, SizeGuards({0: 40, 1: 50}))
-    pool = np.ones((50, 4), np.float32)
-    executable.run([np.ones((40, 4), np.float32)] * 2 + [pool])
+    pool = np.ones((50, 256), np.float32)
+    executable.run([np.ones((40, 256), np.float32)] * 2 + [pool])
     placed: list[int] = []
     place, shapes = InputBinding._placed, list[object]()
     compute = Sizes._evaluated
@@ -190,7 +193,7 @@ func @main(%x: f32[?0, 4], %y: f32[?0, 4], %w: f32[?1, 4]) -> (f32[?0, 4], f32[?
     monkeypatch.setattr(
         Sizes, "_evaluated", lambda self, shape: shapes.append(shape) or compute(self, shape)
     )
-    rows = np.full((70, 4), 3, np.float32)
+    rows = np.full((70, 256), 3, np.float32)
     found = [np.asarray(each) for each in executable.run([rows, rows, pool])]
     assert set(placed) == {0, 1}
     assert len(shapes) == 2
