@@ -7,6 +7,7 @@ import pytest
 
 from gptrs.capture.fallback import parts_executable
 from gptrs.ir.op import OPS
+from gptrs_conformance import op_support as support_of_ops
 from gptrs_conformance.check import Check, CheckFailure
 from gptrs_conformance.kit import Plan, run_check, run_plan
 from gptrs_conformance.op_runner import Outcome
@@ -118,3 +119,16 @@ def test_support_names_what_falls_back():
     support = op_support(PartialBackend({"add"}))
     assert set(support["add"].values()) == {"all"}
     assert set(support["sin"].values()) == {"fallback"}
+
+
+def test_a_loop_that_only_a_cut_runs_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = PartialBackend(OPS.keys() - {"while"})
+    others.name, others.falls_back_to = "others", None
+    monkeypatch.setattr(support_of_ops, "OPS", {"while": OPS["while"]})
+    monkeypatch.setattr(parts_executable.ports, "get_backend", lambda _: others)
+    partial = PartialBackend({"add"})
+    assert set(report_of(partial, "while").coverage["while"].values()) == {"fallback"}
+    assert set(op_support(partial)["while"].values()) == {"fallback"}
+    others.ops -= {"compare"}  # which the condition needs
+    assert set(report_of(partial, "while").coverage["while"].values()) == {"refused"}
+    assert set(op_support(partial)["while"].values()) == {"none"}

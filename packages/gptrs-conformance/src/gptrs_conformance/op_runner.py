@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from gptrs.backend.contract import Backend, InputRole
 from gptrs.backend.op_table import refusals_of
+from gptrs.capture.fallback.partition import Partition, partition
 from gptrs.capture.fallback.parts_executable import compiled_in_parts, fallback_of
 from gptrs.errors import ExecutionError, GptrsError, UnsupportedError
 from gptrs.ir.builder import Builder, copy_region
@@ -92,16 +93,34 @@ def require_refusal(backend: Backend, program: Program, roles: Sequence[InputRol
     raise CheckFailure("`refusal` refuses the op, but `compile` raised no UnsupportedError")
 
 
+def cut_of(backend: Backend, program: Program) -> Partition | None:
+    """Return how `backend` and the one that it falls back to share a program that it refuses.
+
+    None if it falls back to none, or if neither runs some of it. `@main` must call no function.
+    """
+    fallback = fallback_of(backend)
+    if fallback is None:
+        return None
+    try:
+        roles = [InputRole.ARGUMENT] * len(program.main.body.params)
+        return partition(program, roles, backend, fallback, {})
+    except UnsupportedError:
+        return None
+
+
 def _judge(backend: Backend, case: OpCase) -> Outcome:
     program = prepared(program_of(case))
     roles = [InputRole.ARGUMENT] * len(case.inputs)
-    passed, fallback = Outcome("pass"), fallback_of(backend)
+    passed, flushed = Outcome("pass"), backend.flushes_subnormals
     refused = refusals_of(backend, program)
     if refused:
         require_refusal(backend, program, roles)
-        if fallback is None or refusals_of(fallback, program):
+        cut, fallback = cut_of(backend, program), fallback_of(backend)
+        if cut is None or fallback is None:
             return Outcome("refused", refused[0])
         passed = Outcome("fallback", refused[0])
+        is_shared = any(home is not False for home in cut.home)
+        flushed = fallback.flushes_subnormals or (flushed and is_shared)
     # A backend that overwrites operands, which is wrong, shall not spoil the case.
     case = replace(case, inputs=tuple(array.copy(order="K") for array in case.inputs))
     # As bytes: comparing values would miss a change of NaN's bits or of a zero's sign.
@@ -124,7 +143,6 @@ def _judge(backend: Backend, case: OpCase) -> Outcome:
         count = len(program.main.body.results)
         raise CheckFailure(f"gave {len(outputs)} results, expected {count}")
     found = [backend.to_host(output) for output in outputs]
-    flushed = (fallback if refused and fallback is not None else backend).flushes_subnormals
     _check_results(case, program, found, flushed)
     for position, (array, bytes_) in enumerate(zip(case.inputs, before, strict=True)):
         if array.tobytes() != bytes_:
