@@ -29,6 +29,11 @@ def claiming(softmax: Callable[..., np.ndarray], when: Callable[..., bool] | Non
         return np.asarray(made).astype(call.results[0].dtype.numpy)
 
     table.composite("softmax.v1", when=when)(kernel)
+    return backend_of(table)
+
+
+def backend_of(table: OpTable[Callable[..., np.ndarray]]):
+    """The reference with the kernels of a table, which claim functionals."""
 
     class Claiming(RefBackend):
         def __init__(self) -> None:
@@ -112,6 +117,16 @@ def test_a_claim_that_is_named_has_to_be_made():
     assert (only.passed, only.coverage) == (1, {})
     with pytest.raises(UsageError, match="no op `silu`"):
         run_conformance(RefBackend(), "smoke", ops=["silu"])
+
+
+def test_the_name_of_an_op_that_is_a_functional_too_stands_for_both():
+    report = run_conformance(RefBackend(), "smoke", ops=["layer_norm"])
+    assert report.checks == {"claims of layer_norm": "pass"}
+    assert report.coverage.keys() == {"layer_norm"}
+    table = TABLE.changed({})
+    table.composite("layer_norm.v1")(lambda call, x, *rest: x)
+    wrong = run_conformance(backend_of(table), "smoke", ops=["layer_norm"])
+    assert wrong.checks == {"claims of layer_norm": "fail"}
 
 
 def test_who_computes_a_functional():

@@ -116,8 +116,10 @@ class Plan(Struct, frozen=True, kw_only=True):
             for name in sorted(set(self.ops) & OPS.keys() or (() if self.ops else OPS))
             for dtype in legal_dtypes(OPS[name])
         ]
-        functionals = [name for name in dict.fromkeys(self.ops) if name not in OPS]
-        checks = list(map(claim_check, functionals)) if self.ops else checks_of(self.level)
+        named = [name for name in dict.fromkeys(self.ops) if name in composite_names()]
+        # A functional that is an op, too, need not be claimed: its cases run the op.
+        claims = [claim_check(name, claimed=name not in OPS) for name in named]
+        checks = claims if self.ops else checks_of(self.level)
         return [*of_ops, *(CaseGroup(check.name, partial(_check_alone, check)) for check in checks)]
 
 

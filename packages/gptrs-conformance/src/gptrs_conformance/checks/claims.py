@@ -120,12 +120,12 @@ def _roles(program: Program) -> Sequence[InputRole]:
     return [InputRole.ARGUMENT] * len(program.main.body.params)
 
 
-def claim_check(functional: str) -> Check:
-    """Return the check of a functional that the backend is said to claim.
+def claim_check(functional: str, *, claimed: bool = True) -> Check:
+    """Return the check of a functional that the backend is said to have `claimed`.
 
-    It is refused if the backend claims no call.
+    Then it is refused if the backend claims no call.
     """
-    run = partial(require_claims, functional, claimed=True)
+    run = partial(require_claims, functional, claimed=claimed)
     return Check(f"claims of {functional}", "smoke", run)
 
 
