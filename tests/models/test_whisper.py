@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import tracemalloc
 from pathlib import Path
 
@@ -197,6 +198,75 @@ def test_wav_files_of_each_width(tmp_path, width):
     stereo = np.stack([samples, samples * 0.5], axis=1).ravel()
     path = save_wav(tmp_path / "a.wav", stereo, 16000, width, channels=2)
     assert np.abs(samples_of(path) - samples * 0.75).max() <= 1.1 * 2.0 ** (1 - 8 * width)
+
+
+def wav_bytes(code, bits, data, *, channels=1, frame=None, name=b"RIFF", sizes=None, before=b""):
+    """A WAV file of any format; `sizes` are those of the file and of the data."""
+    whole, size = sizes or (0, len(data))
+    frame = frame or bits // 8 * channels
+    form = struct.pack("<HHIIHH", min(code, 0xFFFE), channels, 16000, 16000 * frame, frame, bits)
+    if code > 0xFFFF:
+        guid = bytes.fromhex("000000001000800000aa00389b71")
+        form += struct.pack("<HHIH", 22, bits, 4, code - 0x10000) + guid
+    parts = (name, struct.pack("<I", whole), b"WAVE", before, b"fmt ", struct.pack("<I", len(form)))
+    return b"".join((*parts, form, b"data", struct.pack("<I", size), data))
+
+
+EXTENDED = 0x10000
+SAMPLES = np.array([0.5, -0.25, 2.0, 0.0], np.float32)
+SHORTS = np.array([0.5, -0.25, 0.125, 0.0], np.float32)
+
+
+def wide(samples, width):
+    scaled = (samples.astype(np.float64) * 2.0**31).astype("<i4").view(np.uint8).reshape(-1, 4)
+    return scaled[:, 4 - width :].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("content", "wanted"),
+    [
+        (wav_bytes(3, 32, SAMPLES.tobytes()), SAMPLES),
+        (wav_bytes(3, 64, SAMPLES.astype("<f8").tobytes()), SAMPLES),
+        (wav_bytes(EXTENDED + 3, 32, SAMPLES.tobytes()), SAMPLES),
+        (wav_bytes(EXTENDED + 1, 24, wide(SHORTS, 3)), SHORTS),
+        (wav_bytes(EXTENDED + 1, 16, wide(SHORTS, 2), channels=2), SHORTS.reshape(2, 2).mean(1)),
+        (wav_bytes(1, 16, wide(SHORTS, 2), sizes=(0xFFFFFFFF, 0xFFFFFFFF)), SHORTS),
+        (wav_bytes(1, 16, wide(SHORTS, 2), sizes=(0, 0)), SHORTS),
+        (wav_bytes(1, 16, wide(SHORTS, 2) + b"x", sizes=(0, 99)), SHORTS),
+        (wav_bytes(1, 16, wide(SHORTS, 2), before=b"LIST\3\0\0\0abc\0"), SHORTS),
+        (
+            wav_bytes(
+                1, 16, wide(SHORTS, 2) + b"LIST", name=b"RF64", sizes=(0xFFFFFFFF, 0xFFFFFFFF),
+                before=b"ds64" + struct.pack("<IQQ", 16, 0, 8),
+            ),
+            SHORTS,
+        ),
+    ],
+    ids=[
+        "floats", "wide floats", "extensible floats", "extensible integers", "channels", "a pipe",
+        "an unfinished header", "cut", "odd chunks", "64 bits",
+    ],
+)  # fmt: skip
+def test_wav_files_of_other_headers(tmp_path, content, wanted):
+    (tmp_path / "a.wav").write_bytes(content)
+    np.testing.assert_array_equal(samples_of(tmp_path / "a.wav"), wanted)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (wav_bytes(7, 8, b"12"), "8 bits of the format 0x0007"),
+        (wav_bytes(1, 24, b"1234" * 3, frame=4), "1 channels of 24 bits do not fill frames of 4"),
+        (wav_bytes(1, 16, b"12", channels=0, frame=2), "0 channels"),
+        (wav_bytes(3, 32, np.array([np.nan], "<f4").tobytes()), "no finite numbers"),
+        (wav_bytes(3, 64, np.array([1e300], "<f8").tobytes()), "no finite numbers"),
+        (wav_bytes(1, 16, b"12", before=b"data\0\0\0\0"), "before their format"),
+    ],
+)
+def test_wav_files_of_other_samples_are_refused(tmp_path, content, problem):
+    (tmp_path / "a.wav").write_bytes(content)
+    with pytest.raises(UsageError, match=problem):
+        samples_of(tmp_path / "a.wav")
 
 
 @pytest.mark.parametrize("rate", [7919, 8000, 16000, 22050, 44100, 48000])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import wave
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +29,7 @@ from gptrs_runtime.generation.source_cache import first_token
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import Segment, Transcription
 from gptrs_runtime.speech.timestamps import SoundForm, normalized, require_frames
+from gptrs_runtime.speech.wave_files import WaveError, WaveFile
 
 _OTHERS: Final = (".mp3", ".flac", ".ogg", ".opus", ".m4a", ".aac", ".webm", ".mp4")
 _CONVERT: Final = "convert it, such as with `ffmpeg -i FILE -ar 16000 -ac 1 FILE.wav`"
@@ -127,10 +127,10 @@ def resampled(samples: np.ndarray, rate: int, wanted: int) -> np.ndarray:
 
 @contextmanager
 def read_sound(path: str | Path, rate: int) -> Generator[Sound]:
-    """Scope in which the sound of a WAV file is read, in [-1, 1], the mean of its channels.
+    """Scope in which the sound of a WAV file is read, the mean of its channels.
 
     ModelError for a file that cannot be opened; UsageError for one that is damaged, empty, or of
-    another format: WAV files hold integers of 8, 16, 24 or 32 bits.
+    another format: WAV files hold integers of 8, 16, 24 or 32 bits, in [-1, 1], or floats.
     """
     shown = quoted(str(path), 200)
     if Path(path).suffix.lower() in _OTHERS:
@@ -152,49 +152,31 @@ def decoded_sound(
     It reads the file, which must stay open. UsageError, too, for more than `most_seconds`.
     """
     with _reading(shown):
-        file = wave.Wave_read(opened)
-        channels, width, own_rate = file.getnchannels(), file.getsampwidth(), file.getframerate()
-        if file.getnframes() > most_seconds * own_rate:
-            told = f"{shown} is longer than {most_seconds / 3600:g} hours"
-            raise UsageError(told, hint="cut it into parts")
-        # Of odd rates the filter is as long as they are high, and slow ones become much longer.
-        if not _RATES[0] <= own_rate <= _RATES[1] or width not in (1, 2, 3, 4):
-            told = f"{shown} has samples of {width} bytes at {own_rate} Hz"
-            raise UsageError(told, hint=_CONVERT)
-        # Counted: the file may have fewer than its header says.
-        parts = iter(lambda: file.readframes(_SAMPLES_AT_ONCE), b"")
-        size = sum(map(len, parts)) // (width * channels)
-    if not size:
+        file = WaveFile(opened)
+    if file.size > most_seconds * file.rate:
+        told = f"{shown} is longer than {most_seconds / 3600:g} hours"
+        raise UsageError(told, hint="cut it into parts")
+    # Of odd rates the filter is as long as they are high, and slow ones become much longer.
+    if not _RATES[0] <= file.rate <= _RATES[1]:
+        told = f"{shown} has samples of {file.width} bytes at {file.rate} Hz"
+        raise UsageError(told, hint=_CONVERT)
+    if not file.size:
         raise UsageError(f"{shown} holds no sound")
 
     def mono(start: int, stop: int) -> np.ndarray:
         with _reading(shown):
-            file.setpos(start)
-            samples = _integers(file.readframes(stop - start), width)
-            if samples.size != (stop - start) * channels:
-                raise EOFError
-        return samples.reshape(-1, channels).mean(axis=1)
+            return file.read(start, stop).mean(axis=1)
 
-    return Sound(mono, size, own_rate, rate)
+    return Sound(mono, file.size, file.rate, rate)
 
 
 @contextmanager
 def _reading(shown: str) -> Generator[None]:
     try:
         yield
-    except (OSError, EOFError, wave.Error) as problem:
+    except (OSError, EOFError, WaveError) as problem:
         reason = str(problem) or "it ends early"
         raise UsageError(f"{shown} cannot be read as a WAV file: {reason}", hint=_CONVERT) from None
-
-
-def _integers(data: bytes, width: int) -> np.ndarray:
-    """Return samples in [-1, 1], f64; 8-bit samples are unsigned."""
-    raw = np.frombuffer(data, np.uint8)
-    if width == 1:
-        return (raw.astype(np.float64) - 128) / 128
-    high = np.zeros((raw.size // width, 4), np.uint8)
-    high[:, 4 - width :] = raw.reshape(-1, width)
-    return high.view("<i4")[:, 0] / 2.0**31
 
 
 # Transcribe speech by models that hear raw sound and write: long ones in parts cut in silence.
