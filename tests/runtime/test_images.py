@@ -48,7 +48,7 @@ def _orientation(value: int):
     return exif
 
 
-MODES = ["RGB", "L", "LA", "1", "P", "RGBA", "CMYK", "I;16", "YCbCr"]
+MODES = ["RGB", "L", "LA", "1", "P", "RGBA", "CMYK", "YCbCr"]
 AVIF = ["avif"] if images.pillow("features").check("avif") else []
 """Old builds of Pillow have none."""
 _FORMATS = {"CMYK": "tiff", "YCbCr": "tiff"}
@@ -57,14 +57,30 @@ _FORMATS = {"CMYK": "tiff", "YCbCr": "tiff"}
 @pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_is_read_as_transformers_reads_it(tmp_path, mode):
-    if mode == "I;16":
-        image = Image.fromarray(PIXELS[..., 0].astype(np.uint16) * 3)
-    else:
-        image = Image.fromarray(PIXELS).convert(mode)
+    image = Image.fromarray(PIXELS).convert(mode)
     path = _saved(tmp_path / f"a.{_FORMATS.get(mode, 'png')}", image)
     if mode == "YCbCr" and not _is_whole(path):
         pytest.skip("this Pillow cannot read the YCbCr TIFF that it writes")
     np.testing.assert_array_equal(read_image(path), _theirs(path))
+
+
+@pytest.mark.parametrize("suffix", ["png", "tiff", "pgm"])
+def test_of_grey_levels_of_16_bits_the_high_bits_are_kept(tmp_path, suffix):
+    levels = PIXELS[..., 0].astype(np.uint16) * 257
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "pgm":
+        head = f"P5 {levels.shape[1]} {levels.shape[0]} 65535\n".encode()
+        path.write_bytes(head + levels.astype(">u2").tobytes())
+    else:
+        _saved(path, Image.fromarray(levels))
+    np.testing.assert_array_equal(read_image(path), PIXELS[..., :1].repeat(3, axis=-1))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_grey_levels_without_a_known_white_are_refused(tmp_path, dtype):
+    path = _saved(tmp_path / "a.tiff", Image.fromarray(PIXELS[..., 0].astype(dtype)))
+    with pytest.raises(ModelError, match="which one is white is not known"):
+        read_image(path)
 
 
 @pytest.mark.long

@@ -6,7 +6,7 @@ import importlib
 import io
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
@@ -40,7 +40,8 @@ MAX_DRAFT = 2**27
 _HALVED = ("PNG", "BMP", "PPM")
 _STRIP = 256
 """Rows converted at a time."""
-_ORIENTATION = 0x0112
+_ORIENTATION, _BITS_PER_SAMPLE = 0x0112, 0x0102
+"""Tags of TIFF and EXIF."""
 _MARKER, _SCAN, _SEQUENTIAL_FRAMES = 0xFF, 0xDA, (0xC0, 0xC1)
 """Markers of JPEG, Table B.1 of ITU-T T.81."""
 _EXIF_TURNS: dict[object, Callable[[np.ndarray], np.ndarray]] = {
@@ -58,12 +59,12 @@ def read_image(path: str | os.PathLike[str], *, on_white: bool = False) -> np.nd
     """Return the image in a file, ui8 [H, W, 3], upright as its EXIF data says.
 
     Of several frames the first is taken; grey, palette and CMYK become RGB, and transparency is
-    dropped, as transformers' `load_image` does. With `on_white` the transparent color of a GIF or
-    PNG becomes white, as with `do_convert_rgb` of a processor. An image of more than MAX_PIXELS is
-    made smaller while it is decoded, a JPEG of up to MAX_DRAFT and a PNG, BMP or PPM of up to
-    MAX_HALVED pixels; a WEBP or AVIF has at most MAX_WEBP. Reading takes less than 300 MB of
-    memory. ModelError for a file that is not in FORMATS, is damaged, truncated or too large;
-    MissingLibraryError if Pillow is not installed.
+    dropped, as transformers' `load_image` does; of 16 bits the high 8 are kept. With `on_white` the
+    transparent color of a GIF or PNG becomes white, as with `do_convert_rgb` of a processor. An
+    image of more than MAX_PIXELS is made smaller while it is decoded, a JPEG of up to MAX_DRAFT and
+    a PNG, BMP or PPM of up to MAX_HALVED pixels; a WEBP or AVIF has at most MAX_WEBP. Reading takes
+    less than 300 MB of memory. ModelError for a file that is not in FORMATS, is damaged, truncated
+    or too large, or has grey levels of 32 bits; MissingLibraryError if Pillow is not installed.
     """
     shown = quoted(os.fspath(path), 200)
     try:
@@ -158,20 +159,48 @@ def _rgb(image: Image, shown: str, on_white: bool) -> tuple[np.ndarray, object]:
     """Return the pixels, ui8 [H, W, 3], and which side is up, by EXIF's number."""
     try:
         image.load()
+        bits = _grey_bits(image, shown)
         width, height = image.size
         halved = 2 if width * height > MAX_PIXELS else 1
         found = np.empty((-(-height // halved), -(-width // halved), 3), np.uint8)
         for row in range(0, height, _STRIP):
-            strip = image.crop((0, row, width, min(row + _STRIP, height))).convert("RGB")
+            strip = _of_8_bits(image.crop((0, row, width, min(row + _STRIP, height))), bits)
+            strip = strip.convert("RGB")
             strip = _without_transparent(strip) if on_white else strip
             strip = strip.reduce(halved) if halved > 1 else strip
             found[row // halved : row // halved + strip.height] = np.asarray(strip)
         orientation = cast("object", image.getexif().get(_ORIENTATION))
+    except ModelError:
+        raise
     except Exception as problem:  # as above
         raise _damaged(shown, problem) from problem
     if 0 in found.shape:
         raise ModelError(f"{shown} is an image without pixels")
     return found, orientation
+
+
+def _grey_bits(image: Image, shown: str) -> int:
+    """Return the bits of a grey level, 8 unless more; ModelError where white is not known."""
+    if image.mode.startswith("I;16"):
+        tags = cast("Mapping[int, tuple[int, ...]]", getattr(image, "tag_v2", {}))
+        return tags.get(_BITS_PER_SAMPLE, (16,))[0]
+    if image.mode == "I" and image.format == "PPM":
+        return 16  # Pillow scales all levels of more than 8 bits
+    if image.mode in ("I", "F"):
+        raise ModelError(
+            f"{shown} has grey levels of 32 bits or with signs; which one is white is not known",
+            hint="convert it to 8 or 16 bits",
+        )
+    return 8
+
+
+def _of_8_bits(image: Image, bits: int) -> Image:
+    """Return an image whose grey levels have the high bits, as those of colors of 16 bits have:
+    Pillow would make all above 255 white."""
+    if bits == 8:
+        return image
+    levels = np.asarray(image) >> (bits - 8)
+    return cast("Image", pillow("Image").fromarray(levels.astype(np.uint8)))
 
 
 def _without_transparent(image: Image) -> Image:
