@@ -231,7 +231,11 @@ def test_a_model_that_cannot_tell_rows_apart_takes_steps_for_each_adapter(
         ({"init_lora_weights": "pissa_niter_4"}, "changes the model itself"),
         ({"lora_alpha": "x"}, "`lora_alpha` must be a number, found `'x'`"),
         ({"alpha_pattern": {"q": 1, "k": True}}, "`alpha_pattern.k` must be a number, found"),
-        ({"alpha_pattern": {"(a+)+": 1}}, "has the expression"),
+        *(
+            ({"alpha_pattern": {key: 1}}, "has the expression")
+            for key in ("(a+)+", "(a", "a{9}", ".*.*.*.*a", "(?=a)", "a" * 501)
+        ),
+        ({"kasa_config": {"beta": 1}}, "`kasa_config` is set"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(settings, message, tmp_path):

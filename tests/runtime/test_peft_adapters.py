@@ -131,6 +131,12 @@ FORMS = {
         {"target_modules": "all-linear", "rank_pattern": {"layers.1.mlp.up_proj": 8},
          "alpha_pattern": {"up_proj": 3, "^model.layers.0.self_attn.q_proj": 2}},
     ),
+    "expressions": (
+        llama, {},
+        {"target_modules": "all-linear",
+         "alpha_pattern": {r".*\.layers\.1\..*(q_proj|k_proj)$": 3,
+                           r"layers\.\d+\.mlp.(?:up|ga[a-t]e)_proj": 2}},
+    ),
 }  # fmt: skip
 
 

@@ -29,10 +29,17 @@ _REFUSED: Final[Mapping[str, str]] = {
     "use_bdlora": "its factors are in blocks",
     "velora_config": "VeLoRA projects its inputs",
     "megatron_config": "it is made for layers of Megatron",
+    "kasa_config": "KaSA changes the weights of the model",
+    "monteclora_config": "MonteCLoRA samples its factors",
 }
 """Settings that change more than adding a product to a linear layer, and how."""
-_PLAIN: Final = re.compile(r"(\^|\.\*\\?\.)?[A-Za-z0-9_]+(\\?\.[A-Za-z0-9_]+)*")
-"""A key of a pattern that is a name."""
+_SIMPLE: Final = re.compile(
+    r"(?:[()|^$]|(?:\\[.dw]|\[\^?[A-Za-z0-9_-]+\]|[A-Za-z0-9_.])[*+?]?)+", re.ASCII
+)
+"""An expression of which only single characters are repeated: a group that is repeated may take
+time without bounds, and files are untrusted."""
+_MOST_REPEATED: Final = 3
+_LONGEST_PATTERN: Final = 500
 _CHANGES_BASE: Final = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Prefixes of `init_lora_weights` for which PEFT changes the weights of the model, too."""
 
@@ -55,7 +62,7 @@ class AdapterConfig(Struct, frozen=True):
     def factor(self, module: str, rank: int) -> float:
         """Return what the product of a module is multiplied by (Kalajdzievski 2023 for rsLoRA)."""
         patterns = (self.alpha_pattern or {}).items()
-        alpha = next((alpha for name, alpha in patterns if _matches(name, module)), self.lora_alpha)
+        alpha = next((alpha for key, alpha in patterns if _is_meant(key, module)), self.lora_alpha)
         return alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
     def is_apart(self, module: str) -> bool:
@@ -91,24 +98,36 @@ def adapter_config(settings: Mapping[str, object], where: str) -> AdapterConfig:
             "save it converted to plain LoRA (`path_initial_model_for_weight_conversion`)",
         )
     for name in config.alpha_pattern or ():
-        if not _PLAIN.fullmatch(name):
+        if not _is_simple(name):
             raise refused(
                 f"`alpha_pattern` has the expression {shown_value(name)}",
-                "names of modules are supported",
+                "supported are names and expressions of letters, classes `[0-9]`, groups `(a|b)`"
+                f" and at most {_MOST_REPEATED} repetitions `.*` of single characters",
             )
     return config
 
 
-def _matches(pattern: str, module: str) -> bool:
-    """Return whether a key of a pattern matches a module: its whole name, or its end.
+def _is_simple(key: str) -> bool:
+    """Return whether a key of a pattern is an expression that is matched in bounded time."""
+    plain = key.replace("(?:", "(")
+    repeated = plain.count("*") + plain.count("+")
+    if len(key) > _LONGEST_PATTERN or repeated > _MOST_REPEATED or not _SIMPLE.fullmatch(plain):
+        return False
+    try:
+        re.compile(plain)
+    except re.error:
+        return False
+    return True
 
-    PEFT takes keys as regular expressions. Names are compared literally, except for a `^` or `.*.`
-    at the start and dots with a backslash: an untrusted regex may take forever.
-    """
-    plain = pattern.replace("\\.", ".").removeprefix(".*.")
-    if plain.startswith("^"):
-        return module == plain[1:]
-    return module == plain or module.endswith(f".{plain}")
+
+def _is_meant(key: str, module: str) -> bool:
+    """Return whether an expression matches a module, as PEFT has it: its whole name, or its end."""
+    return re.match(rf"(.*\.)?({key})$", module) is not None
+
+
+def _matches(name: str, module: str) -> bool:
+    """Return whether a name is that of a module, or its end."""
+    return module == name or module.endswith(f".{name}")
 
 
 # LoRA adapters (Hu et al. 2021) in the layout of PEFT: a product of two factors for each layer,
