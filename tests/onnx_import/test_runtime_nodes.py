@@ -67,6 +67,18 @@ def test_a_weight_without_codes_is_zero() -> None:
     np.testing.assert_array_equal(found, np.broadcast_to(floats(3), (2, 3)))
 
 
+@pytest.mark.parametrize("kind", [0, 1], ids=["fp4", "nf4"])
+def test_floats_of_4_bits_in_blocks_across_rows(kind: int) -> None:
+    runtime: Any = pytest.importorskip("onnxruntime", reason="it has the table of the codes")
+    node = f"MatMulBnb4 <K = 20, N = 3, block_size = 16, quant_type = {kind}> (x, c, s)"
+    takes = "float[2, 20] x, uint8[30] c, float[4] s"
+    text = f"g ({takes}) => (float[2, 3] y) {{ y = com.microsoft.{node} }}"
+    codes = np.random.default_rng(kind).integers(0, 256, 30).astype(np.uint8)
+    given = {"x": floats(2, 20), "c": codes, "s": np.arange(1, 5, dtype=np.float32)}
+    session = runtime.InferenceSession(parser.parse_model(HEAD + text).SerializeToString())
+    np.testing.assert_allclose(run(text, given)["y"], session.run(None, given)[0], rtol=1e-5)
+
+
 def test_query_key_and_value_may_lie_in_one_tensor() -> None:
     query, key, value = floats(2, 5, 8), floats(2, 5, 8) + 1, floats(2, 5, 8) * 2
     apart = run(
@@ -147,6 +159,7 @@ def test_steps_over_a_growing_cache_give_what_the_whole_text_gives() -> None:
         ("MultiHeadAttention <num_heads = 2> (q, q, q, q, q, q, q, q, last)", "shares the buffers"),
         ("RotaryEmbedding <scale = 2.0> (q, last, q, q)", "has a scale"),
         ("MatMulNBits <K = 16, N = 2, bits = 3, block_size = 16> (q, q, q)", "weights of 3 bits"),
+        ("MatMulBnb4 <K = 64, N = 1, block_size = 64, quant_type = 2> (q, q, q)", "the type 2"),
         ("FusedConv <activation = \"Exp\"> (k, k)", "has the activation 'Exp'"),
     ],
 )  # fmt: skip

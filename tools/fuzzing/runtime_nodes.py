@@ -157,6 +157,10 @@ def _blocks() -> Iterator[NodeKind]:
             given = (table, Drawn("int64", (2, 3), below=7), many, zeros)
             choices = {"bits": (bits,), "block_size": (16,)}
             yield NodeKind("GatherBlockQuantized", given, choices)
+    for kind in (0, 1):
+        size = {"K": (20,), "N": (3,), "block_size": (16,), "quant_type": (kind,)}
+        largest = Drawn("float32", (4,), least=0)
+        yield NodeKind("MatMulBnb4", ((2, 4, 20), stored(30), largest), size)
 
 
 def _activations() -> Iterator[NodeKind]:

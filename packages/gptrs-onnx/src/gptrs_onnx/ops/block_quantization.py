@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+import numpy as np
+
 from gptrs.api.importers import is_number, scalar
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import DType, dtypes
-from gptrs_onnx.node import Node, converts
+from gptrs_onnx.node import Node, constant, converts
 from gptrs_onnx.ops.indexing import counted_from_start
 
 
@@ -100,6 +104,49 @@ def _middles(
         return F.cast(F.reshape(zeros, shape), dtype)
     points = unpacked(F.reshape(zeros, [shape[0], -1]), bits)
     return F.cast(F.slice_axis(points, 1, 0, shape[1]), dtype)
+
+
+_POSITIVE: Final = (0.0, 0.0625 / 12, 8 / 12, 1.0, 4 / 12, 6 / 12, 2 / 12, 3 / 12)
+_FLOATS: Final = (
+    # FP4: a sign, two bits of exponent and one of fraction.
+    (*_POSITIVE, *(-each for each in _POSITIVE)),
+    # NF4: each stands for as many of normally distributed numbers.
+    (
+        -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+        -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
+        0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
+        0.7229568362236023, 1.0,
+    ),
+)  # fmt: skip
+"""What the codes of bitsandbytes stand for, by type: shares of the largest of their block."""
+
+
+@converts("com.microsoft.MatMulBnb4")
+def matmul_bitsandbytes(
+    node: Node,
+    x: Tensor,
+    packed: Tensor,
+    largest: Tensor,
+    *,
+    K: int,  # noqa: N803
+    N: int,  # noqa: N803
+    block_size: int,
+    quant_type: int,
+    transB: bool = True,  # noqa: N803
+) -> Tensor:
+    """Return x [.., K] times a weight [N, K], whose floats of 4 bits are in blocks across its rows.
+
+    Bytes hold two codes, the first in the upper bits; `largest` has a number for each block.
+    """
+    if quant_type not in (0, 1) or not transB:
+        node.refuse(f"has weights of the type {quant_type}{'' if transB else ', not transposed'}")
+    if block_size < 1:
+        node.malformed(f"has blocks of {block_size}")
+    codes = F.reshape(F.flip(unpacked(F.reshape(packed, [-1, 1]), 4), 1), [-1])
+    table = constant(np.array(_FLOATS[quant_type], np.float32))
+    shares = F.slice_axis(F.take(table, F.cast(codes, dtypes.si64), 0), 0, 0, N * K)
+    scales = _spread(F.cast(F.reshape(largest, [-1]), dtypes.f32), block_size, 0, N * K)
+    return F.linear(x, F.cast(F.reshape(shares * scales, [N, K]), x.dtype))
 
 
 @converts("com.microsoft.GatherBlockQuantized")
