@@ -122,3 +122,20 @@ class Counting(torch.nn.Module):
     def forward(self, x: Any) -> Any:
         """Return ten counts."""
         return torch.histc(x, 10, -1, 1)
+
+
+@pytest.mark.parametrize("part", [0, 1])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.cummax(x, 1),
+        lambda x: torch.cummin(x, 1),
+        lambda x: torch.cummax(x > 2, 0),
+        lambda x: torch.kthvalue(x[:, 2:4], 2),  # without ties, whose indices torch does not define
+    ],
+)
+def test_running_extremes_and_kth_values_have_indices(function: Any, part: int) -> None:
+    nan = float("nan")
+    x = torch.tensor([[1, 1, nan, 2, nan], [3, 3, 2, 3, 4]])
+    found = converted(lambda each: function(each)[part], x)
+    torch.testing.assert_close(found, function(x)[part], rtol=0, atol=0, equal_nan=True)

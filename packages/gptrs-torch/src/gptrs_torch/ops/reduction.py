@@ -179,6 +179,30 @@ def running(
     return made if x.rank == 0 else function(made, axis_of(dim, x))
 
 
+@converts.each({"cummax": F.cummax, "cummin": F.cummin})
+def running_extreme(function: Reduction, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Return the largest or smallest elements so far, and the indices of the last such ones."""
+    if x.rank == 0:
+        return x, F.zeros([], dtypes.si64)
+    axis, numbers = axis_of(dim, x), F.cast(x, dtypes.ui8) if x.dtype.is_bool else x
+    found = function(numbers, axis)
+    # In torch, each NaN counts as a new extreme.
+    is_new = F.logical_or(F.equal(numbers, found), F.not_equal(numbers, numbers))
+    indices = F.where(is_new, primitives.iota(x.shape, axis, dtypes.si64), 0)
+    return truth(found) if x.dtype.is_bool else found, F.cummax(indices, axis)
+
+
+@converts("kthvalue")
+def kth_value(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the k-th smallest elements along an axis, and their indices."""
+    if x.rank == 0:
+        return x, F.zeros([], dtypes.si64)
+    axis = axis_of(dim, x)
+    found = [F.slice_axis(each, axis, k - 1, 1) for each in ordered(x, axis)]
+    values, indices = found if keepdim else [F.squeeze(each, axis) for each in found]
+    return values, indices
+
+
 @converts("logsumexp")
 def log_sum_exp(node: Node, x: Tensor, dim: Axes, keepdim: bool = False) -> Tensor:
     """Return `log(sum(exp(x)))`."""
