@@ -304,3 +304,72 @@ def test_a_torchscript_file_is_converted_as_its_error_says(tmp_path: Path) -> No
         torch.export.save(program, tmp_path / "m.pt2")
     found = gptrs_torch.load(tmp_path / "m.pt2", "ref").module(x)
     torch.testing.assert_close(found, model(x))
+
+
+class Branches(nn.Module):
+    """A branch that reads weights and has a branch inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 5)
+
+    def forward(self, x: Any) -> Any:
+        def then(x: Any) -> Any:
+            return torch.cond(x[0, 0] > 0, lambda x: x + 1, lambda x: x - x.shape[0], (x,))
+
+        return torch.cond(x.sum() > 0, then, self.layer, (x,))
+
+
+def test_a_branch_of_torch_is_a_branch_of_the_program(tmp_path: Path) -> None:
+    def renamed(name: str, data: bytes) -> bytes:
+        return data.replace(b'"true_graph_0"', b'"forward"')
+
+    model, positive = Branches(), torch.ones(4, 5)
+    sizes = ({0: torch.export.Dim("rows", min=1, max=9)},)
+    program = torch.export.export(model, (positive,), dynamic_shapes=sizes)
+    path = saved(program, tmp_path / "m.pt2")
+    below = torch.ones(2, 5)
+    below[0, 0] = -1
+    for given in (program, path):
+        loaded = gptrs_torch.load(given, "ref")
+        for x in (positive, -positive, below):
+            torch.testing.assert_close(loaded.module(x), model(x))
+    assert "cond" in str(loaded.program(positive))
+    with pytest.raises(UnsupportedError, match="a graph `forward` inside"):
+        gptrs_torch.load(rewritten(path, renamed), "ref")
+
+
+class Applies(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Any) -> Any:
+        return self.function(x)
+
+
+def test_constants_and_outputs_that_are_returned_twice_keep_their_places(tmp_path: Path) -> None:
+    program = torch.export.export(Applies(lambda x: (x, 3, x + 1, 4.5, x)), (torch.ones(2),))
+    for given in (program, saved(program, tmp_path / "m.pt2")):
+        found = gptrs_torch.load(given, "ref")(torch.ones(2)).values()
+        assert [value.tolist() for value in found] == [[1, 1], 3, [2, 2], 4.5, [1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: x[x > 0], "depends on data"),
+        (lambda x: torch.nonzero(x), "depends on data.* by a mask"),
+        (lambda x: x * x.sum().item(), "depends on data: compute with the tensor itself"),
+        (lambda x: torch.complex(x, x).real, "complex .* as two tensors"),
+        (lambda x: torch.vmap(torch.sum)(x), "not from ATen.*run_decompositions"),
+    ],
+)
+def test_what_to_do_about_what_is_refused_is_told(
+    function: Any, message: str, tmp_path: Path
+) -> None:
+    program = torch.export.export(Applies(function), (torch.ones(2, 3),))
+    with pytest.raises(UnsupportedError, match=message):
+        gptrs_torch.load(saved(program, tmp_path / "m.pt2"), "ref")(torch.ones(2, 3))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final, NoReturn, cast
 
@@ -16,11 +17,12 @@ from typing_extensions import override
 
 from gptrs.api import GptrsError, UnsupportedError, importers
 from gptrs.api.importers import Converter, Converters
-from gptrs.api.models import Tensor
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.models import functionals as F
 from gptrs.api.programs import DType
 from gptrs.ir.symbolic_dim import unknown_size
 from gptrs_torch.archive import dtype_of
-from gptrs_torch.program_check import evaluated, expression_of
+from gptrs_torch.program_check import FIXED_SIZES, evaluated, expression_of
 
 converts = Converters("gptrs-torch", "gptrs_torch.supported_operators()")
 """Converters by the name of an ATen overload (`add.Tensor`), or of all its other overloads
@@ -157,6 +159,31 @@ Weight = Callable[[str], Tensor]
 """Returns a constant of the graph module by its name."""
 
 
+Branch = Callable[[list[object]], list[object]]
+
+
+def _branched(
+    node: Node, predicate: Tensor | bool, then: Branch, otherwise: Branch, operands: list[object]
+) -> list[Tensor]:
+    """Return what the branch of `torch.cond` gives that the predicate, of one element, selects."""
+    if not isinstance(predicate, Tensor):
+        return (then if predicate else otherwise)(operands)
+    chosen = predicate if predicate.dtype.is_bool else F.not_equal(predicate, 0)
+    bodies = [partial(_tensors, node, branch, operands) for branch in (then, otherwise)]
+    return list(primitives.cond(F.reshape(chosen, ()), bodies[0], bodies[1]))
+
+
+def _tensors(node: Node, branch: Branch, operands: list[object]) -> tuple[Tensor, ...]:
+    results = branch(operands)
+    found = [each for each in results if isinstance(each, Tensor)]
+    if len(found) < len(results):
+        node.refuse("has a branch that gives no tensor")
+    return tuple(found)
+
+
+_COND: Final = Converter(_branched)
+
+
 class Conversion:
     """The values of a graph so far; `sizes` are those of the symbols of torch, by expression."""
 
@@ -205,11 +232,24 @@ class Conversion:
             raise NotConvertedError(node, "is a size that no input has")
         return self._called(node)
 
-    def _constant(self, node: fx.Node) -> Tensor:
+    def _constant(self, node: fx.Node) -> object:
+        """Return a constant tensor; a graph inside, such as a branch, as what its operands give."""
         name = str(node.target)
+        held = attrgetter(name)(self._module)
+        if isinstance(held, fx.GraphModule):
+            return partial(self._inner, name, held)
         if name not in self._constants:
             raise NotConvertedError(node, "is a part of the graph that is not converted")
         return self._weight(name)
+
+    def _inner(self, name: str, module: fx.GraphModule, operands: list[object]) -> list[Any]:
+        """Return the results of a graph inside this one."""
+        inner = Conversion(module, lambda constant: self._weight(f"{name}.{constant}"))
+        inner._sizes.update(self._sizes)
+        inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+        for node, value in zip(inputs, operands, strict=True):
+            inner.bind(node, value)
+        return inner.run()
 
     def _size(self, held: torch.SymInt | int) -> int | None:
         """Return a size computed from the dims of inputs; None if they do not determine it."""
@@ -224,7 +264,9 @@ class Conversion:
         function = NUMERIC.get(node.target)
         if function is not None:
             return function(*args, **kwargs)
-        converter = converter_of(node.target) or converts.refuse(Node(node))
+        if node.target is torch.ops.higher_order.cond:
+            return _COND(Node(node), args, kwargs)
+        converter = converter_of(node.target) or Node(node).refuse(_why_unsupported(node))
         return converter(Node(node), args, kwargs)
 
     def _mapped(self, values: object) -> list[Any]:
@@ -244,13 +286,16 @@ def asks_for_sizes(error: GptrsError) -> bool:
 
 
 def constants_of(module: fx.GraphModule) -> dict[str, torch.Tensor]:
-    """Return the constant tensors of a graph module by name."""
+    """Return the constant tensors of a graph module, and of graphs inside it, by name."""
     found: dict[str, torch.Tensor] = {}
     for node in module.graph.nodes:
         if node.op == "get_attr":
             value = attrgetter(str(node.target))(module)
             if isinstance(value, torch.Tensor):
                 found[str(node.target)] = value
+            elif isinstance(value, fx.GraphModule):
+                inner = constants_of(value).items()
+                found.update((f"{node.target}.{name}", each) for name, each in inner)
     return found
 
 
@@ -259,11 +304,22 @@ def unsupported_nodes(module: fx.GraphModule) -> Iterator[tuple[fx.Node, str]]:
     for node in module.graph.nodes:
         known = node.op != "call_function" or node.target in NUMERIC
         if not known and converter_of(node.target) is None:
-            name = operator_name(node)
-            yield node, f"`{name}` {_why_unsupported(name)}"
+            yield node, f"`{operator_name(node)}` {_why_unsupported(node)}"
 
 
-def _why_unsupported(name: str) -> str:
-    if name.partition(".")[0] in RANDOM:
+def _why_unsupported(node: fx.Node) -> str:
+    """Return why an operator without a converter is not converted, and what to do."""
+    if operator_name(node).partition(".")[0] in RANDOM:
         return "generates random numbers, which is left to torch (for dropout, call `model.eval()`)"
-    return "is not converted"
+    tags: Collection[object] = getattr(node.target, "tags", ())
+    if torch.Tag.dynamic_output_shape in tags:
+        return f"gives a size that depends on data: {FIXED_SIZES}"
+    if torch.Tag.data_dependent_output in tags:
+        return "makes a number of a tensor, which depends on data: compute with the tensor itself"
+    held: list[object] = [each.meta.get("val") for each in (node, *node.all_input_nodes)]
+    if any(isinstance(each, torch.Tensor) and each.is_complex() for each in held):
+        return (
+            "computes with complex numbers, which are not converted: write the model with the real"
+            " and the imaginary parts as two tensors"
+        )
+    return f"is an operator that {converts.package} does not convert"

@@ -198,10 +198,11 @@ def _size_name(size: object) -> int | str:
 
 def _output_names(specs: Sequence[Any], nesting: pytree.TreeSpec) -> tuple[str, ...]:
     """Return the name of each output: its keys in dicts, joined by dots, or its node's name."""
-    nodes = [
-        f"output_{number}" if spec.arg.name is None else str(spec.arg.name)
-        for number, spec in enumerate(specs)
-    ]
+    nodes: list[str] = []
+    for number, spec in enumerate(specs):
+        # A constant has no node, and an output that is returned twice is one node.
+        name = str(spec.arg.name or "")
+        nodes.append(name if name and name not in nodes else f"output_{number}")
     try:
         paths = pytree.tree_flatten_with_path(pytree.tree_unflatten(nodes, nesting))[0]
     except ValueError:  # a class without keys for its fields

@@ -27,9 +27,15 @@ from gptrs.api.programs import DType
 MAX_TEXT: Final = 2_000
 """Most characters of the expression of a size."""
 _TARGET: Final = re.compile(
-    r"torch\.ops\.aten\.(?P<name>[A-Za-z_]\w*)\.(?P<overload>\w+)"
+    r"torch\.ops\.aten\.(?P<name>[A-Za-z_]\w*)\.(?P<overload>\w+)|torch\.ops\.higher_order\.cond"
     r"|_operator\.(add|sub|mul|floordiv|mod|neg|getitem|ge|gt|le|lt|eq|ne|and_|or_)"
     r"|math\.(floor|ceil|trunc)|torch\.sym_(max|min|not|float|int|ite|sqrt)"
+)
+_BRANCH: Final = re.compile(r"(?:true|false)_graph_\d{1,9}")
+_BRANCHES_ONLY: Final = "of torch's control flow, `torch.cond` is converted"
+_DECOMPOSED: Final = (
+    "`torch.export.save(program.run_decompositions(), FILE)` writes `vmap` and others as operators"
+    " of ATen"
 )
 _OF_FILES: Final = frozenset({"from_file"})
 """ATen operators that open files."""
@@ -60,6 +66,12 @@ _PATHS: Final = frozenset(
 )
 """Names of modules and of tensors in them. torch quotes parts that are no identifiers."""
 
+FIXED_SIZES: Final = (
+    "keep all elements, and mark those that count by a mask (`torch.where`), or leave this part to"
+    " torch"
+)
+"""What to do where a size depends on data."""
+
 
 def checked_program(program: Mapping[str, Any]) -> dict[str, Any]:
     """Return a description without its Python code and its provenance.
@@ -71,9 +83,9 @@ def checked_program(program: Mapping[str, Any]) -> dict[str, Any]:
         "metadata": {},
         "treespec_namedtuple_fields": {},
     }
-    for node in module["graph"]["nodes"]:
-        node["metadata"] = {}
-        _require_operator(str(node["target"]))
+    for each in _tree_nodes(module["graph"]):
+        if isinstance(each.get("target"), str) and "metadata" in each:
+            each["metadata"] = {}  # of a node, also in a branch
     _require_distinct(_input_names(module))
     for call in module["module_call_graph"]:
         if signature := call.get("signature"):
@@ -109,10 +121,23 @@ def _check_pair(key: str, value: object) -> None:
         _require_expression(str(value))
     elif key == "target" and isinstance(value, str):
         _require_operator(value)
-    elif key in ("as_custom_obj", "as_graph", "token", "custom_obj", "opaque"):
+    elif key == "as_graph" and value is not None:
+        _require_branch(cast("dict[str, Any]", value))
+    elif key in ("as_custom_obj", "token", "custom_obj", "opaque"):
         raise UnsupportedError(f"the program has a `{key}`, which is not converted")
     elif isinstance(value, str) and key not in _CHECKED_APART | _QUOTED:
         (require_path if key in _PATHS else _require_name)(value)
+
+
+def _require_branch(value: Mapping[str, Any]) -> None:
+    """Refuse a graph inside another one unless it has the name of a branch of `torch.cond`."""
+    if _BRANCH.fullmatch(value["name"]) is None:
+        raise UnsupportedError(
+            f"the program has a graph `{shown_name(value['name'])}` inside, which is not converted",
+            hint=_BRANCHES_ONLY,
+        )
+    inputs: list[dict[str, Any]] = value["graph"]["inputs"]
+    _require_distinct([slot["name"] for each in inputs for slot in each.values()])
 
 
 def _require_name(name: str) -> None:
@@ -149,7 +174,8 @@ def _require_operator(target: str) -> None:
     found = _TARGET.fullmatch(target)
     if found is None or (found["name"] and not _is_in_aten(found["name"], found["overload"])):
         raise UnsupportedError(
-            f"the operator `{shown_name(target)}` is not from ATen, and is not converted"
+            f"the operator `{shown_name(target)}` is not from ATen, and is not converted",
+            hint=_BRANCHES_ONLY if ".higher_order." in target else _DECOMPOSED,
         )
 
 
@@ -261,7 +287,12 @@ def _require_expression(text: str) -> None:
             break
         start = found.end()
     if start != len(text) or not _has_small_powers(text):
-        raise UnsupportedError(f"the size `{shown_name(text)}` is no supported expression")
+        of_data = re.search(r"Symbol\('u\d", text) is not None
+        why = "depends on data" if of_data else "is no supported expression"
+        hint = f"`nonzero`, `unique` and `x[mask]` give such sizes: {FIXED_SIZES}"
+        raise UnsupportedError(
+            f"the size `{shown_name(text)}` {why}", hint=hint if of_data else None
+        )
 
 
 def _has_small_powers(text: str) -> bool:
