@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from gptrs.checkpoint.adapter_config import adapter_config
 from gptrs.errors import CheckpointError, ModelError
 from gptrs.ir import dtypes
 from gptrs.nn import CausalLMModule
@@ -223,6 +225,30 @@ def test_a_model_that_cannot_tell_rows_apart_takes_steps_for_each_adapter(
     assert "take separate steps: no rows" in caplog.text
 
 
+NAMES = ("", "q", "a.q", "aq", "layers.1.up_proj", "layers.12.up_proj", "model.layers.1.q_proj")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "q", "^q", "q$", "layers.1.*", r"layers\.\d+\..*", r".*\.1\..*(q|up)_proj$", "(?:a.|b)q",
+        r"[^a]+", "l?ayers.[0-1]2?.up_proj", "^model.*", "(model.|)layers.1.(q|up)_proj", r"\w*q",
+    ],
+)  # fmt: skip
+def test_keys_of_patterns_match_as_expressions_do(key):
+    settings = {"peft_type": "LORA", "lora_alpha": 1, "alpha_pattern": {key: 2}}
+    config = adapter_config(settings, "a")
+    for name in NAMES:
+        matches = re.match(rf"(.*\.)?({key})$", name) is not None
+        assert (config.factor(name, 1) == 2) == matches, name
+
+
+def test_no_key_of_a_pattern_takes_long():
+    keys = {"a?" * 200 + "a" * 99: 1, "(a|a)" * 99: 1, ".*" * 249 + "b": 1}
+    settings = {"peft_type": "LORA", "lora_alpha": 1, "alpha_pattern": keys}
+    assert adapter_config(settings, "a").factor("a" * 98, 1) == 1
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -233,7 +259,7 @@ def test_a_model_that_cannot_tell_rows_apart_takes_steps_for_each_adapter(
         ({"alpha_pattern": {"q": 1, "k": True}}, "`alpha_pattern.k` must be a number, found"),
         *(
             ({"alpha_pattern": {key: 1}}, "has the expression")
-            for key in ("(a+)+", "(a", "a{9}", ".*.*.*.*a", "(?=a)", "a" * 501)
+            for key in ("(a+)+", "(a", "a{9}", "(a|(b))", "(?=a)", "[z-a]", "a" * 501)
         ),
         ({"kasa_config": {"beta": 1}}, "`kasa_config` is set"),
     ],

@@ -33,12 +33,10 @@ _REFUSED: Final[Mapping[str, str]] = {
     "monteclora_config": "MonteCLoRA samples its factors",
 }
 """Settings that change more than adding a product to a linear layer, and how."""
-_SIMPLE: Final = re.compile(
-    r"(?:[()|^$]|(?:\\[.dw]|\[\^?[A-Za-z0-9_-]+\]|[A-Za-z0-9_.])[*+?]?)+", re.ASCII
-)
-"""An expression of which only single characters are repeated: a group that is repeated may take
-time without bounds, and files are untrusted."""
-_MOST_REPEATED: Final = 3
+_ITEM: Final = r"(\\[.dw]|\[\^?[A-Za-z0-9_-]+\]|[A-Za-z0-9_.])([*+?]?)"
+"""A character or a class of them, and how often it comes."""
+_ITEMS: Final = "(?:" + _ITEM.replace("(", "(?:") + ")"
+_PART: Final = rf"(?:\((?:\?:)?{_ITEMS}*(?:\|{_ITEMS}*)*\)|{_ITEMS}|[\^$])"
 _LONGEST_PATTERN: Final = 500
 _CHANGES_BASE: Final = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Prefixes of `init_lora_weights` for which PEFT changes the weights of the model, too."""
@@ -101,28 +99,52 @@ def adapter_config(settings: Mapping[str, object], where: str) -> AdapterConfig:
         if not _is_simple(name):
             raise refused(
                 f"`alpha_pattern` has the expression {shown_value(name)}",
-                "supported are names and expressions of letters, classes `[0-9]`, groups `(a|b)`"
-                f" and at most {_MOST_REPEATED} repetitions `.*` of single characters",
+                "supported are names, and expressions of characters, classes `[0-9]`, and groups"
+                " `(a|b)` that do not come more than once",
             )
     return config
 
 
 def _is_simple(key: str) -> bool:
-    """Return whether a key of a pattern is an expression that is matched in bounded time."""
-    plain = key.replace("(?:", "(")
-    repeated = plain.count("*") + plain.count("+")
-    if len(key) > _LONGEST_PATTERN or repeated > _MOST_REPEATED or not _SIMPLE.fullmatch(plain):
-        return False
+    """Return whether a key of a pattern is an expression that `_is_meant` takes."""
     try:
-        re.compile(plain)
+        re.compile(key)
     except re.error:
         return False
-    return True
+    return len(key) <= _LONGEST_PATTERN and re.fullmatch(f"{_PART}+", key) is not None
 
 
 def _is_meant(key: str, module: str) -> bool:
-    """Return whether an expression matches a module, as PEFT has it: its whole name, or its end."""
-    return re.match(rf"(.*\.)?({key})$", module) is not None
+    """Return whether an expression matches a module, as PEFT has it: its whole name, or its end.
+
+    All places that are reached are followed at once: files are untrusted, and `re` may try ways
+    without end.
+    """
+    ends = {0} | {at + 1 for at, letter in enumerate(module) if letter == "."}
+    for part in re.findall(_PART, key):
+        if part in "^$":
+            ends &= {0 if part == "^" else len(module)}
+        elif part.startswith("("):
+            branches = part[1:-1].removeprefix("?:").split("|")
+            ends = set[int]().union(*(_after(branch, module, ends) for branch in branches))
+        else:
+            ends = _after(part, module, ends)
+    return len(module) in ends
+
+
+def _after(items: str, text: str, starts: set[int]) -> set[int]:
+    """Return where matches of characters end that begin at any of `starts`."""
+    for item, times in re.findall(_ITEM, items):
+        reached = set(starts) if times in ("*", "?") else set[int]()
+        latest = starts
+        while latest:
+            inside = {at for at in latest if at < len(text)}
+            latest = {at + 1 for at in inside if re.fullmatch(item, text[at])} - reached
+            reached |= latest
+            if times in ("", "?"):
+                break
+        starts = reached
+    return starts
 
 
 def _matches(name: str, module: str) -> bool:
