@@ -184,8 +184,8 @@ def _grey_bits(image: Image, shown: str) -> int:
     if image.mode.startswith("I;16"):
         tags = cast("Mapping[int, tuple[int, ...]]", getattr(image, "tag_v2", {}))
         return tags.get(_BITS_PER_SAMPLE, (16,))[0]
-    if image.mode == "I" and image.format == "PPM":
-        return 16  # Pillow scales all levels of more than 8 bits
+    if image.mode == "I" and image.format in ("PNG", "PPM"):
+        return 16  # so older Pillows open a PNG; of a PPM all scale more than 8 bits to 16
     if image.mode in ("I", "F"):
         raise ModelError(
             f"{shown} has grey levels of 32 bits or with signs; which one is white is not known",
