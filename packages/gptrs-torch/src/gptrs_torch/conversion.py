@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any, Final, NoReturn, cast
@@ -164,7 +164,7 @@ Branch = Callable[[list[object]], list[object]]
 
 def _branched(
     node: Node, predicate: Tensor | bool, then: Branch, otherwise: Branch, operands: list[object]
-) -> list[Tensor]:
+) -> Sequence[object]:
     """Return what the branch of `torch.cond` gives that the predicate, of one element, selects."""
     if not isinstance(predicate, Tensor):
         return (then if predicate else otherwise)(operands)
