@@ -115,7 +115,7 @@ class Conversion:
         self.repeats = 0
         """How many loops of the program are being converted, one inside the other."""
         self.lookups: list[Lookup] = []
-        """What fails for values that a table lacks."""
+        """Nodes that fail for values that a table lacks."""
         self._functions = functions
         self._opsets = opsets
         self._weight = weight

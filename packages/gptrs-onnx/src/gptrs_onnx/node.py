@@ -207,7 +207,7 @@ class Scope(Protocol):
     """How many loops of the program are being converted, one inside the other."""
 
     lookups: list[Lookup]
-    """What fails for values that a table lacks."""
+    """Nodes that fail for values that a table lacks."""
 
     def random_key(self, own: float | None) -> tuple[int, int] | None:
         """Return a new key and counter for random numbers; None without a seed."""

@@ -67,7 +67,7 @@ class Served:
         self.residence: Residence | None = None
         """Loads and unloads models; None without `--admin`."""
         self.response_mark = ""
-        """What ids of stored responses begin with: which of several servers has them."""
+        """Begins the ids of stored responses: tells which of several servers has them."""
         self.interventions: Interventions | None = None
         """Reads and steers hidden states; None without `--interventions`."""
         answers = (lambda: 0) if engine is None else engine.open_answers

@@ -70,7 +70,7 @@ FIXED_SIZES: Final = (
     "keep all elements, and mark those that count by a mask (`torch.where`), or leave this part to"
     " torch"
 )
-"""What to do where a size depends on data."""
+"""A hint for sizes that depend on data."""
 
 
 def checked_program(program: Mapping[str, Any]) -> dict[str, Any]:

@@ -118,7 +118,7 @@ _FLOATS: Final = (
         0.7229568362236023, 1.0,
     ),
 )  # fmt: skip
-"""What the codes of bitsandbytes stand for, by type: shares of the largest of their block."""
+"""Values of the codes of bitsandbytes, by type: shares of the largest number of their block."""
 
 
 @converts("com.microsoft.MatMulBnb4")

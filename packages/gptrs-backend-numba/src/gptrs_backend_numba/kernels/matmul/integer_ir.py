@@ -69,14 +69,20 @@ def integer_tile():
     row begin with, and of the sums, both rows of `PANEL` words.
     """
 
-    @named_intrinsic("integer_tile")
+    return tile_intrinsic("integer_tile", INTEGER_ROWS, _emit_tile)
+
+
+def tile_intrinsic(name, most, emit_tile):
+    """Return the intrinsic of tiles of 1 to `most` rows; `emit_tile` writes each height."""
+
+    @named_intrinsic(name)
     def micro_kernel(typing_context, rows, left, step, line, runs, panel, count, start, out):
         def generate(context, builder, signature, arguments):
             emit = VectorEmitter(builder)
             wanted, *rest = arguments
             # The usual heights first: each comparison takes a cycle of the 96 of a short tile.
-            for height in emit.one_of(wanted, range(INTEGER_ROWS, 0, -1)):
-                _emit_tile(emit, rest, height)
+            for height in emit.one_of(wanted, range(most, 0, -1)):
+                emit_tile(emit, rest, height)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 9), generate

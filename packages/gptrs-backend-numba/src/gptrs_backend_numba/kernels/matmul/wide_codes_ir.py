@@ -13,7 +13,6 @@ from llvmlite import ir
 
 from gptrs_backend_numba.codegen.inlining import (
     intrinsic,
-    named_intrinsic,
     register_jitable,
     types,
 )
@@ -29,6 +28,7 @@ from gptrs_backend_numba.kernels.matmul.integer_ir import (
     WORDS,
     splat_word,
     store_sums,
+    tile_intrinsic,
 )
 
 HAS_WIDE_CODES = USES_PAIRS
@@ -50,18 +50,7 @@ def wide_tile():
     Bytes from one row or run to the next are those of widened codes.
     """
 
-    @named_intrinsic("wide_tile")
-    def micro_kernel(typing_context, rows, left, step, line, runs, panel, count, start, out):
-        def generate(context, builder, signature, arguments):
-            emit = VectorEmitter(builder)
-            wanted, *rest = arguments
-            for height in emit.one_of(wanted, range(WIDE_ROWS, 0, -1)):
-                _emit_tile(emit, rest, height)
-            return context.get_dummy_value()
-
-        return types.void(*[types.int64] * 9), generate
-
-    return micro_kernel
+    return tile_intrinsic("wide_tile", WIDE_ROWS, _emit_tile)
 
 
 def _emit_tile(emit, arguments, rows):
