@@ -22,7 +22,6 @@ from gptrs.ir.ops.indexing import DynamicUpdateSlice, Take
 from gptrs.ir.ops.layout import Reshape
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
 from gptrs.ir.tensor_type import TensorType
-from gptrs.optimizer.passes.cleanup import invariants
 
 LASTING = (InputRole.PARAMETER, InputRole.CONSTANT, InputRole.STREAMED)
 """Roles that a value of the program has inside a loop, too."""
@@ -170,8 +169,8 @@ class _Maker:
 
     def _changed(self, carried: int) -> tuple[int, ...]:
         """Return the carried values that the body does not return as they are."""
-        same = set(invariants(self._made))
-        return tuple(at for at in range(carried) if at not in same)
+        body = self._made.regions[-1]
+        return tuple(at for at in range(carried) if body.results[at] is not body.params[at])
 
     def _loop(self, inner: Sequence[Inner], changed: Sequence[int]) -> HostLoop:
         owned = tuple(
