@@ -8,13 +8,13 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
+from gptrs_ray.serving import affinity
 from gptrs_ray.serving.affinity import (
     MOST_AHEAD,
     Readers,
-    beginnings,
+    fields_of,
     is_overloaded,
     mark_of,
-    response_of,
 )
 
 LONG = "def add(a, b):\n    return a + b\n" * 40
@@ -22,6 +22,14 @@ LONG = "def add(a, b):\n    return a + b\n" * 40
 
 def body(**fields: object) -> bytes:
     return json.dumps({"model": "m", "temperature": 0, **fields}).encode()
+
+
+def beginnings(data: bytes) -> tuple[bytes, ...]:
+    return affinity.beginnings(fields_of(data))
+
+
+def response_of(path: str, data: bytes) -> str:
+    return affinity.response_of(path, fields_of(data))
 
 
 def shared(one: bytes, other: bytes) -> int:

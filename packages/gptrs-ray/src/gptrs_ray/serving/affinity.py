@@ -21,17 +21,17 @@ takes longer than reading the prompt again."""
 _FIRST: Final = ("model", "tools", "system", "instructions")
 """Fields of bodies that chat templates render before the messages."""
 _PROMPTS: Final = ("messages", "prompt", "input", "input_prefix")
-_Fields = dict[str, msgspec.Raw]
+Fields = dict[str, msgspec.Raw]
+"""The fields of a body, each still as JSON."""
 Replica = TypeVar("Replica", bound=Hashable)
 
 
-def beginnings(body: bytes) -> tuple[bytes, ...]:
+def beginnings(fields: Fields) -> tuple[bytes, ...]:
     """Return digests of the ever longer beginnings of the prompt of a body, in whole blocks.
 
     Bodies without a prompt have none. Turns of a conversation share those of earlier turns, as long
     as the client writes the same JSON.
     """
-    fields = _fields(body)
     if not any(name in fields for name in _PROMPTS):
         return ()
     prompt = b"".join(bytes(fields.get(name, b"")) for name in (*_FIRST, *_PROMPTS))
@@ -43,20 +43,21 @@ def beginnings(body: bytes) -> tuple[bytes, ...]:
     return tuple(found)
 
 
-def response_of(path: str, body: bytes) -> str:
+def response_of(path: str, fields: Fields) -> str:
     """Return the id of the stored response that a request names, empty without one."""
     if path.startswith("/v1/responses/"):
         return path.removeprefix("/v1/responses/")
-    named = _fields(body).get("previous_response_id", b"null")
+    named = fields.get("previous_response_id", b"null")
     try:
         return msgspec.json.decode(named, type=str)
     except msgspec.MsgspecError:  # null, or no text, which the replica refuses
         return ""
 
 
-def _fields(body: bytes) -> _Fields:
+def fields_of(body: bytes) -> Fields:
+    """Return the fields of a body; none of one that is no object."""
     try:
-        return msgspec.json.decode(body, type=_Fields)
+        return msgspec.json.decode(body, type=Fields)
     except msgspec.MsgspecError:  # the replica refuses it
         return {}
 

@@ -18,7 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message
 
-from gptrs_ray.serving.affinity import beginnings, response_of
+from gptrs_ray.serving.affinity import beginnings, fields_of, response_of
 from gptrs_serve.app import Access
 from gptrs_serve.events import CLOSED_BY_CLIENT, event_of, line_of
 from gptrs_serve.keys import KeyRing
@@ -102,8 +102,9 @@ def door(replicas: Any, keys: tuple[str, ...]) -> Starlette:
         except ClientDisconnect:
             return Response(status_code=CLOSED_BY_CLIENT)
         scope = {name: request.scope[name] for name in _SCOPE if name in request.scope}
-        named = response_of(request.url.path, body)
-        asked = Asked(scope, body, beginnings(body), named)
+        fields = fields_of(body)
+        named = response_of(request.url.path, fields)
+        asked = Asked(scope, body, beginnings(fields), named)
         stream = replicas.options(method_name="answer", stream=True).remote(asked)
         return await _answer(stream, request.url.path)
 
