@@ -36,6 +36,9 @@ functionals, which only the backend that claimed them has."""
 _BY_STEP = (*_MOVES, Take, DynamicUpdateSlice)
 """Ops for which alone no loop is cut: reading and writing the rows of a step computes nothing."""
 
+WEIGHTS = (InputRole.PARAMETER, InputRole.CONSTANT)
+"""Roles whose buffers are the same objects in every run: `run_bound` binds them, and copies of them
+are kept."""
 Sizes = Mapping[int, int]
 """Example sizes of symbols, which decide between two places for the same instruction."""
 
@@ -81,9 +84,9 @@ def partition(
         if refused[made] and cuts_inside(program, made, backend, fallback, sizes)
     }
     elsewhere = {made: tuple(refusals_of(fallback, program, [made])) for made in main.instructions}
-    whole = [made for made in main.instructions if made not in loops]
-    _require_one(backend, fallback, whole, refused, elsewhere)
-    both = {made for made in whole if not refused[made] and not elsewhere[made]}
+    rest = [made for made in main.instructions if made not in loops]
+    _require_one(backend, fallback, rest, refused, elsewhere)
+    both = {made for made in rest if not refused[made] and not elsewhere[made]}
     # The host reads operands of loops as values; a value that each part computes is none.
     cheap = cheap_values(main.instructions, both - _read_by(loops, main))
     anywhere = set(cheap.values())
@@ -102,8 +105,8 @@ def partition(
         sides.append(True)
     body = Region(main.params, (*cheap.values(), *ordered), main.results)
     functions = tuple(made for made in program.functions if made.name != "main")
-    whole = Program((*functions, Function("main", body)))
-    pieces = cut(whole, roles, (), [len(cheap) + at for at in starts], cheap)
+    ordered_program = Program((*functions, Function("main", body)))
+    pieces = cut(ordered_program, roles, (), [len(cheap) + at for at in starts], cheap)
     home = tuple(sides[at] for at in (0, *starts))
     parts = tuple(map(_weights_last, pieces.parts))
     return Partition(Segments(parts, pieces.results, pieces.count), home, reasons)
@@ -213,9 +216,8 @@ def _require_one(
 
 def _weights_last(part: Segment) -> Segment:
     """Return the part with the weights as its last inputs, as `run_bound` needs them."""
-    weights = (InputRole.PARAMETER, InputRole.CONSTANT)
     given = zip(part.program.main.body.params, part.roles, part.inputs, strict=True)
-    ordered = sorted(given, key=lambda each: each[1] in weights)
+    ordered = sorted(given, key=lambda each: each[1] in WEIGHTS)
     main = part.program.main.body
     body = Region(tuple(param for param, _, _ in ordered), main.instructions, main.results)
     others = tuple(made for made in part.program.functions if made.name != "main")

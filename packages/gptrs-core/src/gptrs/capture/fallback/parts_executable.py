@@ -21,16 +21,13 @@ from gptrs.backend.contract import (
 from gptrs.capture import ports
 from gptrs.capture.events import ProgramPart
 from gptrs.capture.fallback.copies import Copied, Sides, TwoSided
-from gptrs.capture.fallback.partition import Partition, partition
+from gptrs.capture.fallback.partition import WEIGHTS, Partition, partition
 from gptrs.capture.fallback.parts import Call, Compiler, Parts, Step, Way, compiled_whole
 from gptrs.errors import PluginError
 from gptrs.ir import dtypes
 from gptrs.ir.program import Program
 from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs.ir.tensor_type import TensorType
-
-WEIGHTS = (InputRole.PARAMETER, InputRole.CONSTANT)
-"""Roles whose buffers are the same objects in every run, so that copies of them are kept."""
 
 _noted: ContextVar[list[str] | None] = ContextVar("gptrs_fallback", default=None)
 
