@@ -16,6 +16,7 @@ from gptrs.errors import UsageError
 from gptrs.functionals.dispatch.examples import pattern_example
 from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.operands import (
+    LEAST_NORMAL,
     REALS,
     axis_of,
     converted,
@@ -28,10 +29,6 @@ from gptrs.functionals.operands import (
 )
 
 Approximation = Literal["none", "tanh", "quick"]
-
-LEAST_TOTAL = 2.0**-126
-"""Normal in f32 and f64, and far below any sum of powers with a finite maximum, which is at least
-1."""
 
 
 @pattern_example(x="f32[2, 3]")
@@ -192,7 +189,8 @@ def finite_peak(peak: Tensor) -> Tensor:
 
 def positive_total(total: Tensor) -> Tensor:
     """Replace sums of 0 by a positive number."""
-    return primitives.maximum(total, splat(LEAST_TOTAL, total.dtype, total.shape))
+    # Far below any sum of powers with a finite maximum, which is at least 1.
+    return primitives.maximum(total, splat(LEAST_NORMAL, total.dtype, total.shape))
 
 
 @pattern_example(x="f32[2, 3]", axis=0)

@@ -15,6 +15,7 @@ from gptrs.errors import UsageError
 from gptrs.functionals.dispatch.examples import pattern_example
 from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.operands import (
+    LEAST_NORMAL,
     axis_of,
     converted,
     expand,
@@ -180,10 +181,6 @@ def instance_norm(
     return _narrowed(_affine(normal, weight, bias), x)
 
 
-_LEAST_SQUARE = 2.0**-126
-"""The least normal number of f32."""
-
-
 @functional
 def l2_normalize(x: Tensor, axis: int = -1, epsilon: float = 1e-12) -> Tensor:
     """`x / maximum(sqrt(sum(x^2)), epsilon)` along `axis`: vectors of length 1; zeros remain zeros.
@@ -195,9 +192,9 @@ def l2_normalize(x: Tensor, axis: int = -1, epsilon: float = 1e-12) -> Tensor:
     _require_epsilon("l2_normalize", epsilon)
     wide = _widened(x)
     squares = primitives.reduce(primitives.mul(wide, wide), "sum", [along], keepdims=True)
-    if epsilon**2 > _LEAST_SQUARE:
+    if epsilon**2 > LEAST_NORMAL:
         # Bounded below where it does not matter: a square root has no derivative at 0.
-        least = splat(_LEAST_SQUARE, squares.dtype, squares.shape)
+        least = splat(LEAST_NORMAL, squares.dtype, squares.shape)
         squares = primitives.maximum(squares, least)
     length = primitives.sqrt(squares)
     # torch's convention: a lower bound of the length, where norms add epsilon to a variance.

@@ -29,6 +29,8 @@ NUMBERS: tuple[DType, ...] = (*REALS, *COMPLEX)
 INEXACT: tuple[DType, ...] = (*FLOATS, *COMPLEX)
 BITS: tuple[DType, ...] = (i1, *INTEGERS)
 ORDERED: tuple[DType, ...] = (i1, *REALS)
+LEAST_NORMAL = 2.0**-126
+"""The least positive number that is normal in f32, and so in f64."""
 _FAMILIES = {"integer": INTEGERS, "floating-point": FLOATS, "complex": COMPLEX}
 
 
