@@ -68,7 +68,6 @@ def integer_tile():
     how many times `FOUR` values of k a run has, at least 0; the addresses of what the sums of each
     row begin with, and of the sums, both rows of `PANEL` words.
     """
-
     return tile_intrinsic("integer_tile", INTEGER_ROWS, _emit_tile)
 
 

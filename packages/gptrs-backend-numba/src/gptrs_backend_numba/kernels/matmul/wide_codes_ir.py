@@ -49,7 +49,6 @@ def wide_tile():
 
     Bytes from one row or run to the next are those of widened codes.
     """
-
     return tile_intrinsic("wide_tile", WIDE_ROWS, _emit_tile)
 
 
