@@ -211,13 +211,16 @@ def test_keys_hosts_and_origins(model):
 
 
 def test_more_requests_than_it_takes_are_told_to_try_later(model):
-    body = {**LONG, "stream": True}
-    with serving({"tiny": model}, most_requests=1) as (address, engine):
-        with httpx.stream("POST", f"{address}/v1/completions", json=body) as one:
-            next(one.iter_lines())
-            with cache_of(engine).exclusive():  # no step ends meanwhile
-                told = post(address, "/v1/completions", LONG)
+    with (
+        serving({"tiny": model}, most_requests=1) as (address, engine),
+        ThreadPoolExecutor(1) as pool,
+    ):
+        with cache_of(engine).exclusive():  # no step ends meanwhile
+            first = pool.submit(post, address, "/v1/completions", LONG)
+            eventually(lambda: engine.state().requests == 1)
+            told = post(address, "/v1/completions", LONG)
         assert (told.status_code, told.headers["retry-after"]) == (429, "1")
+        assert first.result().status_code == 200
         eventually(lambda: engine.state().requests == 0)
 
 
