@@ -52,6 +52,7 @@ def require_close(case: Case, arrays: dict[str, np.ndarray], found: np.ndarray) 
 
 @pytest.fixture(autouse=True)
 def _amx(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(UNIT, raising=False)  # whoever runs the tests may have switched it off
     monkeypatch.setenv(VARIABLE, "amx")
 
 
