@@ -113,6 +113,20 @@ def test_a_model_is_made_from_nothing(kind, tokens, tmp_path):
     np.testing.assert_allclose(logits, expected, atol=1e-4)
 
 
+@pytest.mark.long
+def test_a_run_can_be_profiled(tokens, tmp_path, capsys):
+    save_lm(tmp_path / "model", "llama")
+    run = ("finetune", tmp_path / "model", "--data", tokens, "--lora", 2, *QUICK, "--steps", 2)
+    gptrs(*run, "--out", tmp_path / "told", "--profile")
+    table = capsys.readouterr().err.partition("asked for by\n")[2]
+    assert re.search(r"^ +\d+ +2 .* on ref$", table, re.M)
+    gptrs(*run, "--out", tmp_path / "written", "--profile-out", tmp_path / "profile")
+    assert "open report.html in it" in capsys.readouterr().err
+    programs = json.loads((tmp_path / "profile" / "profile.json").read_bytes())["programs"]
+    assert 2 in {each["runs"] for each in programs}
+    assert losses(tmp_path / "told") == losses(tmp_path / "written")
+
+
 def test_layers_of_a_quantized_base_stay_quantized(tmp_path):
     save_lm(tmp_path / "model", "llama", **SIZES)
     quantize(tmp_path / "model", tmp_path / "q4", "q4", to=None)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, cast
 
@@ -13,6 +14,7 @@ import msgspec
 import typer
 from msgspec.structs import replace
 
+import gptrs
 from gptrs.api import UsageError
 from gptrs.quoting import counted, listed, quoted
 from gptrs_runtime.load_options import LoadOptions, MachineOptions
@@ -184,6 +186,19 @@ _OPTIONS: Final[dict[str, _Row]] = {
         ...,
         ...,
     ),
+    "profile": _Row(
+        bool, _option("--profile", help="Time each kernel; this slows updates."), False, False
+    ),
+    "profile_out": _Row(
+        Path | None,
+        _option(
+            "--profile-out",
+            metavar="DIR",
+            help="Write the profile to this folder, with report.html.",
+        ),
+        None,
+        None,
+    ),
     "as_json": _Row(bool, _option("--json", help="Print the result as JSON."), False, False),
 }
 """All options of both commands, in the order of their help."""
@@ -212,8 +227,9 @@ def finetune(
     rate = 1e-3 if isinstance(what, NewDraftHead) else 2e-4 if adapts else 2e-5
     settings = _settings(own, rate, (0.9, 0.999), 0.0)
     machine = LoadOptions(**given["machine"])
-    result = runs.finetune(model, data, _outputs(given), what, settings, machine, line.watch())
-    _end(result, given["as_json"], line)
+    with _profiled(given):
+        result = runs.finetune(model, data, _outputs(given), what, settings, machine, line.watch())
+        _end(result, given["as_json"], line)
 
 
 def train(
@@ -229,15 +245,10 @@ def train(
     """
     line = _Line(_is_first(given))
     settings = _settings(given["settings"], 1e-3, (0.9, 0.99), 0.1)
-    result = runs.train(
-        config,
-        _data(given),
-        _outputs(given),
-        settings,
-        LoadOptions(**given["machine"]),
-        line.watch(),
-    )
-    _end(result, given["as_json"], line)
+    machine = LoadOptions(**given["machine"])
+    with _profiled(given):
+        result = runs.train(config, _data(given), _outputs(given), settings, machine, line.watch())
+        _end(result, given["as_json"], line)
 
 
 def _with_options(command: Callable[..., None]) -> None:
@@ -331,6 +342,23 @@ def _settings(
         return Settings(**fields)
 
     return settings
+
+
+@contextmanager
+def _profiled(given: Mapping[str, Any]) -> Generator[None]:
+    """Scope of a run; at its end, print or write the profile that the options ask for."""
+    folder = given["profile_out"]
+    if folder is None and not given["profile"]:
+        yield
+        return
+    profile = None
+    try:
+        with gptrs.profiling(folder, " ".join(["gptrs", *sys.argv[1:]])) as profile:
+            yield
+    finally:
+        if profile is not None and profile.programs:
+            told = f"profile written to {folder}; open report.html in it"
+            print(profile.table() if folder is None else told, file=sys.stderr)
 
 
 def _is_first(given: Mapping[str, Any]) -> bool:
