@@ -18,6 +18,7 @@ SMOKE = (
     "tests/runtime/test_tokenizer_file.py",
     "tests/runtime/test_long_texts.py",
     "tests/runtime/test_images.py",
+    "tests/models/test_encoded_sounds.py",
     "tests/runtime/test_chat_template.py",
     "tests/plugins/test_discovery.py",
     "tests/checkpoint/test_safetensors.py",

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-EXTRAS = ("chat", "hub", "images")
+EXTRAS = ("chat", "hub", "images", "sounds")
 """The optional dependencies that users get; those for tools and for comparison are not tried."""
 _FORM = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(\[[\w,]+\])?(?P<bound>[<>=!~].*)?")
 _FLOOR = re.compile(r">=(\d[\w.]*)")

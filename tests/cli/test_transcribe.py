@@ -103,7 +103,7 @@ def test_what_cannot_be_heard_is_refused(gptrs, folder):
     asked = ("--model", str(folder / "ear"), "--backend", "ref")
     result = gptrs("transcribe", str(folder / "ear" / "config.json"), *asked)
     assert result.code == 2
-    assert "cannot be read as a WAV file" in result.err
+    assert "cannot be read as a sound: it is none of WAV, MP3" in result.err
     result = gptrs("transcribe", str(folder / "nothing.wav"), *asked)
     assert result.code == 3
     assert (

@@ -307,8 +307,8 @@ class TranscribeRequest(Options, frozen=True, kw_only=True):
 
     sound: Annotated[
         Path,
-        Meta(description="A WAV file, of any length."),
-        Option(kind=PATH, flag="FILE.wav", request="file"),
+        Meta(description="A WAV, MP3, FLAC, Ogg, M4A or WebM file, of any length."),
+        Option(kind=PATH, flag="FILE", request="file"),
     ]
     language: (
         Annotated[

@@ -19,6 +19,7 @@ from gptrs.api import (
     EngineBusyError,
     EngineClosedError,
     GptrsError,
+    MissingLibraryError,
     ModelError,
     UsageError,
 )
@@ -106,7 +107,8 @@ def problem_of(error: Exception) -> RequestError:
         return RequestError(error.message, code="context_length_exceeded", param="max_tokens")
     if isinstance(error, CacheBudgetError):
         return RequestError(error.message, code="cache_budget", param="max_tokens")
-    of_the_request = isinstance(error, UsageError | ModelError)
+    # Of a missing library, too: the request asks for what this server cannot read.
+    of_the_request = isinstance(error, UsageError | ModelError | MissingLibraryError)
     # A file of weights that changed under the server is not the client's fault.
     if of_the_request and not isinstance(error, CheckpointError):
         return RequestError(error.message, code=error.code)

@@ -61,6 +61,7 @@ class _Optional(NamedTuple):
 _OPTIONAL: Final = (
     _Optional("jinja2", "chat templates", "gptrs-runtime", "chat"),
     _Optional("PIL", "images", "gptrs-runtime", "images"),
+    _Optional("av", "MP3, FLAC and other sounds than WAV", "gptrs-runtime", "sounds"),
     _Optional("huggingface_hub", "models of the Hugging Face hub", "gptrs-runtime", "hub"),
     _Optional("torch", "`gptrs validate`", "gptrs-cli", "torch"),
     _Optional("transformers", "`gptrs validate`", "gptrs-cli", "torch"),

@@ -14,6 +14,7 @@ from gptrs.errors import EngineBusyError as EngineBusyError
 from gptrs.errors import EngineClosedError as EngineClosedError
 from gptrs.errors import ExecutionError as ExecutionError
 from gptrs.errors import GptrsError as GptrsError
+from gptrs.errors import MissingLibraryError as MissingLibraryError
 from gptrs.errors import ModelError as ModelError
 from gptrs.errors import ParseError as ParseError
 from gptrs.errors import PluginError as PluginError

@@ -1,4 +1,4 @@
-"""Audio from WAV files, as one channel at a requested sampling rate."""
+"""Audio from files, as one channel at a requested sampling rate."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ from gptrs_runtime.generation.sampling import Sampler
 from gptrs_runtime.generation.source_cache import first_token
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import Segment, Transcription
+from gptrs_runtime.speech.encoded_files import FORMATS, EncodedFile, container_of
 from gptrs_runtime.speech.timestamps import SoundForm, normalized, require_frames
-from gptrs_runtime.speech.wave_files import WaveError, WaveFile
+from gptrs_runtime.speech.wave_files import SoundFileError, WaveFile
 
-_OTHERS: Final = (".mp3", ".flac", ".ogg", ".opus", ".m4a", ".aac", ".webm", ".mp4")
 _CONVERT: Final = "convert it, such as with `ffmpeg -i FILE -ar 16000 -ac 1 FILE.wav`"
 _MOST_SECONDS: Final = 24 * 3600
 _SENT_SECONDS: Final = 1800
-_SENT_BYTES_PER_SECOND: Final = 16_000
+_SENT_BYTES_PER_SECOND: Final = 4_000
+"""Of speech in MP3 or Opus, 32 kbit/s."""
 _RATES: Final = (1_000, 768_000)
 """Samples a second of the sounds that are read."""
 _SAMPLES_AT_ONCE: Final = 1 << 18
@@ -127,14 +128,13 @@ def resampled(samples: np.ndarray, rate: int, wanted: int) -> np.ndarray:
 
 @contextmanager
 def read_sound(path: str | Path, rate: int) -> Generator[Sound]:
-    """Scope in which the sound of a WAV file is read, the mean of its channels.
+    """Scope in which the sound of a file is read, the mean of its channels.
 
     ModelError for a file that cannot be opened; UsageError for one that is damaged, empty, or of
-    another format: WAV files hold integers of 8, 16, 24 or 32 bits, in [-1, 1], or floats.
+    another format: WAV files hold integers of 8, 16, 24 or 32 bits, in [-1, 1], or floats; those
+    of `encoded_files.FORMATS` raise MissingLibraryError without PyAV.
     """
     shown = quoted(str(path), 200)
-    if Path(path).suffix.lower() in _OTHERS:
-        raise UsageError(f"{shown} is no WAV file, and no other is read", hint=_CONVERT)
     with os.fdopen(open_regular(resolved(path)), "rb") as opened:
         yield decoded_sound(opened, shown, rate)
 
@@ -147,18 +147,18 @@ def sent_seconds(nbytes: int) -> int:
 def decoded_sound(
     opened: IO[bytes], shown: str, rate: int, most_seconds: int = _MOST_SECONDS
 ) -> Sound:
-    """Return the sound in a WAV file, which errors call `shown`; errors as of `read_sound`.
+    """Return the sound in a file, which errors call `shown`; errors as of `read_sound`.
 
     It reads the file, which must stay open. UsageError, too, for more than `most_seconds`.
     """
     with _reading(shown):
-        file = WaveFile(opened)
+        file = _samples_of(opened, shown, most_seconds)
     if file.size > most_seconds * file.rate:
         told = f"{shown} is longer than {most_seconds / 3600:g} hours"
         raise UsageError(told, hint="cut it into parts")
     # Of odd rates the filter is as long as they are high, and slow ones become much longer.
     if not _RATES[0] <= file.rate <= _RATES[1]:
-        told = f"{shown} has samples of {file.width} bytes at {file.rate} Hz"
+        told = f"{shown} has {file.rate} samples a second"
         raise UsageError(told, hint=_CONVERT)
     if not file.size:
         raise UsageError(f"{shown} holds no sound")
@@ -170,13 +170,24 @@ def decoded_sound(
     return Sound(mono, file.size, file.rate, rate)
 
 
+def _samples_of(opened: IO[bytes], shown: str, most_seconds: int) -> WaveFile | EncodedFile:
+    container = container_of(opened)
+    if container is not None:
+        return EncodedFile(opened, container, shown, most_seconds)
+    opened.seek(0)
+    if opened.read(4) not in (b"RIFF", b"RF64"):
+        raise SoundFileError(f"it is none of {', '.join(('WAV', *FORMATS))}")
+    opened.seek(0)
+    return WaveFile(opened)
+
+
 @contextmanager
 def _reading(shown: str) -> Generator[None]:
     try:
         yield
-    except (OSError, EOFError, WaveError) as problem:
-        reason = str(problem) or "it ends early"
-        raise UsageError(f"{shown} cannot be read as a WAV file: {reason}", hint=_CONVERT) from None
+    except (OSError, EOFError, SoundFileError) as problem:
+        told = f"{shown} cannot be read as a sound: {str(problem) or 'it ends early'}"
+        raise UsageError(told, hint=_CONVERT) from None
 
 
 # Transcribe speech by models that hear raw sound and write: long ones in parts cut in silence.

@@ -46,7 +46,7 @@ def transcribe(
     fallback: Fallback | None = None,
     progress: SoundProgress | None = None,
 ) -> Transcription:
-    """Transcribe a WAV file, by its path or its bytes, or samples f32 [N] in [-1, 1] at `rate` Hz.
+    """Transcribe a file, by its path or its bytes, or samples f32 [N] in [-1, 1] at `rate` Hz.
 
     Any length, but bytes hold at most half an hour, or a second for each 16 kB. The sound is heard
     in windows, each begins where the last finished segment ends. `language` is a code such as `en`;

@@ -16,8 +16,8 @@ _MOST_CHUNKS: Final = 1_000
 _LARGEST_FORMAT: Final = 1_024
 
 
-class WaveError(Exception):
-    """A file that is no WAV file of samples that are read."""
+class SoundFileError(Exception):
+    """A file whose samples cannot be read: damaged, or of another format."""
 
 
 class WaveFile:
@@ -28,7 +28,7 @@ class WaveFile:
     """
 
     def __init__(self, file: IO[bytes]) -> None:
-        """Read the header; WaveError for one that is malformed, or of samples of other kinds."""
+        """Read the header; SoundFileError if it is malformed, or for samples of other kinds."""
         self._file = file
         self._start, nbytes = self._found()
         whole = file.seek(0, os.SEEK_END)
@@ -49,14 +49,14 @@ class WaveFile:
         """Return where the samples begin, and how many bytes they have; keep the format."""
         kind, nbytes, form = struct.unpack("<4sI4s", self._exactly(12))
         if kind not in (b"RIFF", b"RF64") or form != b"WAVE":
-            raise WaveError("it does not begin with RIFF and WAVE")
+            raise SoundFileError("it does not begin with RIFF and WAVE")
         long, has_format = _UNKNOWN_SIZE, False
         for _ in range(_MOST_CHUNKS):
             name, size = struct.unpack("<4sI", self._exactly(8))
             start = self._file.tell()
             if name == b"data":
                 if not has_format:
-                    raise WaveError("its samples come before their format")
+                    raise SoundFileError("its samples come before their format")
                 # Recorders write a size at the end, or into a pipe none.
                 is_open = size == 0 and nbytes + 8 <= start
                 return start, 1 << 62 if is_open else long if size == _UNKNOWN_SIZE else size
@@ -66,20 +66,22 @@ class WaveFile:
                 self._read_format(self._exactly(min(size, _LARGEST_FORMAT)))
                 has_format = True
             self._file.seek(start + size + size % 2)
-        raise WaveError(f"it has no samples in its first {_MOST_CHUNKS} chunks")
+        raise SoundFileError(f"it has no samples in its first {_MOST_CHUNKS} chunks")
 
     def _read_format(self, content: bytes) -> None:
         if len(content) < 16:
-            raise WaveError(f"the format of its samples has {len(content)} bytes, fewer than 16")
+            raise SoundFileError(
+                f"the format of its samples has {len(content)} bytes, fewer than 16"
+            )
         code, channels, rate, _, frame, bits = struct.unpack_from("<HHIIHH", content)
         if code == _EXTENSIBLE and len(content) >= 40 and content[26:40] == _GUID_END:
             code = int.from_bytes(content[24:26], "little")
         width, self._is_float = -(-bits // 8), code == _FLOATS
         known = {_INTEGERS: (1, 2, 3, 4), _FLOATS: (4, 8)}.get(code, ())
         if width not in known:
-            raise WaveError(f"it has samples of {bits} bits of the format {code:#06x}")
+            raise SoundFileError(f"it has samples of {bits} bits of the format {code:#06x}")
         if not channels or frame != width * channels:
-            raise WaveError(
+            raise SoundFileError(
                 f"{channels} channels of {bits} bits do not fill frames of {frame} bytes"
             )
         self.channels, self.width, self.rate = channels, width, rate
@@ -92,10 +94,14 @@ class WaveFile:
 
 
 def _floats(data: bytes, width: int) -> np.ndarray:
-    samples = np.frombuffer(data, f"<f{width}").astype(np.float64)
+    return finite(np.frombuffer(data, f"<f{width}").astype(np.float64))
+
+
+def finite(samples: np.ndarray) -> np.ndarray:
+    """Return samples as they are; SoundFileError for numbers that are not finite in f32."""
     # Beyond f32 they would become infinite later on.
     if not (np.abs(samples) <= np.finfo(np.float32).max).all():
-        raise WaveError("it has samples that are no finite numbers")
+        raise SoundFileError("it has samples that are no finite numbers")
     return samples
 
 

@@ -44,7 +44,7 @@ class TranslationBody(RequestFields, kw_only=True):
     refused: ClassVar[Mapping[str, str]] = {
         "prompt": "the transcription uses only the audio",
     }
-    file: Annotated[Any, Meta(description="A WAV file.")]
+    file: Annotated[Any, Meta(description="A WAV, MP3, FLAC, Ogg, M4A or WebM file.")]
     model: Model | None = None
     response_format: Annotated[
         Literal["json", "text", "srt", "verbose_json", "vtt"],
