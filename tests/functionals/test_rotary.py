@@ -20,6 +20,10 @@ DEPTH, THETA, LONGEST = 64, 500000.0, 128
 LONG, SHORT = (tuple(1 + i * step for i in range(DEPTH // 2)) for step in (0.5, 0.01))
 SCALINGS: dict[str, tuple[RotaryScaling, dict[str, object]]] = {
     "linear": (F.LinearScaling(4.0), {"rope_type": "linear", "factor": 4.0}),
+    "proportional": (
+        F.ProportionalScaling(0.3, 2.0),
+        {"rope_type": "proportional", "partial_rotary_factor": 0.3, "factor": 2.0},
+    ),
     "dynamic": (F.DynamicScaling(2.0, LONGEST), {"rope_type": "dynamic", "factor": 2.0}),
     "yarn": (F.YarnScaling(8.0, 16), {"rope_type": "yarn", "factor": 8.0}),
     "yarn, not truncated": (

@@ -28,6 +28,12 @@ TWO_FACTORS = {
 }
 ALPHA = {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 1000.0, "factor": 1.0}
 
+GEMMA4: dict[str, object] = {
+    **{"saved_as": "Gemma4ForCausalLM", "num_hidden_layers": 4, "sliding_window": 9},
+    **{"layer_types": ["sliding_attention", "full_attention"] * 2, "head_dim": 8},
+    **{"global_head_dim": 16, "hidden_size_per_layer_input": 0},
+}
+
 CASES: dict[str, tuple[str, dict[str, object]]] = {
     "hunyuan_v1_dense of a larger base": (
         "HunYuanDenseV1",
@@ -162,6 +168,21 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
         {
             **{**ROUTED, "head_dim": 16, "attention_bias": True, "n_shared_experts": 2},
             **{"n_group": 2, "topk_group": 1, "routed_scaling_factor": 1.7},
+        },
+    ),
+    "gemma4_text": (
+        "Gemma4Text",
+        {
+            **{**GEMMA4, "num_kv_shared_layers": 2, "use_double_wide_mlp": True},
+            **{"hidden_size_per_layer_input": 6, "vocab_size_per_layer_input": 97},
+        },
+    ),
+    "gemma4_text of experts": (
+        "Gemma4Text",
+        {
+            **{**GEMMA4, "enable_moe_block": True, "num_experts": 5, "top_k_experts": 2},
+            **{"moe_intermediate_size": 20, "final_logit_softcapping": 3.0},
+            **{"attention_k_eq_v": True, "num_global_key_value_heads": 1},
         },
     ),
     "vaultgemma": (

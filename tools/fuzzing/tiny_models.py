@@ -25,6 +25,12 @@ _YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0,
          "original_max_position_embeddings": 32}  # fmt: skip
 _LLAMA3 = {**_YARN, "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
+_GEMMA4: dict[str, object] = {
+    **_TEXT, "head_dim": 4, "global_head_dim": 8, "sliding_window": 12, "num_kv_shared_layers": 2,
+    "layer_types": ["sliding_attention", "full_attention"] * 2, "num_hidden_layers": 4,
+    "hidden_size_per_layer_input": 3, "vocab_size_per_layer_input": 20,
+}  # fmt: skip
+
 CONFIGS: Mapping[str, dict[str, object]] = {
     "gpt2": {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 32, "vocab_size": 20,
              "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new", "n_inner": None},
@@ -34,6 +40,8 @@ CONFIGS: Mapping[str, dict[str, object]] = {
               "conv_kernel": 3},
     "mamba2": {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_heads": 4,
                "head_dim": 4, "n_groups": 2, "state_size": 3, "conv_kernel": 3},
+    "gemma4_text": _GEMMA4,
+    "gemma4": {"text_config": {**_GEMMA4, "model_type": "gemma4_text"}},
     "mistral": {**_TEXT, "sliding_window": 12, "rope_parameters": _YARN, "head_dim": 4},
     "qwen3": {**_TEXT, "head_dim": 4, "use_sliding_window": False, "attention_bias": False},
     "bert": {**_TEXT, "type_vocab_size": 2, "layer_norm_eps": 1e-12, "hidden_act": "gelu"},

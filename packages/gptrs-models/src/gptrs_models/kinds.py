@@ -61,7 +61,7 @@ _NEAR_BERT = (
 _NEAR_LLAMA = (
     *("afmoe", "aria_text", "baichuan", "bitnet", "chatglm", "dbrx", "deepseek"),
     *("diffllama", "doge", "exaone", "flex_olmo"),
-    *("gemma3n", "gemma3n_text", "gemma4", "internlm2"),
+    *("gemma3n", "gemma3n_text", "internlm2"),
     *("jais", "jetmoe", "llama4", "llama4_text", "minicpm", "minicpm3", "minimax"),
     *("nemotron_h", "qwen"),
     *("xverse", "yi", "zamba2"),
@@ -202,6 +202,12 @@ KINDS: tuple[Family, ...] = (
             )},
             "mistral": "llama", "gemma3_text": "gemma3", "phi": "phi2", "cohere": "command-r",
             "gpt_neox": "gptneox", "gpt_bigcode": "starcoder",
+        },
+    ),
+    Family(
+        WORDS, "gemma4", "`causal_lm`",
+        {
+            "gemma4_text": "the text models of Gemma 4, dense and with experts",
         },
     ),
     Family(
@@ -414,6 +420,13 @@ KINDS: tuple[Family, ...] = (
             "qwen3_5": "Qwen3.5",
             "qwen3_5_moe": "Qwen3.5 with experts",
             "qwen3_vl_moe": "Qwen3-VL with experts",
+        },
+        summary="the language model of {}, without images and sounds",
+    ),
+    Family(
+        PARTS, "gemma4", "as `gemma4`",
+        {
+            "gemma4": "Gemma 4",
         },
         summary="the language model of {}, without images and sounds",
     ),

@@ -61,6 +61,28 @@ class LinearScaling(RotaryScaling, frozen=True):
         return unscaled_frequencies(head_dim, theta) / np.float32(self.factor)
 
 
+class ProportionalScaling(RotaryScaling, frozen=True):
+    """Only the `share` of highest frequencies rotates, divided by `factor`; the others are 0.
+
+    Unlike a rotation of the first components of a head, pairs and powers are those of whole heads
+    (Gemma 4).
+    """
+
+    share: float
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        _require_factor("ProportionalScaling", self.factor)
+        if not 0 <= self.share <= 1:
+            raise UsageError(f"`ProportionalScaling` needs a share from 0 to 1, got {self.share}")
+
+    def frequencies(self, head_dim: int, theta: float, length: int | None) -> np.ndarray:
+        """Return the unscaled frequencies, the lowest as 0; ignores `length`."""
+        found = unscaled_frequencies(head_dim, theta) / np.float32(self.factor)
+        found[int(self.share * head_dim // 2) :] = 0
+        return found
+
+
 class DynamicScaling(RotaryScaling, frozen=True):
     """A base that grows with the length beyond `max_position` (dynamic NTK scaling).
 

@@ -101,9 +101,11 @@ class _Rope:
         self._beside = ConfigFields(settings, kind)
         self._fields = ConfigFields({f"{self.source}.{key}": given[key] for key in given}, kind)
         self._given = given
-        self.rotated = 1.0 if rotated is None else self._rotated(rotated)
+        # Its share is that of the frequencies of a whole head.
+        proportional = given.get(self.type_name) == "proportional"
+        self.rotated = 1.0 if rotated is None or proportional else self._rotated(rotated)
         supported: dict[str, object] = {"full_attention": None, "sliding_attention": None}
-        if rotated is None:
+        if rotated is None and not proportional:
             self._beside.require("partial_rotary_factor", 1)
             supported["partial_rotary_factor"] = 1
         if "llama_4_scaling_beta" not in default:
@@ -206,9 +208,16 @@ def _longrope(rope: _Rope) -> F.RotaryScaling:
     )
 
 
+def _proportional(rope: _Rope) -> F.RotaryScaling:
+    return F.ProportionalScaling(
+        rope.number("partial_rotary_factor", 1.0), rope.number("factor", 1.0)
+    )
+
+
 SCALINGS: dict[str, Callable[[_Rope], F.RotaryScaling | None]] = {
     "default": lambda _: None,
     "linear": _linear,
+    "proportional": _proportional,
     "dynamic": _dynamic,
     "yarn": _yarn,
     "llama3": _llama3,
