@@ -10,6 +10,7 @@ from gptrs.backend.contract import InputRole
 from gptrs.errors import UsageError
 from gptrs.ir import parse_program
 from gptrs_backend_numba.backend import NumbaBackend, create
+from gptrs_backend_numba.memory import address_of
 from gptrs_backend_numba.run.executable import NumbaExecutable
 
 ARGUMENT, PARAMETER, DONATED = InputRole.ARGUMENT, InputRole.PARAMETER, InputRole.DONATED
@@ -214,6 +215,13 @@ def test_strided_unaligned_and_big_endian_memory(numba: NumbaBackend, offset: in
         assert np.asarray(result).tolist() == [-1, -2, -3]
     (result,) = executable.run([strided])
     assert np.asarray(result).tolist() == [-1, -2, -3]
+
+
+def test_addresses_read_out_of_arrays_are_those_that_numpy_tells() -> None:
+    whole = np.zeros((3, 5), np.int16)
+    odd = np.zeros(9, np.uint8)[1:].view(np.int64)
+    for array in (whole, whole[1:, 2:], whole[::-1].T, odd, np.empty(0), np.asarray(1.5)):
+        assert address_of(array) == address(array)
 
 
 def test_inputs_of_another_type_are_refused(numba: NumbaBackend) -> None:

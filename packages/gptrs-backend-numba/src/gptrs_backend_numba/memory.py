@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Generator
@@ -34,9 +35,34 @@ _BLOCK = 1 << 26
 """Bytes of a block of an arena. Of those that nothing was written to, none is taken."""
 
 
-def address_of(array: np.ndarray) -> int:
-    """Where the first element lies; the caller must keep the array alive."""
+def _interface_address(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
+
+
+def _object_address(array: np.ndarray) -> int:
+    return _word_at(id(array) + _HEAD).value
+
+
+_word_at = ctypes.c_size_t.from_address
+_HEAD = object.__basicsize__
+"""Bytes of the head of an object of CPython. The address of the elements follows it in an array:
+NumPy's C interface promises that, and extensions are compiled for it."""
+
+
+def _quickest() -> Callable[[np.ndarray], int]:
+    """Return what reads the address out of the object, if it finds addresses known otherwise.
+
+    NumPy's description of an array takes 2.4 us on a Zen 3, as long as a small kernel; this 0.2.
+    """
+    if sys.implementation.name != "cpython":
+        return _interface_address
+    whole = np.empty((3, 4), np.float32)
+    known = all(_object_address(x) == _interface_address(x) for x in (whole, whole[1:, 2:]))
+    return _object_address if known else _interface_address
+
+
+address_of: Callable[[np.ndarray], int] = _quickest()
+"""Where the first element of an array lies; the caller must keep the array alive."""
 
 
 def aligned(nbytes: int) -> np.ndarray:
