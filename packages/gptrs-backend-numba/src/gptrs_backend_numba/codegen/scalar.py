@@ -27,7 +27,24 @@ def exp_f32(x):
     """Return `e^x` as `2^n * e^r`, |r| <= ln(2) / 2, by the polynomial of Cephes; < 2 ULP."""
     y = choose(x < f32(89.0), x, f32(89.0))  # NaN is put back at the end
     y = choose(y > f32(-104.0), y, f32(-104.0))
-    n = rint(y * f32(1.44269504088896341))
+    n = _exponent(y)
+    p = _significand(y, n)
+    # Two steps, since 2^n alone may lie outside the normal range where the result does not.
+    whole = truncated(n)
+    half = i32(whole >> i32(1))
+    first = from_bits(i32((half + i32(127)) << i32(23)))
+    second = from_bits(i32((whole - half + i32(127)) << i32(23)))
+    return choose(x == x, p * first * second, x)
+
+
+@register_jitable
+def _exponent(y):
+    return rint(y * f32(1.44269504088896341))
+
+
+@register_jitable
+def _significand(y, n):
+    """Return `e^y / 2^n`."""
     r = fma(n, f32(-0.693359375), y)
     r = fma(n, f32(2.12194440e-4), r)
     p = fma(f32(1.9875691500e-4), r, f32(1.3981999507e-3))
@@ -35,13 +52,14 @@ def exp_f32(x):
     p = fma(p, r, f32(4.1665795894e-2))
     p = fma(p, r, f32(1.6666665459e-1))
     p = fma(p, r, f32(5.0000001201e-1))
-    p = fma(p, r * r, r) + f32(1.0)
-    # Two steps, since 2^n alone may lie outside the normal range where the result does not.
-    whole = truncated(n)
-    half = i32(whole >> i32(1))
-    first = from_bits(i32((half + i32(127)) << i32(23)))
-    second = from_bits(i32((whole - half + i32(127)) << i32(23)))
-    return choose(x == x, p * first * second, x)
+    return fma(p, r * r, r) + f32(1.0)
+
+
+@register_jitable
+def exp_of_moderate_f32(x):
+    """Return `exp_f32(x)`, the same bits, for -87 <= x <= 88, in two thirds of its instructions."""
+    n = _exponent(x)
+    return _significand(x, n) * from_bits(i32((truncated(n) + i32(127)) << i32(23)))
 
 
 @register_jitable
@@ -70,15 +88,16 @@ def erf_f32(x):
     p = fma(p, t, f32(-6.34846687e-1))
     p = fma(p, t, f32(-1.28717512e-1))
     p = fma(p, t, -t)
-    p = choose(t > f32(4.0), f32(-104.0), p)  # the polynomial holds below; infinities end here
-    far = copysign(f32(1.0) - exp_f32(p), x)
+    # The polynomial holds up to 4, where the result is 1; infinities end here, NaN below.
+    p = choose(t <= f32(4.0), p, f32(-80.0))
+    far = copysign(f32(1.0) - exp_of_moderate_f32(p), x)
     s = fma(f32(-5.96761703e-4), z, f32(4.99119423e-3))
     s = fma(s, z, f32(-2.67681349e-2))
     s = fma(s, z, f32(1.12819925e-1))
     s = fma(s, z, f32(-3.76125336e-1))
     s = fma(s, z, f32(1.28379166e-1))
     near = fma(s, x, x)
-    return choose(t > f32(0.927734375), far, choose(x == x, near, x))
+    return choose(t > f32(0.927734375), far, near)
 
 
 @register_jitable
