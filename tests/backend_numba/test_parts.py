@@ -50,6 +50,23 @@ CHAINS: Mapping[str, str] = {
           %2 = log1p %1 : f64[5, 7, 11]
           return %2
         }""",
+    "GELU by division, its factors in another order": """ptir.v0.5
+        func @main(%a: f32[70, 50]) -> f32[70, 50] {
+          %root = constant {value = 1.4142135} : f32[]
+          %one = constant {value = 1.0} : f32[]
+          %half = constant {value = 0.5} : f32[]
+          %roots = broadcast_to %root {shape = [70, 50]} : f32[70, 50]
+          %ones = broadcast_to %one {shape = [70, 50]} : f32[70, 50]
+          %halves = broadcast_to %half {shape = [70, 50]} : f32[70, 50]
+          %x = sub %a, %ones : f32[70, 50]
+          %0 = div %x, %roots : f32[70, 50]
+          %1 = erf %0 : f32[70, 50]
+          %2 = add %ones, %1 : f32[70, 50]
+          %3 = mul %2, %x : f32[70, 50]
+          %4 = mul %halves, %3 : f32[70, 50]
+          %5 = mul %4, %a : f32[70, 50]
+          return %5
+        }""",
     "a copy of a part": """ptir.v0.5
         func @main(%a: si16[40, 60]) -> si16[20, 17] {
           %0 = slice %a {starts = [3, 5], sizes = [20, 17], strides = [1, 3]} : si16[20, 17]

@@ -24,6 +24,7 @@ from gptrs.ir.ops import elementwise as ops
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quoting import quoted
 from gptrs_backend_numba.codegen.compiled import WantedKernel, known, stored
+from gptrs_backend_numba.codegen.elements import Unary
 from gptrs_backend_numba.codegen.kernel import KernelFunction, SpecializedKernel
 from gptrs_backend_numba.codegen.kernel_pack import kernel_pack
 from gptrs_backend_numba.codegen.machine_code import Kernel
@@ -107,17 +108,24 @@ def stand_in(
 
 
 def part_of(operation: Operation) -> WantedKernel | None:
-    """Return the kernel of an op on dense blocks; None for one with a function of its own."""
-    if operation.function is not None or len(operation.operands) > _MOST_OPERANDS:
+    """Return the kernel of an op on dense blocks; None for most with a function of their own."""
+    function = operation.function
+    if function not in (None, elementwise.GELU) or len(operation.operands) > _MOST_OPERANDS:
         return None
     operands = tuple(dtype for _, dtype in operation.operands)
-    return _part(operation.op, operands, operation.result, operation.power)
+    return _part(operation.op, operands, operation.result, operation.power, function)
 
 
 @lru_cache(maxsize=1024)
-def _part(op: Op, operands: tuple[DType, ...], result: DType, power: int | None) -> WantedKernel:
+def _part(
+    op: Op,
+    operands: tuple[DType, ...],
+    result: DType,
+    power: int | None,
+    function: Unary | None,
+) -> WantedKernel:
     inputs = tuple(Access(dtype, 1) for dtype in operands)
-    alone = Operation(op, tuple(enumerate(operands)), result, power)
+    alone = Operation(op, tuple(enumerate(operands)), result, power, function)
     return WantedKernel(elementwise.whole_kernel(1, inputs, Access(result, 1), (alone,)))
 
 
@@ -128,6 +136,10 @@ def all_parts() -> Iterator[WantedKernel]:
             for dtype in dtypes.ALL:
                 if elementwise.computes(op_class, dtype):
                     yield from _parts(op_class, dtype)
+    given = ((0, dtypes.f32),)
+    gelu = part_of(Operation(ops.Mul(), given, dtypes.f32, function=elementwise.GELU))
+    assert gelu is not None
+    yield gelu
     for width in sorted({dtype.itemsize for dtype in dtypes.ALL}):
         yield WantedKernel(kernels.gather(width))
         yield WantedKernel(kernels.scatter(width))

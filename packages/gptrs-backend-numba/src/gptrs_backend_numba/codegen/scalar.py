@@ -127,6 +127,26 @@ def normal_share_f32(x):
 
 
 @register_jitable
+def gelu_f32(x):
+    """Return `x / 2 * (1 + erf(x / sqrt 2))`, within 8e-8 of `x`.
+
+    It is `max(x, 0) - |x| / 2 * erfc(|x| / sqrt 2)`: a polynomial is the logarithm of the last
+    factor. By `erf_f32` it takes twice as long, and is within 1.12e-7.
+    """
+    half = f32(0.5) * absolute(x)
+    positive = fma(x, f32(0.5), half)  # NaN for -inf, as by `erf`
+    h = choose(half < f32(4.0), half, f32(4.0))
+    p = fma(f32(-5.0304306e-4), h, f32(3.4937006e-3))
+    p = fma(p, h, f32(-8.259220e-3))
+    p = fma(p, h, f32(-3.0373456e-3))
+    p = fma(p, h, f32(7.8335837e-2))
+    p = fma(p, h, f32(-2.9110062e-1))
+    p = fma(p, h, f32(-1.2731955))
+    p = fma(p, h, f32(-1.5957707)) * h
+    return fma(-h, exp_of_moderate_f32(p), positive)
+
+
+@register_jitable
 def logistic_f32(x):
     """Return `1 / (1 + e^-x)` from `e^-|x|`, which cannot overflow."""
     e = exp_f32(-absolute(x))

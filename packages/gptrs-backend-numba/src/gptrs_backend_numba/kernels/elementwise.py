@@ -107,6 +107,9 @@ def _of_truths(direction: ops.Direction) -> Unary:
     return compared
 
 
+GELU: Unary = scalar.gelu_f32
+"""GELU by the error function, of f32: a function that chains in parts have, too."""
+
 _FLOAT: dict[str, object] = {
     "neg": operator.neg,
     "abs": machine.absolute,

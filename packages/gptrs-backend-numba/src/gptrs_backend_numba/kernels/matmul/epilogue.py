@@ -26,8 +26,15 @@ from gptrs_backend_numba.codegen.machine import (
     keep_alive,
     pointer,
 )
-from gptrs_backend_numba.codegen.scalar import erf_f32, exp_f32, logistic_f32, normal_share_f32
+from gptrs_backend_numba.codegen.scalar import (
+    erf_f32,
+    exp_f32,
+    gelu_f32,
+    logistic_f32,
+    normal_share_f32,
+)
 from gptrs_backend_numba.codegen.tasks import share_tasks
+from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.kernels.matmul.dots import (
     COLUMNS,
     COLUMNS_OF_ONE,
@@ -129,7 +136,8 @@ ACTIVATIONS: Mapping[str, Unary] = {
     "relu": relu,
     "relu6": relu6,
     "gelu_tanh": gelu_tanh,
-    "gelu_erf": gelu_erf,
+    # As chains of ops have it, see `lowering.elementwise`.
+    "gelu_erf": gelu_erf if WIDTH == 16 else gelu_f32,
     "gelu_normal": gelu_normal,
     "gelu_quick": gelu_quick,
     "silu": silu,
