@@ -274,3 +274,28 @@ def test_a_call_that_donates_is_not_pinned():
 
     step(_ones(2))
     assert step.pin(_ones(2)) is None
+
+
+def test_calls_with_tensors_alone_follow_what_has_changed_since_the_last_one(monkeypatch):
+    weight, ran = gptrs.tensor([10.0]), []
+
+    @gptrs.jit
+    def scaled(x, y=weight, times=1):
+        ran.append(times)
+        return x * y * times
+
+    def value(*args, **kwargs):
+        return scaled(*args, **kwargs).numpy().tolist()
+
+    x, y = gptrs.tensor([2.0]), gptrs.tensor([3.0])
+    assert [value(x), value(x), value(x, y), value(y, x), value(x)] == [[20], [20], [6], [6], [20]]
+    assert [value(x, y, times=4), value(x, y), value(_ones(2), y)] == [[24], [6], [3, 3]]
+    assert ran == [1, 4, 1]
+    assert sorted(each.calls for each in scaled.signatures) == [1, 1, 6]
+    monkeypatch.setenv("GPTRS_EAGER", "1")
+    assert value(x, y) == [6]
+    assert ran == [1, 4, 1, 1]
+    scaled.clear()
+    monkeypatch.delenv("GPTRS_EAGER")
+    assert value(x, y) == [6]
+    assert ran == [1, 4, 1, 1, 1]

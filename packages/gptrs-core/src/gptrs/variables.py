@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Final, cast
+from typing import Final
 
 VARIABLES: Final = frozenset(
     (
@@ -33,7 +33,7 @@ class Variables:
         environ = os.environ
         # The dict inside `environ`: a lookup of an unset variable in `environ` itself raises and
         # catches a KeyError, which is slow.
-        wrapped = cast("Mapping[str, str] | None", getattr(environ, "_data", None))
+        wrapped: Mapping[str, str] | None = getattr(environ, "_data", None)  # no `cast`: it is slow
         if wrapped is None:
             return tuple([environ.get(name) for name in self._names])
         found = tuple(map(wrapped.get, self._keys))

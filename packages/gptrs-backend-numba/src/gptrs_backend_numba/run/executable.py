@@ -328,6 +328,7 @@ class NumbaExecutable(Executable):
         outputs = [self._location(MemorySpace.RESULT, at) for at in range(len(schedule.results))]
         self._outputs = OutputBinding(schedule.results, outputs, types, self._sizes)
         self._interpret = compiled(interpreter.run_schedule)
+        self._interpret_alone = self._interpret.one_at_a_time()
         self._calls_at_once = _CALLS_AT_ONCE
         self._profiled: tuple[int, Profiler] | None = None
         """The profiler of a run, and the number of changes of sizes when it was made."""
@@ -408,7 +409,7 @@ class NumbaExecutable(Executable):
         position = self._code.begin
         while True:
             started = time.perf_counter()
-            position = self._interpret(self._start, position, self._calls_at_once)
+            position = self._interpret_alone(self._start, position, self._calls_at_once)
             if position <= 0:
                 return position
             seconds = time.perf_counter() - started

@@ -136,6 +136,9 @@ class InputBinding:
         self._staged = [_stage(each, each.type) if each.type.is_static else None for each in inputs]
         self._remembered = BoundArrays(len(inputs))
         self._changing = _changing(inputs)
+        # Arguments are bound in each run: no array of them is remembered.
+        none_recurs = not any(self._recurring[: self._changing])
+        self._every = range(self._changing) if none_recurs and not overwritten else None
         self._bound: weakref.ref[BoundInputs] | None = None
         """Bound trailing inputs (weights) whose buffers need not be examined again."""
 
@@ -169,8 +172,10 @@ class InputBinding:
     def _bind(self, inputs: Sequence[np.ndarray], elsewhere: frozenset[int]) -> list[np.ndarray]:
         """Bind the first inputs; `elsewhere` are the identities of the others."""
         arrays = list(inputs)
-        identities = list(map(id, arrays))
-        for index in self._remembered.others(identities):
+        others: Sequence[int] | None = self._every
+        if others is None or len(others) != len(arrays):
+            others = self._remembered.others(list(map(id, arrays)))
+        for index in others:
             array = inputs[index]
             if not _fits(array, *self._expected[index]):
                 if index in self._symbolic and self._fit_sizes(inputs):
@@ -182,7 +187,7 @@ class InputBinding:
             else:
                 stage[:] = array.tobytes()
         if self._overwritten:
-            self._own_donated(identities, arrays, elsewhere)
+            self._own_donated(list(map(id, inputs)), arrays, elsewhere)
         return arrays
 
     def _fit_sizes(self, inputs: Sequence[object]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from gptrs.backend.contract import SubmittedRun
 
@@ -45,8 +45,10 @@ class Outcome:
         self._run, self._earlier, self.length = None, (), 0
 
 
-def outcome_after(run: SubmittedRun | None, read: Iterable[Outcome | None]) -> Outcome | None:
+def outcome_after(run: SubmittedRun | None, read: Sequence[Outcome | None]) -> Outcome | None:
     """Return the outcome of a run that read results with outcomes `read`; None if good."""
+    if run is None and not any(read):  # nearly always
+        return None
     earlier = [each for each in dict.fromkeys(read) if each is not None and not each.good]
     if run is None and len(earlier) <= 1:
         return earlier[0] if earlier else None
