@@ -129,6 +129,18 @@ def test_sums_are_exact(
 
 
 @pytest.mark.paths
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_few_rows_of_the_largest_codes_do_not_saturate(rows: int) -> None:
+    k, n = 3 * 64 + 7, 2 * PANEL + 1
+    b = codes(np.random.default_rng(rows), (n, k), "si8")
+    b[:PANEL], b[PANEL] = -128, 127
+    a = codes(np.random.default_rng(k), (rows, k), "ui8")
+    for left in (a, np.full_like(a, 255), np.full_like(a, 15), np.full_like(a, 240)):
+        found = run(INTEGER_PRODUCT, (left, b), TensorType(dtypes.si32, (rows, n)), AXES, {})
+        np.testing.assert_array_equal(found, exact(left, b, {}))
+
+
+@pytest.mark.paths
 def test_batches_of_products() -> None:
     random = np.random.default_rng(3)
     a, b = codes(random, (2, 9, 3, 20), "ui8"), codes(random, (3, 2, 20, 37), "si8")

@@ -4,7 +4,8 @@ The left side is unsigned bytes, row by row, the right side signed ones in panel
 of k those of a column in 4 bytes, column by column. With VNNI or NEON an instruction adds four
 products; with i8mm 8 values of k lie together, see `two_by_two_ir`. Without, bytes are widened in
 registers to pairs of 16 bits, whose products one instruction adds: that of bytes, `vpmaddubsw`,
-would saturate at 255 * 127 * 2. Many rows are widened once, see `wide_codes_ir`.
+would saturate at 255 * 127 * 2, unless it takes half a byte. Many rows are widened once, see
+`wide_codes_ir`.
 """
 
 from __future__ import annotations
@@ -57,6 +58,13 @@ HALVES = ir.VectorType(I16, 2 * WIDTH)
 _EIGHT = ir.Constant(HALVES, [8] * (2 * WIDTH))
 PAIRS = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}[WIDTH]
 USES_PAIRS = HAS_PAIRS and not HAS_DOTS
+_BYTES = ir.VectorType(I8, 4 * WIDTH)
+_BYTE_PAIRS = "avx2.pmadd.ub.sw"
+_NIBBLE_STEPS = 8
+"""Sums of two products of a nibble and a byte that fit 16 bits: 8 * 2 * 15 * 128 < 2^15."""
+_ROWS_BY_NIBBLES = 2 if USES_PAIRS and WIDTH == 8 else 0
+"""Rows up to which the nibbles of the left side are multiplied: to widen the right side takes a
+third of the instructions of one row."""
 
 
 @cache
@@ -95,13 +103,14 @@ def _emit_tile(emit, arguments, rows):
     b = emit.builder
     begin = emit.pointer(start)
     first = [emit.load(emit.moved(begin, 4 * WIDTH * v), WORDS, 4) for v in range(VECTORS)]
-    chains = _CHAINS.get(rows, 1)
+    by_nibbles = rows <= _ROWS_BY_NIBBLES
+    chains = 1 if by_nibbles else _CHAINS.get(rows, 1)
     begins = blocks_of(b, first * rows, rows) if HAS_MATRICES else first * rows
     size = len(begins)
     sums = [*begins, *[words(0)] * (size * (chains - 1))]
     add_products = partial(_with_blocks, rows=rows) if HAS_MATRICES else _with_products
     by_two = chains == 1 and IS_ARM and "dotprod" in FEATURES and not HAS_MATRICES
-    group = 2 if by_two else chains
+    group = _NIBBLE_STEPS if by_nibbles else 2 if by_two else chains
     together = b.sdiv(count, number(group)) if group > 1 else number(0)
     alone = b.sub(count, b.mul(together, number(group)))
 
@@ -109,6 +118,11 @@ def _emit_tile(emit, arguments, rows):
         x, w, *sums = state
         sums = _with_two_products(emit, (x, step), w, sums)
         return [emit.moved(x, 2 * FOUR), emit.moved(w, 2 * STEP_BYTES), *sums]
+
+    def nibbles(_, state):
+        x, w, *sums = state
+        sums = _with_nibbles(emit, (x, step), w, sums)
+        return [emit.moved(x, group * FOUR), emit.moved(w, group * STEP_BYTES), *sums]
 
     def several(_, state):
         x, w, *sums = state
@@ -127,7 +141,8 @@ def _emit_tile(emit, arguments, rows):
         begin, w, *sums = state
         state = [begin, w, *sums]
         if group > 1:
-            state = emit.loop(together, 1, state, double if by_two else several)
+            body = nibbles if by_nibbles else double if by_two else several
+            state = emit.loop(together, 1, state, body)
         _, *rest = emit.loop(alone, 1, state, single)
         return [emit.moved(begin, (line, 1)), *rest]
 
@@ -166,6 +181,36 @@ def _with_products(emit, left, w, sums):
             # sums leave the registers: 56 x 56 x 64 by 3 x 3 takes 1.3 times as long.
             x, *made[-VECTORS:] = emit.in_order([x, *made[-VECTORS:]])
     return made
+
+
+def _with_nibbles(emit, left, w, sums):
+    """Return the sums plus the products of `_NIBBLE_STEPS` times `FOUR` values of k, for AVX2.
+
+    `vpmaddubsw` takes bytes as they are. Of halves of unsigned ones its sums do not saturate, and
+    those of all steps fit 16 bits; the upper halves count 16 times.
+    """
+    b = emit.builder
+    x, step = left
+    low = words(0x0F0F0F0F)
+    parts = [[None] * len(sums) for _ in range(2)]
+    for at in range(_NIBBLE_STEPS):
+        columns = [
+            b.bitcast(emit.load(emit.moved(w, STEP_BYTES * at + 4 * WIDTH * v), WORDS, 4), _BYTES)
+            for v in range(VECTORS)
+        ]
+        for row in range(len(sums) // VECTORS):
+            four = splat_word(b, emit.load(emit.moved(x, (step, row), FOUR * at), I32, 1))
+            for part, nibbles in zip(parts, (four, b.lshr(four, words(4))), strict=True):
+                codes = b.bitcast(b.and_(nibbles, low), _BYTES)
+                for v, column in enumerate(columns):
+                    made = call_llvm(b, f"llvm.x86.{_BYTE_PAIRS}", HALVES, [codes, column])
+                    total = part[row * VECTORS + v]
+                    part[row * VECTORS + v] = made if total is None else b.add(total, made)
+    for part, weight in zip(parts, (1, 16), strict=True):
+        factor = ir.Constant(HALVES, [weight] * (2 * WIDTH))
+        found = [call_llvm(b, f"llvm.x86.{PAIRS}", WORDS, [each, factor]) for each in part]
+        sums = [b.add(total, each) for total, each in zip(sums, found, strict=True)]
+    return sums
 
 
 def _with_two_products(emit, left, w, sums):
