@@ -170,6 +170,17 @@ def test_a_terminal_gets_lines_that_fit():
     assert "trained on Python" in " ".join(received.split())
 
 
+def test_names_in_a_table_stay_whole_however_narrow_the_terminal():
+    narrow = {"NO_COLOR": "1", "COLUMNS": "48"}
+    received = on_a_terminal("models", "recommended", "embedding", environment=narrow)
+    lines = [line.rstrip() for line in received.splitlines()]
+    assert {"sentence-transformers/all-MiniLM-L6-v2", "all-minilm"} <= set(" ".join(lines).split())
+    # Columns keep their places in the lines below the row.
+    (header,) = (line for line in lines if "LICENSE" in line)
+    (row,) = (line for line in lines if "apache-2.0" in line)
+    assert header.index("LICENSE") == row.index("apache-2.0")
+
+
 def test_a_terminal_shows_the_default_prompt_before_its_text():
     received = on_a_terminal("generate", "--max-tokens", "2", "--greedy")
     assert "\x1b[2mdef " in received

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Literal, cast
@@ -13,7 +15,7 @@ import msgspec
 import typer
 from msgspec import Struct, field
 
-from gptrs_cli.terminal.streams import has_colors, printable
+from gptrs_cli.terminal.streams import has_colors, is_terminal, printable
 from gptrs_runtime.results import Result, plain
 
 
@@ -62,6 +64,10 @@ BROKEN_CODE = 4
 """The exit code if something is broken."""
 _MOST_LINES = 3
 """Checks that are joined in one line if all are fine: plugins of a kind."""
+_MOST_NAMES = 40
+"""Names of plugins in such a line."""
+_MARGIN = 17
+"""Columns before the finding of a check."""
 _MARKS = {"ok": ("✓", "+", "green"), "note": ("!", "!", "yellow"), "broken": ("✗", "x", "red")}
 """By state: mark, mark in ASCII, colour."""
 
@@ -82,7 +88,9 @@ def shortened(checks: Iterable[Check]) -> Iterator[Check]:
         alike = list(group)
         names = [str(check.data["name"]) for check in alike if "kind" in check.data]
         if state == "ok" and len(names) == len(alike) > _MOST_LINES:
-            yield Check(name, state, f"{len(names)} are available: {', '.join(names)}")
+            shown = "" if len(names) > _MOST_NAMES else f": {', '.join(names)}"
+            hint = None if shown else "`gptrs list plugins` shows them"
+            yield Check(name, state, f"{len(names)} are available{shown}", hint)
         else:
             yield from alike
 
@@ -92,6 +100,16 @@ def print_check(check: Check) -> None:
     mark, ascii_mark, color = _MARKS[check.state]
     mark = mark if "utf" in (sys.stdout.encoding or "").lower() else ascii_mark
     mark = typer.style(mark, fg=color) if has_colors(sys.stdout) else mark
-    print(f"{mark} {check.name:<14} {printable(check.detail)}", flush=True)
-    if check.hint:
-        print(f"  {'':<14} {printable(check.hint)}", flush=True)
+    detail, *below = _wrapped(check.detail)
+    print(f"{mark} {check.name:<14} {detail}", flush=True)
+    for line in (*below, *(_wrapped(check.hint) if check.hint else ())):
+        print(f"{'':<{_MARGIN}}{line}", flush=True)
+
+
+def _wrapped(text: str) -> list[str]:
+    """Return printable `text` in lines: on a terminal, whole words that fit beside the margin."""
+    text = printable(text)
+    if not is_terminal(sys.stdout):
+        return [text]
+    room = max(shutil.get_terminal_size().columns - _MARGIN, 1)
+    return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]

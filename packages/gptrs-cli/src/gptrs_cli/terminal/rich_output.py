@@ -27,7 +27,11 @@ from gptrs.quoting import clipped
 from gptrs_cli.terminal.streams import has_colors
 
 _NARROWEST = 24
-"""Least width of the last column of a table; if there is less, its cells go below their rows."""
+"""Least width of the last column of a table, which wraps."""
+_INDENT = 4
+"""Of columns of a table that go below their rows."""
+_GAP = 2
+"""Between columns."""
 _BESIDE_NAME = 50
 """Width of the bar, the counts and the time beside the label."""
 _STYLES = {
@@ -41,21 +45,34 @@ _STYLES = {
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table on standard output; the last column wraps, or goes below its row."""
+    """Print a table on standard output; columns that do not fit go below their rows, indented.
+
+    Cells stay whole, to be copied; only the last column, and cells wider than the terminal, wrap.
+    """
     console = _console(sys.stdout)
-    widths = [max(map(len, cells)) for cells in zip(header, *rows, strict=True)]
-    before = sum(widths[:-1]) + 2 * (len(widths) - 1)
-    if console.width - before >= min(_NARROWEST, widths[-1]):
-        table = _grid(widths)
-        for number, row in enumerate((header, *rows)):
-            table.add_row(*_texts(row), style=None if number else "bold")
-        console.print(table)
+    room = console.width - _INDENT
+    widths = [min(max(map(len, cells)), room) for cells in zip(header, *rows, strict=True)]
+    lines = _lines(widths, console.width)
+    if len(lines) == 1:
+        console.print(_grid(widths, (header, *rows), first=0))
         return
     for number, row in enumerate((header, *rows)):
-        table = _grid(widths[:-1], wraps=True)
-        table.add_row(*_texts(row[:-1]), style=None if number else "bold")
-        console.print(table)
-        console.print(Padding(Text(row[-1], "" if number else "bold"), (0, 0, 0, 4)))
+        for start, stop in lines:
+            line = _grid(widths[start:stop], (row[start:stop],), first=number)
+            console.print(Padding(line, (0, 0, 0, _INDENT if start else 0)))
+
+
+def _lines(widths: Sequence[int], room: int) -> list[tuple[int, int]]:
+    """Return the ranges of columns of each line: as many as fit, the last one at its least."""
+    lines: list[tuple[int, int]] = []
+    start, used = 0, 0
+    for position, width in enumerate(widths):
+        needed = min(width, _NARROWEST) if position == len(widths) - 1 else width
+        if position > start and used + needed > room:
+            lines.append((start, position))
+            start, used = position, _INDENT
+        used += width + _GAP
+    return [*lines, (start, len(widths))]
 
 
 class LiveLine:
@@ -119,14 +136,14 @@ def page_markdown(text: str) -> None:
         console.print(Markdown(text, hyperlinks=False))
 
 
-def _grid(widths: Sequence[int], *, wraps: bool = False) -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
-    for position, width in enumerate(widths):
-        last = position == len(widths) - 1
-        if last or wraps:
-            table.add_column(overflow="fold", width=width if wraps else None)
-        else:
-            table.add_column(no_wrap=True, width=width)
+def _grid(widths: Sequence[int], rows: Sequence[Sequence[str]], first: int) -> Table:
+    """Return `rows`, numbered from `first`, as a grid; row 0 is the header."""
+    table = Table.grid(padding=(0, _GAP, 0, 0), pad_edge=False)
+    for width in widths[:-1]:
+        table.add_column(overflow="fold", width=width)
+    table.add_column(overflow="fold")
+    for number, row in enumerate(rows, first):
+        table.add_row(*_texts(row), style=None if number else "bold")
     return table
 
 
