@@ -72,12 +72,17 @@ def test_what_cannot_be_made(new, tmp_path: Path, words: list[str], message: str
     assert not (tmp_path / "x").exists()
 
 
-def test_what_exists_is_left_alone(new, tmp_path: Path) -> None:
+def test_what_exists_is_left_alone(new, tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "gptrs-model-acme").mkdir()
     code, _, err = new("model", "acme", "--into", tmp_path)
     assert code == 2
     assert "exists already; take another name, or --into another folder" in err
     assert os.listdir(tmp_path) == ["gptrs-model-acme"]
+    (tmp_path / "gptrs-model-acme" / "mine").touch()
+    monkeypatch.setattr(os.path, "lexists", lambda path: False)  # a process that was first
+    code, _, err = new("model", "acme", "--into", tmp_path)
+    assert (code, "exists already; take another name" in err) == (2, True)
+    monkeypatch.undo()
     (tmp_path / "file").touch()
     code, _, err = new("model", "acme", "--into", tmp_path / "file")
     assert (code, "cannot be written" in err) == (2, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import json
 import keyword
@@ -199,9 +200,7 @@ def write_package(names: Names, parent: Path) -> list[Path]:
     """Write the package below `parent`, and return its files; UsageError if that is impossible."""
     folder = parent / names.distribution
     if os.path.lexists(folder):
-        raise UsageError(
-            f"`{folder}` exists already", hint="take another name, or --into another folder"
-        )
+        raise _taken(folder)
     try:
         parent.mkdir(parents=True, exist_ok=True)
         staged = Path(tempfile.mkdtemp(prefix=f".{names.distribution}-", dir=parent))
@@ -215,10 +214,18 @@ def write_package(names: Names, parent: Path) -> list[Path]:
         staged.chmod(0o755)
         staged.rename(folder)
     except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):  # another process was first
+            raise _taken(folder) from error
         raise UsageError(f"`{folder}` cannot be written: {error.strerror}") from error
     finally:
         shutil.rmtree(staged, ignore_errors=True)
     return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _taken(folder: Path) -> UsageError:
+    return UsageError(
+        f"`{folder}` exists already", hint="take another name, or --into another folder"
+    )
 
 
 def _is_in(folder: str) -> Callable[[str], bool]:
