@@ -29,3 +29,10 @@ def test_figures_agree(run):
 def test_a_text_and_a_window_are_checked(run):
     assert "at least 2 tokens" in run("a").err
     assert "2 to 64 tokens, the context; got 65" in run(TEXT, "--window", 65).err
+
+
+def test_a_single_token_has_no_standard_error(run):
+    shown = run("the the")
+    assert "1 of 2 tokens scored" in shown.err
+    assert "+-" not in shown.out
+    assert run("the the", "--json").json["standard_error"] is None

@@ -23,8 +23,8 @@ _ROWS: Final = 64
 class Perplexity(Struct, frozen=True):
     """The outcome: `nll` is the mean of -log p of each of the `scored` tokens, in nats.
 
-    `error` is the standard error of that mean. Of a text of `tokens`, all but the first are scored.
-    `nbytes` are those of the text, 0 where only its tokens are known.
+    `error` is the standard error of that mean, NaN for a single token. Of a text of `tokens`, all
+    but the first are scored. `nbytes` are those of the text, 0 where only its tokens are known.
     """
 
     nll: float
@@ -83,7 +83,7 @@ def measure_perplexity(
     if progress is not None:
         progress(len(spans), len(spans))
     every = np.concatenate(costs)
-    error = float(every.std(ddof=1) / math.sqrt(every.size)) if every.size > 1 else 0.0
+    error = float(every.std(ddof=1) / math.sqrt(every.size)) if every.size > 1 else math.nan
     mean = float(every.mean())
     return Perplexity(mean, error, len(row), every.size, len(spans), window, stride)
 

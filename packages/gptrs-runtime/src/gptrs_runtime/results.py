@@ -288,7 +288,7 @@ class Perplexity(Result, frozen=True, kw_only=True, tag="gptrs.perplexity/1"):
     perplexity: float | None
     """exp(nll); null if it overflows."""
     standard_error: float | None
-    """The standard error of the perplexity, to first order."""
+    """The standard error of the perplexity, to first order; null if unknown, as of one token."""
     nll: float
     """The mean of -log p of the scored tokens, in nats."""
     bits_per_byte: float

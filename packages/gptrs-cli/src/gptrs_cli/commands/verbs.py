@@ -166,12 +166,14 @@ def _perplexity(run: VerbRun) -> None:
             run.work(_progress(step))
         found = run.found
         if run.settings.json:
-            is_finite = math.isfinite(found.perplexity)
-            # JSON has no infinity: the perplexity of a text that the model holds impossible.
-            told = {} if is_finite else {"perplexity": None, "standard_error": None}
+            # JSON has no infinity, the perplexity of a text that the model holds impossible, and no
+            # NaN, the error of a single token.
+            figures = {"perplexity": found.perplexity, "standard_error": found.standard_error}
+            told = {name: None for name, value in figures.items() if not math.isfinite(value)}
             run.print_json(profile, **told)
             return
-        print(f"perplexity {found.perplexity:.4f} +- {found.standard_error:.4f}")
+        error = "" if math.isnan(found.error) else f" +- {found.standard_error:.4f}"
+        print(f"perplexity {found.perplexity:.4f}{error}")
         print(f"{found.bits_per_byte:.4f} bits a byte, {found.nll:.4f} nats a token")
         note_below(
             f"{found.scored} of {found.tokens} tokens scored in"
