@@ -128,6 +128,8 @@ def test_a_mistake_is_one_line(gptrs, arguments, code, words):
         (["generat"], "did you mean 'generate'"),
         (["list", "nothing"], "no such command 'nothing'"),
         (["inspect"], "missing argument"),
+        (["rank", "x"], "missing option '--model'; for example `gptrs rank baai/bge-reranker-base"),
+        (["new", "sink", "x"], "'kind': 'sink' is not one of 'backend'"),
         (["--unknown"], "no such option: --unknown"),
         (["generate", "--model", "tiny"], "there is no prompt"),
         (["serve", "--model", "tiny"], "the model stands there without it, as in `gptrs serve m"),

@@ -22,6 +22,7 @@ COMMANDS = (
     ("conformance", "run"),
     ("plugins", "check"),
 )
+OF_PLUGINS = (("batch",), ("finetune",), ("new",), ("serve",), ("train",))
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +50,7 @@ def test_the_help_of_each_command_fits(gptrs, command):
     assert max(map(len, lines)) <= 80
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("words", [*COMMANDS, *OF_PLUGINS], ids=" ".join)
 def test_each_command_has_two_examples_that_it_takes(gptrs, words):
     shown = gptrs(*words, "--help").out.partition("\nExamples:\n")[2].splitlines()
     assert len(shown) == 2

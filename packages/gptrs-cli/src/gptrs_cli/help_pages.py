@@ -60,11 +60,16 @@ def write_examples(context: Any, formatter: Any) -> None:
 
     They are data beside the code: by the words of each command, two whole lines.
     """
-    table = json.loads((Path(__file__).parent / "examples.json").read_bytes())
-    examples = table.get(context.command_path.removeprefix("gptrs "))
+    examples = examples_of(context)
     if examples:
         with formatter.section("Examples"):
             formatter.write("".join(f"  {example}\n" for example in examples))
+
+
+def examples_of(context: Any) -> list[str]:
+    """Return the examples of a command; none for one of a stranger."""
+    table = json.loads((Path(__file__).parent / "examples.json").read_bytes())
+    return table.get(context.command_path.removeprefix("gptrs "), [])
 
 
 def _groups_of(command: Any, context: Any) -> dict[str, list[str]]:

@@ -14,6 +14,7 @@ import typer
 from gptrs.errors import GptrsError
 from gptrs.lazy_module import lazy_module
 from gptrs.quoting import clipped
+from gptrs_cli.help_pages import examples_of
 from gptrs_cli.terminal.streams import complain, is_of_stdout, is_terminal, note, rich_output
 
 if TYPE_CHECKING:
@@ -131,12 +132,17 @@ def _has_folder() -> bool:
 def _usage_failure(error: typer.BadParameter) -> Failure:
     """Return the failure of a usage error of typer, whose sentence becomes a clause."""
     message = " ".join(error.format_message().split()).rstrip(".")
+    # pydantic, by which typer converts values, names the class of the error.
+    message = message.replace("': Value error, ", "': ", 1)
     parameter = getattr(error, "param", None)
     if parameter is not None and _of_environment(error.ctx, parameter):
         message = message.replace(f"'{parameter.opts[0]}'", _assignment(parameter.envvar))
     command = error.ctx.command_path if error.ctx else "gptrs"
     clause = message[:1].lower() + message[1:]
     hint = f"see `{command} --help`"
+    examples = examples_of(error.ctx) if clause.startswith("missing ") and error.ctx else []
+    if examples:
+        hint = f"for example `{examples[0]}`, {hint}"
     if "extra argument" in clause and _takes_texts(error.ctx):
         hint = f"a text stands after `--text`, {hint}"
     # Some commands take the model as an argument, others by --model; the usual message would only
