@@ -105,9 +105,9 @@ def storm():
     for _ in range(30):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep({every})
-threading.Thread(target=storm).start()
-sys.argv = ["gptrs", "generate", "--max-tokens", "100000", "--ignore-eos", "--context-shift"]
 from gptrs_cli.__main__ import main
+sys.argv = ["gptrs", "generate", "--max-tokens", "100000", "--ignore-eos", "--context-shift"]
+threading.Thread(target=storm).start()
 sys.exit(main())
 """
 

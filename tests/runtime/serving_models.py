@@ -14,7 +14,7 @@ class PromptedModel(FakeModel):
         return list(prompt)
 
 
-def eventually(condition, seconds=20):
+def eventually(condition, seconds=120):
     """Wait until `condition()` holds; fails after `seconds`."""
     end = time.monotonic() + seconds
     while not condition():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-import time
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +12,9 @@ from msgspec.structs import asdict
 
 from gptrs.errors import UsageError
 from gptrs.ir import dtypes
+from gptrs_runtime.generation import scheduler
 from gptrs_runtime.generation.generate import generate
+from gptrs_runtime.generation.guessing import draft as draft_guesses
 from gptrs_runtime.generation.guessing.draft import Balance, Odds, best_length
 from gptrs_runtime.generation.guessing.guesser import PromptLookup
 from gptrs_runtime.generation.options import GenerationOptions
@@ -30,13 +32,13 @@ KINDS = [(None,), (40,), (None, 33), (7, None)]
 
 
 class RepeatingLM(FakeLM):
-    """Likes to go on as it did after the last token came before; some of its steps are slow."""
+    """Likes to go on as it did after the last token came before."""
 
-    slow_s = 0.0
+    seconds = 0.0
+    """The time that its steps take."""
 
     def step(self, step, buffers):
-        if self.slow_s:
-            time.sleep(self.slow_s * (4 + len(step.tokens)))
+        self.seconds += 4 + len(step.tokens)
         return super().step(step, buffers)
 
     def _logits(self, step, buffers, text):
@@ -205,11 +207,12 @@ def test_an_engine_guesses(any_length):
     assert sum(made.guesses.accepted for pair in found for made in pair) > 20
 
 
-def test_guesses_that_lose_end():
+def test_guesses_that_lose_end(monkeypatch):
     """A model whose draft is always wrong: the time lost is a small share."""
     model, draft = fake_model(), fake_model(lm=FakeLM)
     lm = RepeatingLM()
-    lm.slow_s = 0.0005
+    for module in (draft_guesses, scheduler):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: lm.seconds))
     model.lm = lm
     options = GenerationOptions(
         sampling=Sampling(0), draft=draft, prompt_lookup=True, ignore_eos=True

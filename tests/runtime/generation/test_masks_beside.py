@@ -25,7 +25,7 @@ class SlowMask:
         self.error: Exception | None = None
 
     def prepare(self, tokens):
-        assert self.go.wait(20)
+        assert self.go.wait(120)
         if self.error is not None:
             raise self.error
         self.prepared.append((tokens.size, threading.current_thread().name))
@@ -118,7 +118,7 @@ def test_a_text_that_waits_can_be_cancelled(masks):
     for _ in range(3):
         begun = time.monotonic()
         scheduler.step()
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 60
     scheduler.cancel(held)
     assert not scheduler.busy
     go.set()
