@@ -17,6 +17,7 @@ from gptrs_serve.residence import Residence
 from runtime.serving_models import eventually
 from runtime.tiny_bert import save_tiny_bert
 from runtime.tiny_chat import save_tiny_chat
+from serve.clients import held, http
 from serve.conftest import serving
 
 ASKED = {"prompt": "the", "max_tokens": 3, "temperature": 0}
@@ -49,7 +50,7 @@ def managed(folders, monkeypatch):
         models = {"chat": load(folders["chat"])}
         with (
             serving(models, Access(keys=KeyRing(keys))) as (address, engine),
-            httpx.Client(base_url=address, timeout=60) as client,
+            httpx.Client(base_url=address, timeout=120) as client,
         ):
             yield client, made[0], engine
 
@@ -93,12 +94,13 @@ def test_requests_in_flight_end_or_are_told(folders, managed):
             found.append(client.post("/v1/completions", json=slow))
 
         many = [threading.Thread(target=ask) for _ in range(4)]
-        for each in many:
-            each.start()
-        eventually(lambda: engine.open_requests("other") == 4)
+        with held(engine):
+            for each in many:
+                each.start()
+            eventually(lambda: engine.open_requests("other") == 4)
         assert client.post("/models/unload", json={"model": "other"}).status_code == 200
         for each in many:
-            each.join(60)
+            each.join(120)
         for answer in found:
             if answer.status_code != 200:
                 assert answer.status_code == 503
@@ -142,11 +144,11 @@ def test_keep_alive_0_of_ollama_unloads_after_the_answer(managed):
 
 def test_a_server_without_admin_keeps_its_models(model):
     with serving({"tiny": model}) as (address, _):
-        answer = httpx.post(f"{address}/models/unload", json={"model": "tiny"})
+        answer = http.post(f"{address}/models/unload", json={"model": "tiny"})
         assert answer.status_code == 403
         assert "--admin" in answer.text
         asked = {"model": "tiny", "prompt": "", "keep_alive": 0}
-        answer = httpx.post(f"{address}/api/generate", json=asked)
+        answer = http.post(f"{address}/api/generate", json=asked)
         assert answer.json()["done_reason"] == "load"
 
 

@@ -16,8 +16,8 @@ from msgspec.inspect import StructType
 from gptrs_cli.terminal.streams import warnings_as_lines
 from gptrs_serve import completions
 from gptrs_serve.bodies import ChatBody, CompletionBody
+from serve.clients import post
 from serve.conftest import serving
-from serve.test_server import post
 
 AS_JSON = {"Content-Type": "application/json"}
 PLAIN = {"prompt": "a", "max_tokens": 2, "seed": 3}
@@ -51,7 +51,7 @@ def numeric_fields(body: type[msgspec.Struct]) -> Iterator[str]:
 def test_no_number_in_any_field_is_an_error_of_the_server(address, caplog, path, body, kind):
     fields = list(numeric_fields(kind))
     assert {"temperature", "top_k", "n"} <= {*fields} or "top_logprobs" in fields
-    with httpx.Client(base_url=address, timeout=60) as client:
+    with httpx.Client(base_url=address, timeout=120) as client:
         for field in fields:
             rest = json.dumps({name: told for name, told in body.items() if name != field})
             for number in NUMBERS:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import httpx
 import numpy as np
 import pytest
 
 import gptrs
+from serve.clients import http
 
 MESSAGES = [{"role": "user", "content": "the cat"}]
 DRAWN = {"temperature": 0.9, "seed": 3, "max_tokens": 12}
@@ -108,7 +108,7 @@ def test_schemathesis_finds_nothing_on_the_described_routes(address):
     schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
     hypothesis = pytest.importorskip("hypothesis", reason="hypothesis is not installed")
     accepted = pytest.importorskip("schemathesis.specs.openapi.checks").positive_data_acceptance
-    schema = schemathesis.openapi.from_dict(httpx.get(f"{address}/openapi.json").json())
+    schema = schemathesis.openapi.from_dict(http.get(f"{address}/openapi.json").json())
     schema.config.update(base_url=address)
     tried = 0
     for operation in (found.ok() for found in schema.get_all_operations()):

@@ -14,8 +14,8 @@ from gptrs_runtime.load import load_model
 from runtime.tiny_bert import save_tiny_bert
 from runtime.tiny_clip import save_tiny_clip
 from runtime.tiny_heads import save_tiny_head
+from serve.clients import post
 from serve.conftest import serving
-from serve.test_server import post
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import httpx
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -12,8 +11,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import gptrs
 from gptrs_runtime.load import load_model
+from serve.clients import http, post
 from serve.conftest import serving
-from serve.test_server import post
 
 WORDS = ["<pad>", "</s>", "<unk>", "translate:", "the", "cat", "sat", "le", "chat", "est", "assis"]
 WIDTH, INNER = 16, 24
@@ -96,7 +95,7 @@ def test_completions_are_texts_about_their_prompt(address, t5):
     assert [choice["text"] for choice in made["choices"]] == told
     assert made["usage"]["prompt_tokens"] == sum(len(text.split()) + 1 for text in TEXTS)
     body = {"model": "t5", "prompt": TEXTS[0], "stream": True, **greedy}
-    text = httpx.post(f"{address}/v1/completions", json=body, timeout=60).text
+    text = http.post(f"{address}/v1/completions", json=body).text
     chunks = [json.loads(line[6:]) for line in text.strip().split("\n\n")[:-1]]
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == told[0]
     ollama = {"model": "t5", "prompt": TEXTS[0], "stream": False,
@@ -104,7 +103,7 @@ def test_completions_are_texts_about_their_prompt(address, t5):
     assert post(address, "/api/generate", ollama).json()["response"] == told[0]
     first = post(address, "/v1/completions", {"prompt": TEXTS[0], **greedy}).json()
     assert first["model"] == "t5"
-    listed = httpx.get(f"{address}/v1/models").json()["data"]
+    listed = http.get(f"{address}/v1/models").json()["data"]
     assert [each["id"] for each in listed] == ["t5", "tiny"]
 
 

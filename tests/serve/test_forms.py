@@ -7,7 +7,6 @@ import logging
 import re
 import socket
 
-import httpx
 import pytest
 
 import fuzz_forms
@@ -15,11 +14,11 @@ from gptrs.errors import UsageError
 from gptrs_runtime.generation.batch import generate_batch, generate_several
 from gptrs_runtime.generation.generate import generate
 from gptrs_runtime.serving.engine import Engine
-from serve.test_server import post
 
 pytest.importorskip("llguidance", reason="llguidance is not installed")
 from gptrs_runtime.generation.grammar import MAX_FORM_BYTES, Grammar
 from gptrs_serve.forms import MOST_SCHEMA
+from serve.clients import http, post
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -135,7 +134,7 @@ def test_a_server_refuses_deep_schemas(address, depth):
     deep = '{"items":' * depth + "{}" + "}" * depth
     told = f'{{"type": "json_schema", "json_schema": {{"name": "deep", "schema": {deep}}}}}'
     body = f'{{"messages": [{{"role": "user", "content": "hi"}}], "response_format": {told}}}'
-    refused = httpx.post(f"{address}/v1/chat/completions", content=body, headers=AS_JSON)
+    refused = http.post(f"{address}/v1/chat/completions", content=body, headers=AS_JSON)
     assert refused.status_code == 400, refused.text
     assert re.search("nested too deeply|recursion limit", refused.json()["error"]["message"])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import httpx
 import pytest
 
 import gptrs
@@ -12,8 +11,8 @@ from gptrs_runtime.load import load_model
 from gptrs_serve.gaps import MARKS, gap_marks
 from gptrs_serve.problems import RequestError
 from runtime.tiny_chat import save_scripted_chat
+from serve.clients import http, post
 from serve.conftest import serving
-from serve.test_server import post
 
 BEFORE, AFTER = "def f(", "return x"
 GREEDY = {"temperature": 0, "max_tokens": 6}
@@ -67,7 +66,7 @@ def test_a_gap_is_filled_as_its_prompt_says(address, models, name):
     whole = post(address, "/infill", asked).json()
     assert (whole["content"], whole["tokens_evaluated"]) == (told.text, len(tokens))
     assert (whole["stop"], whole["stop_type"]) == (True, "limit")
-    text = httpx.post(f"{address}/infill", json={**asked, "stream": True}, timeout=60).text
+    text = http.post(f"{address}/infill", json={**asked, "stream": True}).text
     found = [json.loads(line.removeprefix("data: ")) for line in text.strip().split("\n\n")]
     assert "".join(event["content"] for event in found) == told.text
     assert [event["stop"] for event in found] == [False] * (len(found) - 1) + [True]

@@ -9,9 +9,9 @@ import pytest
 
 import gptrs
 from gptrs_runtime.load import load_model
+from serve.clients import http
 from serve.conftest import serving
 
-httpx = pytest.importorskip("httpx", reason="the HTTP client httpx is not installed")
 image = pytest.importorskip("PIL.Image", reason="images need Pillow")
 pytest.importorskip("torch", reason="the tiny model is made by torch")
 pytest.importorskip("transformers", reason="the tiny model is made by transformers")
@@ -46,7 +46,7 @@ def asked(url: str, **more: object) -> dict:
 
 
 def post(address: str, path: str, body: dict):
-    return httpx.post(f"{address}{path}", json=body, timeout=60)
+    return http.post(f"{address}{path}", json=body)
 
 
 def test_an_answer_about_an_image_is_that_of_python(address, reader):

@@ -10,9 +10,9 @@ from tokenizers import processors
 from gptrs_runtime.load import load_model
 from runtime.test_token_bytes import of_bytes, of_bytes_with_added, of_sentencepiece
 from runtime.tiny_chat import save_tiny_chat
+from serve.clients import http
 from serve.conftest import serving
 
-httpx = pytest.importorskip("httpx", reason="the HTTP client httpx is not installed")
 MADE = {"bytes": of_bytes, "added": of_bytes_with_added, "spaces": of_sentencepiece}
 SAID = [{"role": "user", "content": "für Elise 😀"}]
 MOST = 24
@@ -44,13 +44,13 @@ def served(tmp_path_factory):
 
 
 def post(address, path, body):
-    answer = httpx.post(f"{address}{path}", json=body, timeout=60)
+    answer = http.post(f"{address}{path}", json=body)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
 def streamed(address, path, body):
-    with httpx.stream("POST", f"{address}{path}", json={**body, "stream": True}) as answer:
+    with http.stream("POST", f"{address}{path}", json={**body, "stream": True}) as answer:
         lines = [line.removeprefix("data: ") for line in answer.iter_lines() if line]
     return [json.loads(line) for line in lines[:-1]]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-import httpx
 import pytest
 
 from gptrs_serve.app import Access
 from gptrs_serve.dialects import anthropic
+from serve.clients import http
 from serve.conftest import serving
 from serve.talkers import HELLO, PARAMETERS, SAID, THOUGHTS
 
@@ -21,7 +21,7 @@ ASKED = {"model": "agent", "max_tokens": 200, "messages": [USER], "tools": [TOOL
 
 
 def post(talking, body, path="/v1/messages", **headers):
-    return httpx.post(f"{talking[0]}{path}", json=body, timeout=60, headers=headers)
+    return http.post(f"{talking[0]}{path}", json=body, headers=headers)
 
 
 def events(talking, body):
@@ -170,7 +170,7 @@ def test_errors_are_in_the_form_of_anthropic(talking, fields, status, kind, mess
     found = answer.json()
     assert (found["type"], found["error"]["type"]) == ("error", kind)
     assert message in found["error"]["message"]
-    other = httpx.get(f"{talking[0]}/v1/messages").json()
+    other = http.get(f"{talking[0]}/v1/messages").json()
     assert other["type"] == "error"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import httpx
 import numpy as np
 import pytest
 
@@ -12,6 +11,7 @@ import gptrs
 from gptrs_runtime.load import load_model
 from gptrs_serve.dialects.ollama import HOW
 from runtime.tiny_bert import save_tiny_bert
+from serve.clients import http
 from serve.conftest import serving
 from serve.talkers import HELLO, PARAMETERS, SAID, THOUGHTS
 
@@ -22,7 +22,7 @@ ASKED = {"model": "agent", "messages": USER, "tools": [TOOL], "options": {"tempe
 
 
 def post(talking, path, body):
-    return httpx.post(f"{talking[0]}/api/{path}", json=body, timeout=60)
+    return http.post(f"{talking[0]}/api/{path}", json=body)
 
 
 def lines(talking, path, body):
@@ -94,7 +94,7 @@ def test_options_are_those_of_a_chat(talking):
     body = {"model": "lists", "messages": USER, "stream": False, "options": options}
     same = {"model": "lists", "messages": USER, "seed": 3, "temperature": 0.8, "top_k": 20,
             "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.2, "max_tokens": 12}  # fmt: skip
-    chat = httpx.post(f"{address}/v1/chat/completions", json=same, timeout=60).json()
+    chat = http.post(f"{address}/v1/chat/completions", json=same).json()
     found = post(talking, "chat", body).json()
     assert found["message"]["content"] == chat["choices"][0]["message"]["content"]
     assert found["done_reason"] == "length"
@@ -129,24 +129,24 @@ def test_embeddings(tmp_path, talking):
 
 def test_what_there_is(talking):
     address, models = talking
-    tags = httpx.get(f"{address}/api/tags").json()["models"]
+    tags = http.get(f"{address}/api/tags").json()["models"]
     assert [each["name"] for each in tags] == [f"{name}:latest" for name in models]
     assert tags[0]["size"] > 0
-    assert [each["name"] for each in httpx.get(f"{address}/api/ps").json()["models"]] == [
+    assert [each["name"] for each in http.get(f"{address}/api/ps").json()["models"]] == [
         each["name"] for each in tags
     ]
-    assert httpx.get(f"{address}/api/version").json()["version"].count(".") == 2
+    assert http.get(f"{address}/api/version").json()["version"].count(".") == 2
     shown = post(talking, "show", {"model": "agent"}).json()
     assert shown["capabilities"] == ["completion", "tools", "thinking"]
     assert shown["model_info"]["gpt2.context_length"] == 1024
     assert shown["template"].startswith("{% if tools %}")
-    assert httpx.head(address).status_code == 200
+    assert http.head(address).status_code == 200
 
 
 @pytest.mark.parametrize("name", HOW)
 def test_what_changes_models_says_how_to_do_it(talking, name):
     method = "DELETE" if name == "delete" else "POST"
-    answer = httpx.request(method, f"{talking[0]}/api/{name}", json={"model": "x"})
+    answer = http.request(method, f"{talking[0]}/api/{name}", json={"model": "x"})
     assert answer.status_code == 400
     assert HOW[name] in answer.json()["error"]
 
@@ -155,8 +155,8 @@ def test_a_body_may_have_no_type_unless_it_comes_from_a_page(talking):
     content = json.dumps({"model": "say", "messages": USER, "stream": False}).encode()
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     url = f"{talking[0]}/api/chat"
-    assert httpx.post(url, content=content, headers=form, timeout=60).status_code == 200
-    of_a_page = httpx.post(url, content=content, headers={**form, "Origin": "https://e.example"})
+    assert http.post(url, content=content, headers=form).status_code == 200
+    of_a_page = http.post(url, content=content, headers={**form, "Origin": "https://e.example"})
     assert of_a_page.status_code == 415
 
 

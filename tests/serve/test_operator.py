@@ -32,6 +32,7 @@ from gptrs_serve.listening import (
 )
 from gptrs_serve.request_log import json_log
 from gptrs_serve.served import Served
+from serve.clients import http
 
 httpx = pytest.importorskip("httpx")
 testclient = pytest.importorskip("starlette.testclient", reason="httpx is not installed")
@@ -307,11 +308,11 @@ def test_keys_are_read_again_on_a_signal(tmp_path):
     with _serve(["--api-key-file", str(file), "--port", "0"]) as server:
         address = server.stderr.readline().split()[-1]
         headers = {"Authorization": "Bearer new"}
-        assert httpx.get(f"{address}/v1/models", headers=headers).status_code == 401
+        assert http.get(f"{address}/v1/models", headers=headers).status_code == 401
         file.write_text("new\n", "utf-8")
         server.send_signal(signal.SIGHUP)
         assert server.stderr.readline() == "1 API keys\n"
-        assert httpx.get(f"{address}/v1/models", headers=headers).status_code == 200
+        assert http.get(f"{address}/v1/models", headers=headers).status_code == 200
         server.send_signal(signal.SIGTERM)
 
 
@@ -334,23 +335,23 @@ def test_while_models_load_the_server_lives_and_is_not_ready(model):
     go = threading.Event()
 
     def opened():
-        go.wait(30)
+        go.wait(120)
         served = Served({"tiny": model}, Engine({"tiny": model}), 8)
         return new_app(served, Access()), served
 
     address, thread, ended = _opened(Opening(opened))
-    health, ready = httpx.get(f"{address}/health"), httpx.get(f"{address}/ready")
+    health, ready = http.get(f"{address}/health"), http.get(f"{address}/ready")
     assert (health.status_code, health.json()) == (200, {"status": "loading"})
     assert (ready.status_code, ready.headers["retry-after"]) == (503, "1")
     with ThreadPoolExecutor() as threads:  # what comes meanwhile waits, and is answered
-        waits = threads.submit(httpx.post, f"{address}/v1/completions", json=ASKED, timeout=60)
+        waits = threads.submit(http.post, f"{address}/v1/completions", json=ASKED)
         with pytest.raises(TimeoutError):
             waits.result(0.2)
         go.set()
-        assert waits.result(60).status_code == 200
-    assert httpx.get(f"{address}/ready").json() == {"status": "ready"}
+        assert waits.result(120).status_code == 200
+    assert http.get(f"{address}/ready").json() == {"status": "ready"}
     ended.append("the test is over")
-    thread.join(60)
+    thread.join(120)
     assert not thread.is_alive()
 
 

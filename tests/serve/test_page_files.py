@@ -9,8 +9,8 @@ import pytest
 
 import gptrs_serve
 from gptrs_serve.problems import PAGE_FILES
+from serve.clients import http
 
-httpx = pytest.importorskip("httpx", reason="the HTTP client httpx is not installed")
 FOLDER = Path(gptrs_serve.__file__).with_name("page")
 OWN = sorted(path for path in FOLDER.glob("*.*") if path.suffix in (".js", ".html"))
 KINDS = {".html": "text/html", ".css": "text/css"}
@@ -20,7 +20,7 @@ def test_every_file_is_served_under_the_policy(address):
     files = {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.*")}
     assert set(PAGE_FILES.values()) == files - {"vendor/LICENSE.txt"}
     for path, name in PAGE_FILES.items():
-        answer = httpx.get(f"{address}{path}")
+        answer = http.get(f"{address}{path}")
         assert answer.content == (FOLDER / name).read_bytes()
         policy = answer.headers["content-security-policy"].split("; ")
         assert policy[:2] == ["default-src 'self'", "img-src data:"]
@@ -37,6 +37,6 @@ def test_no_script_makes_nodes_of_html_or_asks_elsewhere(path):
 
 
 def test_models_to_try_are_those_that_chat(address):
-    found = httpx.get(f"{address}/page.json").json()["recommended"]
+    found = http.get(f"{address}/page.json").json()["recommended"]
     assert "smollm2:135m" in [each["short"] for each in found]
     assert all(each["bytes"] > 0 and each["about"] for each in found)

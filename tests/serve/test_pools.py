@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-import time
 import types
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx
 import pytest
 
 from gptrs.errors import EngineBusyError
@@ -20,8 +18,8 @@ from gptrs_serve.fields import MOST_OBJECTS
 from gptrs_serve.pools import THREADS, Pool
 from gptrs_serve.problems import RequestError, body_bytes
 from runtime.serving_models import eventually
+from serve.clients import held, http, leaving, post
 from serve.conftest import serving
-from serve.test_server import post
 
 
 def test_work_is_bounded_and_dropped_with_its_task():
@@ -30,7 +28,7 @@ def test_work_is_bounded_and_dropped_with_its_task():
         pool = Pool("test", ledger)
 
         def work(number):
-            go.wait(20)
+            go.wait(120)
             done.append(number)
             return number
 
@@ -62,7 +60,7 @@ def test_small_bodies_overtake_large_ones_and_large_ones_are_bounded():
 
         async def asked(name, size):
             body_bytes.set(size)
-            await pool.run(lambda: (go.wait(20), done.append(name)))
+            await pool.run(lambda: (go.wait(120), done.append(name)))
 
         async def begun(name, size):
             task = asyncio.create_task(asked(name, size))
@@ -112,25 +110,23 @@ def test_large_bodies_are_not_read_on_the_event_loop(address, monkeypatch, path,
     def begin(pool, loop):
         for entry in pool._waiting:
             work = entry.work
-            entry.work = lambda work=work: (held.set(), go.wait(20), work())[-1]
+            entry.work = lambda work=work: (held.set(), go.wait(120), work())[-1]
         thread(pool, loop)
 
     monkeypatch.setattr(Pool, "_begin", begin)
     with ThreadPoolExecutor(1) as client:
         asked = client.submit(post, address, path, body)
-        assert held.wait(20)
-        assert httpx.get(f"{address}/health", timeout=20).status_code == 200
+        assert held.wait(120)
+        assert http.get(f"{address}/health").status_code == 200
         go.set()
-        begun = time.perf_counter()
         assert asked.result().status_code in (200, 400)
-        assert time.perf_counter() - begun < 20
 
 
 @pytest.mark.parametrize("start", [b'{"a"', b'{ \n"a"'])
 def test_bodies_of_many_objects_are_refused_before_they_are_decoded(address, start):
     data = b'{"messages":[' + b",".join([start + b":1}"] * (MOST_OBJECTS + 1)) + b"]}"
     headers = {"Content-Type": "application/json"}
-    told = httpx.post(f"{address}/v1/chat/completions", content=data, headers=headers, timeout=60)
+    told = http.post(f"{address}/v1/chat/completions", content=data, headers=headers)
     assert told.status_code == 413
     assert f"{MOST_OBJECTS + 2} objects" in told.json()["error"]["message"]
 
@@ -170,18 +166,16 @@ def test_a_prompt_that_cannot_fit_is_not_tokenized(address, model, monkeypatch):
 
 def test_scores_run_in_the_engine_and_end_with_their_client(model):
     """Several prompts at once, whose client hangs up: nothing goes on."""
+    prompts = [[1 + n % 9, *range(200)] for n in range(40)]
+    body = {"prompt": prompts, "max_tokens": 0, "echo": True, "logprobs": 1}
     with serving({"tiny": model}) as (address, engine):
-        body = {"prompt": [[1 + n % 9, *range(200)] for n in range(40)], "max_tokens": 0}
-        with pytest.raises(httpx.TimeoutException):
-            httpx.post(
-                f"{address}/v1/completions",
-                json={**body, "echo": True, "logprobs": 1},
-                timeout=0.2,
-            )
-        eventually(lambda: engine.state().requests == 0)
-        steps = engine.state().steps
-        assert steps > 0
-        eventually(lambda: engine.state().running == 0)
+        with held(engine):
+            with leaving(address, "/v1/completions", json=body):
+                eventually(lambda: engine.state().requests > 0)
+            # As many calls that cancel as those that add.
+            eventually(lambda: len(engine._loop._calls) == 2 * engine.state().requests)
+        eventually(lambda: engine.state().requests == 0 == engine.state().running)
+        assert engine.state().steps == 0
 
 
 def test_scores_of_models_that_need_whole_prompts(address, monkeypatch):

@@ -15,9 +15,9 @@ from gptrs_serve.fields import decoded, field_rows
 from gptrs_serve.openapi import openapi_page
 from gptrs_serve.problems import RequestError
 from runtime.tiny_chat import save_tiny_chat
+from serve.clients import http
 from serve.conftest import serving
 
-httpx = pytest.importorskip("httpx", reason="the HTTP client httpx is not installed")
 USER = [{"role": "user", "content": "the cat"}]
 REQUIRED = {
     "ChatBody": {"messages": USER},
@@ -92,7 +92,7 @@ def test_required_fields_and_their_entries_are_no_nulls():
 
 
 def post(address, path, body):
-    return httpx.post(f"{address}{path}", json=body, timeout=60)
+    return http.post(f"{address}{path}", json=body)
 
 
 BOUNDS = {

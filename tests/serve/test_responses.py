@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-import httpx
 import pytest
 
 from gptrs_serve.dialects import responses
+from serve.clients import http
 from serve.talkers import HELLO, PARAMETERS, SAID, THOUGHTS
 
 pytest.importorskip("llguidance", reason="llguidance is not installed")
@@ -16,7 +16,7 @@ ASKED = {"model": "agent", "input": "hi", "temperature": 0, "tools": TOOLS}
 
 
 def post(talking, body, path="/v1/responses"):
-    return httpx.post(f"{talking[0]}{path}", json=body, timeout=60)
+    return http.post(f"{talking[0]}{path}", json=body)
 
 
 def events(talking, body):
@@ -164,9 +164,9 @@ def test_a_response_is_gone_on_with_as_if_all_had_been_sent(talking):
     third = {**body, "previous_response_id": second["id"]}
     assert post(talking, third).json()["usage"]["input_tokens"] > whole["usage"]["input_tokens"]
     url = f"{talking[0]}/v1/responses/{first['id']}"
-    assert httpx.get(url).json() == first
-    assert httpx.delete(url).json()["deleted"] is True
-    assert httpx.get(url).status_code == httpx.delete(url).status_code == 404
+    assert http.get(url).json() == first
+    assert http.delete(url).json()["deleted"] is True
+    assert http.get(url).status_code == http.delete(url).status_code == 404
     assert post(talking, body).json()["error"]["code"] == "previous_response_not_found"
 
 
@@ -174,13 +174,13 @@ def test_what_is_kept_is_bounded_and_what_is_not_to_be_kept_is_not(talking, monk
     body = {"model": "say", "input": "hi", "max_output_tokens": 2}
     private = post(talking, {**body, "store": False}).json()
     url = f"{talking[0]}/v1/responses/"
-    assert httpx.get(url + private["id"]).status_code == 404
+    assert http.get(url + private["id"]).status_code == 404
     kept = post(talking, body).json()
     monkeypatch.setattr(responses, "MOST_KEPT_BYTES", 4000)
     names = [post(talking, {**body, "input": "x" * 500}).json()["id"] for _ in range(4)]
-    assert httpx.get(url + kept["id"]).status_code == 404
-    assert httpx.get(url + names[0]).status_code == 404
-    assert httpx.get(url + names[-1]).status_code == 200
+    assert http.get(url + kept["id"]).status_code == 404
+    assert http.get(url + names[0]).status_code == 404
+    assert http.get(url + names[-1]).status_code == 200
 
 
 def test_a_custom_tool_takes_a_text(talking):

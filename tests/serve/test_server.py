@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import gzip
-import http.client
 import json
 import os
 import signal
@@ -15,7 +14,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from http.client import HTTPConnection
 
 import numpy as np
 import pytest
@@ -35,18 +34,11 @@ from runtime.serving_models import eventually
 from runtime.tiny_bert import save_tiny_bert
 from runtime.tiny_chat import save_tiny_chat
 from runtime.tiny_heads import save_tiny_head
+from serve.clients import cache_of, held, http, leaving, post
 from serve.conftest import serving
 
 httpx = pytest.importorskip("httpx", reason="the HTTP client httpx is not installed")
 LONG = {"model": "tiny", "prompt": "the cat", "max_tokens": 100, "ignore_eos": True}
-
-
-def cache_of(engine):
-    return engine._lanes["tiny"]._cache
-
-
-def post(address, path, body, **headers):
-    return httpx.post(f"{address}{path}", json=body, headers=headers, timeout=60)
 
 
 def test_tokens_there_and_back(address, model):
@@ -63,10 +55,10 @@ def test_tokens_there_and_back(address, model):
 
 
 def test_health_and_metrics(address):
-    assert httpx.get(f"{address}/health").json() == {"status": "ok"}
+    assert http.get(f"{address}/health").json() == {"status": "ok"}
     before = post(address, "/v1/completions", {**LONG, "max_tokens": 3}).json()["usage"]
     assert before["completion_tokens"] == 3
-    text = httpx.get(f"{address}/metrics").text
+    text = http.get(f"{address}/metrics").text
     assert 'gptrs_requests_total{path="/v1/completions",status="200"}' in text
     assert "gptrs_texts_running 0.0" in text
     assert "gptrs_first_token_seconds_bucket" in text
@@ -94,7 +86,7 @@ def test_a_lost_process_of_the_model_is_told_and_ends_the_server(model, monkeypa
         ends = threads.submit(run_app, app, listener, 30, served.lost)
         reasons.append("process 1 of the model is gone")
         with pytest.raises(BackendError, match="process 1 of the model is gone"):
-            ends.result(20)
+            ends.result(120)
     eventually(lambda: not any(isinstance(each, threading.Timer) for each in threading.enumerate()))
     told = asyncio.run(health())
     assert told.status_code == 503
@@ -103,7 +95,7 @@ def test_a_lost_process_of_the_model_is_told_and_ends_the_server(model, monkeypa
 
 def test_the_openapi_page_describes_every_route(address, model):
     jsonschema = pytest.importorskip("jsonschema")
-    page = httpx.get(f"{address}/openapi.json").json()
+    page = http.get(f"{address}/openapi.json").json()
     routes = {
         (route.path.replace(":path", ""), method.lower())
         for route in new_app(Served({"tiny": model}, None, 9), Access()).routes
@@ -140,7 +132,7 @@ def test_the_openapi_page_describes_every_route(address, model):
 )
 def test_bodies_that_are_refused(address, content, headers, status, message):
     sent = {"Content-Type": "application/json", **headers}
-    told = httpx.post(f"{address}/v1/completions", content=content, headers=sent)
+    told = http.post(f"{address}/v1/completions", content=content, headers=sent)
     assert told.status_code == status
     error = told.json()["error"]
     assert message in error["message"]
@@ -163,8 +155,8 @@ def test_short_prompts_take_no_way_by_another_thread(address, monkeypatch):
 
 
 def test_paths_and_methods_that_there_are_not(address):
-    assert httpx.get(f"{address}/v1/nothing").json()["error"]["code"] == "not_found"
-    refused = httpx.get(f"{address}/v1/completions")
+    assert http.get(f"{address}/v1/nothing").json()["error"]["code"] == "not_found"
+    refused = http.get(f"{address}/v1/completions")
     assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
     assert refused.json()["error"]["code"] == "method_not_allowed"
 
@@ -182,7 +174,7 @@ def test_a_body_that_is_packed_is_refused(address, path, name, coding):
     kind = "multipart/form-data; boundary=a" if "audio" in path else "application/json"
     headers = {"Content-Type": kind, name: coding}
     # httpx would send no unknown coding of a transfer.
-    connection = http.client.HTTPConnection(address.removeprefix("http://"))
+    connection = HTTPConnection(address.removeprefix("http://"))
     connection.request("POST", path, packed, headers, encode_chunked=True)
     told = connection.getresponse()
     assert (told.status, f"`{name}: {coding}`" in told.read().decode()) == (415, True)
@@ -192,13 +184,13 @@ def test_a_body_that_is_packed_is_refused(address, path, name, coding):
 def test_a_body_of_no_coding_is_plain(address):
     headers = {"Content-Encoding": ""}
     body = {"prompt": "x", "max_tokens": 1}
-    assert httpx.post(f"{address}/v1/completions", json=body, headers=headers).status_code == 200
+    assert http.post(f"{address}/v1/completions", json=body, headers=headers).status_code == 200
 
 
 def test_keys_hosts_and_origins(model):
     access = Access(keys=["one", "two"], hosts=LOCAL_HOSTS, origins=["https://app.example"])
     with serving({"tiny": model}, access) as (address, _):
-        get = lambda path, **headers: httpx.get(f"{address}{path}", headers=headers)  # noqa: E731
+        get = lambda path, **headers: http.get(f"{address}{path}", headers=headers)  # noqa: E731
         assert get("/v1/models").status_code == 401
         assert get("/v1/models", Authorization="Bearer three").status_code == 401
         assert get("/v1/models", Authorization="Bearer two").status_code == 200
@@ -215,7 +207,7 @@ def test_more_requests_than_it_takes_are_told_to_try_later(model):
         serving({"tiny": model}, most_requests=1) as (address, engine),
         ThreadPoolExecutor(1) as pool,
     ):
-        with cache_of(engine).exclusive():  # no step ends meanwhile
+        with held(engine):
             first = pool.submit(post, address, "/v1/completions", LONG)
             eventually(lambda: engine.state().requests == 1)
             told = post(address, "/v1/completions", LONG)
@@ -227,32 +219,33 @@ def test_more_requests_than_it_takes_are_told_to_try_later(model):
 @pytest.mark.parametrize("stream", [False, True])
 def test_clients_that_go_away_leave_nothing(model, stream):
     """Whether their request waits, is read, or is written."""
-    body = json.dumps({**LONG, "prompt": "the cat " * 40, "stream": stream}).encode()
+    body = {**LONG, "prompt": "the cat " * 40, "stream": stream}
     with serving({"tiny": model}, most_running=2) as (address, engine):
-        port = int(address.rpartition(":")[2])
         for number in range(12):
-            with socket.create_connection(("127.0.0.1", port)) as client:
-                head = (
-                    "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
-                    f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-                )
-                client.sendall(head.encode() + body)
-                time.sleep(0.004 * number)
-        eventually(lambda: engine.state().requests == 0)
-        assert engine.state().pages_held == 0
+            with leaving(address, "/v1/completions", json=body):
+                time.sleep(0.004 * number)  # at any moment
         assert post(address, "/v1/completions", {**LONG, "max_tokens": 2}).status_code == 200
+        eventually(lambda: engine.state().requests == 0 == engine.state().pages_held)
 
 
 def test_an_error_while_a_stream_is_written_is_an_event(model, monkeypatch):
-    body = {**LONG, "stream": True}
-    with (
-        serving({"tiny": model}) as (address, engine),
-        httpx.stream("POST", f"{address}/v1/completions", json=body) as one,
-    ):
-        lines = one.iter_lines()
-        next(lines)
-        monkeypatch.setattr(cache_of(engine), "run", None)  # the next step fails
-        events = [line for line in lines if line]
+    body, steps, go = {**LONG, "stream": True}, [], threading.Event()
+    with serving({"tiny": model}) as (address, engine):
+        cache = cache_of(engine)
+
+        def fail_in_the_third(rows, run=cache.run):
+            steps.append(rows)
+            if len(steps) < 3:
+                return run(rows)
+            assert go.wait(120)
+            raise RuntimeError("simulated")
+
+        monkeypatch.setattr(cache, "run", fail_in_the_third)
+        with http.stream("POST", f"{address}/v1/completions", json=body) as one:
+            lines = one.iter_lines()
+            next(lines)
+            go.set()
+            events = [line for line in lines if line]
     assert events[-1] == "data: [DONE]"
     assert json.loads(events[-2].removeprefix("data: "))["error"]["type"] == "server_error"
 
@@ -287,13 +280,13 @@ def test_clients_who_ask_at_once_share_the_calls_of_an_embedder(tmp_path, model,
     def counted(model, texts, **options):
         sizes.append(len(texts))
         if len(sizes) == 1:
-            assert first.wait(60)
+            assert first.wait(120)
         return embed(model, texts, **options)
 
     monkeypatch.setattr("gptrs_runtime.embedding.embed.embed", counted)
 
     async def ask(address):
-        async with httpx.AsyncClient(base_url=address, timeout=60) as client:
+        async with httpx.AsyncClient(base_url=address, timeout=120) as client:
             asked = [
                 asyncio.create_task(client.post("/v1/embeddings", json={"input": text}))
                 for text in texts
@@ -419,7 +412,7 @@ def test_the_command_serves_until_it_is_told_to_stop(model):
             address = process.stderr.readline().split()[-1]
             assert post(address, "/v1/completions", LONG).status_code == 401
             key = {"Authorization": "Bearer secret"}
-            with httpx.stream(
+            with http.stream(
                 "POST", f"{address}/v1/completions", json={**LONG, "stream": True}, headers=key,
                 timeout=60,
             ) as answer:  # fmt: skip
@@ -441,18 +434,20 @@ def test_answers_that_outlive_the_drain_are_told_so(model, stream, monkeypatch):
         serving({"tiny": model}, drain_seconds=0) as (address, engine),
     ):
         cache = cache_of(engine)
-        monkeypatch.setattr(cache, "run", partial(_slowly, cache.run, steps))
+
+        def held_in_the_fourth(rows, run=cache.run):
+            steps.append(rows)
+            if len(steps) > 3:
+                eventually(lambda: not engine._loop.alive)  # until it is told to stop
+            return run(rows)
+
+        monkeypatch.setattr(cache, "run", held_in_the_fourth)
         asked = pool.submit(post, address, "/v1/completions", {**LONG, "stream": stream})
         eventually(lambda: len(steps) > 3)
     told = asked.result()
     assert "the server shut down before the answer was complete" in told.text
     assert told.status_code == (200 if stream else 503)
     assert told.text.endswith("data: [DONE]\n\n") == stream
-
-
-def _slowly(run, steps, *args, **named):
-    steps.append(time.sleep(0.05))
-    return run(*args, **named)
 
 
 def test_small_packets_do_not_wait_for_each_other():
@@ -468,7 +463,7 @@ def test_a_server_that_guesses_gives_the_same_and_tells(model, address):
     with serving({"tiny": model}, prompt_lookup=True, drafts={"tiny": model}) as (guessing, _):
         made = post(guessing, "/v1/completions", asked).json()
         told = made["usage"]["completion_tokens_details"]
-        metrics = httpx.get(f"{guessing}/metrics").text
+        metrics = http.get(f"{guessing}/metrics").text
     assert made["choices"] == plain["choices"]
     accepted = told["accepted_prediction_tokens"]
     assert f'guessed_tokens_total{{model="tiny",outcome="accepted"}} {accepted}.0' in metrics
@@ -501,7 +496,7 @@ def test_an_adapter_is_a_model_of_its_own_name(model, tmp_path):
     adapted = with_adapters({"tiny": model}, [f"tiny:sql={folder}"])
     asked = {**LONG, "max_tokens": 10, "temperature": 0}
     with serving(adapted) as (address, _):
-        listed = httpx.get(f"{address}/v1/models").json()["data"]
+        listed = http.get(f"{address}/v1/models").json()["data"]
         texts = [
             post(address, "/v1/completions", {**asked, "model": name}).json() for name in adapted
         ]

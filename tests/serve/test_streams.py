@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -13,6 +14,7 @@ from gptrs_serve.events import Chunks, QuickEvents
 from gptrs_serve.metrics import ModelMetrics
 from gptrs_serve.requests import Envelope
 from runtime.serving_models import eventually
+from serve.clients import held
 
 
 def test_pieces_that_wait_come_together(model):
@@ -40,14 +42,17 @@ def _read_taking(engine, take):
             return True
         return False
 
-    async def read():
-        # Many: on a busy machine the engine writes some before this task looks.
-        stream = engine.submit("the cat", max_tokens=60, ignore_eos=True)
+    async def read(stack):
+        # No step begins before this task waits for the first piece.
+        stack.enter_context(held(engine))
+        stream = engine.submit("the cat", max_tokens=20, ignore_eos=True)
+        asyncio.get_running_loop().call_soon(stack.close)
         while pieces := await stream.grown(noted):
             left.extend(pieces)
         return stream.texts[0]
 
-    text = asyncio.run(read())
+    with ExitStack() as stack:
+        text = asyncio.run(read(stack))
     return taken, left, text
 
 

@@ -19,7 +19,7 @@ class Reader:
 
     def __call__(self, texts):
         self.calls.append(list(texts))
-        assert self.go.wait(60)
+        assert self.go.wait(120)
         for number, text in enumerate(texts):
             if not text:
                 raise UsageError(f"text {number} is empty")
@@ -30,7 +30,7 @@ def run(scenario, most_requests=100):
     async def go():
         calls = TextCalls(Ledger(most_requests))
         try:
-            return await asyncio.wait_for(scenario(calls), 60)
+            return await asyncio.wait_for(scenario(calls), 120)
         finally:
             calls.close()
 

@@ -8,8 +8,8 @@ from gptrs_runtime.load import load_model
 from gptrs_runtime.text_classes.classify import longest_text
 from runtime.tiny_bert import save_tiny_bert
 from runtime.tiny_heads import save_tiny_head
+from serve.clients import post
 from serve.conftest import serving
-from serve.test_server import post
 
 CLASSES = "ForSequenceClassification"
 SHORT, LONG = "the cat", "the cat sat " * 40
