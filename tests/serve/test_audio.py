@@ -86,8 +86,8 @@ def test_a_stream_has_each_segment_and_the_whole(address, whisper, sound):
     assert [event["type"] for event in found] == [
         *["transcript.text.delta"] * len(expected.segments), "transcript.text.done",
     ]  # fmt: skip
-    assert "".join(event["delta"] for event in found[:-1]) == expected.text
-    assert found[-1]["text"] == expected.text.strip()
+    joined = "".join(event["delta"] for event in found[:-1])
+    assert joined == found[-1]["text"] == expected.text.strip()
 
 
 @pytest.mark.parametrize(
@@ -98,6 +98,8 @@ def test_a_stream_has_each_segment_and_the_whole(address, whisper, sound):
         ({"temperature": "2"}, "temperature", "Expected `float` <= 1.0"),
         ({"timestamp_granularities[]": "word"}, "timestamp_granularities[0]", "'word'"),
         ({"language": "xx"}, "file", "xx"),
+        ({"stream": "true", "response_format": "vtt"}, "response_format", "cannot be streamed"),
+        ({"language": ["en", "de"]}, "language", "two fields called `language`"),
     ],
 )
 def test_refusals(address, sound, fields, param, message):

@@ -117,6 +117,8 @@ def test_embeddings(tmp_path, talking):
         few = post((address,), "embed", {"model": "bert", "input": "the cat", "dimensions": 3})
         one = post((address,), "embeddings", {"model": "bert:latest", "prompt": "a dog"}).json()
         long = post((address,), "embed", {"model": "bert", "input": "cat " * 99})
+        none = [post((address,), "embed", {"model": "bert", "input": each}) for each in ("", [])]
+        empty = post((address,), "embeddings", {"model": "bert", "prompt": ""})
         refused = post((address,), "embed",
                        {"model": "bert", "input": "cat " * 99, "truncate": False})  # fmt: skip
     expected = gptrs.embed(bert, texts)
@@ -124,6 +126,8 @@ def test_embeddings(tmp_path, talking):
     np.testing.assert_allclose(one["embedding"], expected[1], rtol=1e-5)
     assert len(few.json()["embeddings"][0]) == 3
     assert embed["prompt_eval_count"] == 8
+    assert [each.json()["embeddings"] for each in none] == [[], []]
+    assert empty.json() == {"embedding": []}
     assert (long.status_code, refused.status_code) == (200, 400)
 
 

@@ -23,7 +23,7 @@ NOTHING: Final = {"asks": "nothing"}
 """The `extra` in the `Meta` of a field that changes no answer."""
 MOST_OBJECTS: Final = 32_768
 """Most objects in a body: each takes about a kilobyte, thirty times its shortest text."""
-_MOST_NAME: Final = 80
+MOST_NAME: Final = 80
 """Characters of a field's name that errors show: a body of megabytes may be one name."""
 _OBJECT: Final = re.compile(rb'\{\s*"')
 State = Literal["supported", "no effect", "refused"]
@@ -116,9 +116,9 @@ def converted(
 
 def _problem(message: str, kind: type) -> RequestError:
     message, _, place = message.partition(" - at `$")
-    param = place.rstrip("`").lstrip(".")[:_MOST_NAME] or None
+    param = place.rstrip("`").lstrip(".")[:MOST_NAME] or None
     if "unknown field" in message:
-        name = message.split("`")[1][:_MOST_NAME]
+        name = message.split("`")[1][:MOST_NAME]
         refused: Mapping[str, str] = getattr(kind, "refused", {})
         why = f": {refused[name]}" if name in refused else ""
         told = f"`{name}` is not a parameter that this server supports{why}"

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from gptrs.errors import UsageError
+from gptrs.quoting import quoted
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import Segment, Transcription, Window
 from gptrs_runtime.speech.fallback import Fallback
@@ -21,7 +22,7 @@ from gptrs_runtime.speech.timestamps import srt, vtt
 from gptrs_runtime.verbs import VERBS
 from gptrs_serve.bodies import Model
 from gptrs_serve.events import EventStream, event_of, for_client
-from gptrs_serve.fields import NOTHING, RequestFields, converted
+from gptrs_serve.fields import MOST_NAME, NOTHING, RequestFields, converted
 from gptrs_serve.problems import RequestError, problem_of, read_bytes
 from gptrs_serve.served import HEARING, Served
 
@@ -103,7 +104,7 @@ BODIES: Final[Mapping[str, type[TranslationBody]]] = {
 def form_fields(data: bytes | bytearray, content_type: str) -> dict[str, object]:
     """Return the fields of a form: texts, lists of those named `NAME[]`, and files as views.
 
-    RequestError if there are none.
+    RequestError if there are none, or two of a name.
     """
     fields: dict[str, object] = {}
     for head, value in _parts(data, content_type):
@@ -116,6 +117,9 @@ def form_fields(data: bytes | bytearray, content_type: str) -> dict[str, object]
         if name.endswith("[]"):
             known = cast("list[object]", fields.setdefault(name[:-2], []))
             known.append(given)
+        elif name in fields:
+            told = f"the form has two fields called {quoted(name)}"
+            raise RequestError(told, param=name[:MOST_NAME], code="invalid_form")
         else:
             fields[name] = given
     if not fields:
@@ -190,11 +194,23 @@ async def heard(
     body = converted(fields, BODIES[request.url.path], strict=False)
     if not isinstance(body.file, memoryview):
         raise RequestError("`file` must be a file", param="file")
+    _require_streamable(body)
     name, model = served.named(body.model, served.capability(body.model, HEARING))
     found = await _transcribed(request, body, model, served)
     if isinstance(body, TranscriptionBody) and body.stream:
         return EventStream(_events(found), lambda: None, ending=_ending)
     return _answer(body, name, found)
+
+
+def _require_streamable(body: TranslationBody) -> None:
+    """Refuse a stream in a format that has no events: they would have nothing of it."""
+    streams = isinstance(body, TranscriptionBody) and body.stream
+    if streams and body.response_format not in ("json", "text"):
+        raise RequestError(
+            f"`response_format` `{body.response_format}` cannot be streamed: leave out `stream`, or"
+            " ask for `json`",
+            param="response_format",
+        )
 
 
 async def _transcribed(
@@ -270,9 +286,13 @@ def _segment(number: int, segment: Segment, windows: tuple[Window, ...]) -> dict
 
 
 async def _events(found: Transcription) -> AsyncGenerator[bytes]:
-    """Yield the text of each segment, then the whole text."""
-    for segment in found.segments:
-        yield _event("transcript.text.delta", delta=segment.text)
+    """Yield the text of each segment, then the whole text, which those add up to."""
+    texts = [segment.text for segment in found.segments]
+    if texts:
+        texts[0] = texts[0].lstrip()
+        texts[-1] = texts[-1].rstrip()
+    for text in texts:
+        yield _event("transcript.text.delta", delta=text)
     yield _event("transcript.text.done", text=found.text.strip())
 
 

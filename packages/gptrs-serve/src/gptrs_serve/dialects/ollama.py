@@ -41,7 +41,7 @@ from gptrs_serve.listing import context_length, embedded
 from gptrs_serve.metrics import Metrics
 from gptrs_serve.problems import OLLAMA, RequestError, problem_of
 from gptrs_serve.requests import client_of
-from gptrs_serve.served import WRITING, Served
+from gptrs_serve.served import EMBEDDING, WRITING, Served
 from gptrs_serve.writing import AnswerWriter
 
 _NO_LIMIT: Final = 1 << 30
@@ -255,9 +255,13 @@ def _time(seconds: float) -> str:
 
 
 async def embeddings(request: Request, body: EmbedBody, served: Served) -> Response:
-    """Return a vector for each text."""
+    """Return a vector for each text; none for an empty input, with which clients load a model."""
     begun = time.perf_counter()
-    _, vectors, read = await embedded(request, body.asked(known_name(body.model, served)), served)
+    name = known_name(body.model, served)
+    if not body.input:
+        served.named(name, served.capability(name, EMBEDDING))
+        return JSONResponse({"model": body.model, "embeddings": []})
+    _, vectors, read = await embedded(request, body.asked(name), served)
     return JSONResponse(
         {
             "model": body.model,
@@ -270,8 +274,12 @@ async def embeddings(request: Request, body: EmbedBody, served: Served) -> Respo
 
 
 async def one_embedding(request: Request, body: OneEmbeddingBody, served: Served) -> Response:
-    """Return the vector of a text."""
-    _, vectors, _ = await embedded(request, body.asked(known_name(body.model, served)), served)
+    """Return the vector of a text; an empty one for an empty text."""
+    name = known_name(body.model, served)
+    if not body.prompt:
+        served.named(name, served.capability(name, EMBEDDING))
+        return JSONResponse({"embedding": []})
+    _, vectors, _ = await embedded(request, body.asked(name), served)
     return JSONResponse({"embedding": vectors[0].tolist()})
 
 

@@ -300,7 +300,7 @@ class EmbedBody(RequestFields, kw_only=True):
     """`/api/embed`."""
 
     model: _Name
-    input: Annotated[str | list[str], Meta(description="A text, or several.")]
+    input: Annotated[str | list[str], Meta(description="A text, or several; empty: none.")]
     truncate: Annotated[bool, Meta(description="False: refuse texts that exceed the context.")] = (
         True
     )
@@ -323,7 +323,7 @@ class OneEmbeddingBody(RequestFields, kw_only=True):
     """`/api/embeddings`, the older route."""
 
     model: _Name
-    prompt: Annotated[str, Meta(description="A text.")]
+    prompt: Annotated[str, Meta(description="A text; empty: none.")]
     options: (
         Annotated[Any, Meta(description="Embeddings need no sampling options.", extra=NOTHING)]
         | None
