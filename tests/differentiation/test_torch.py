@@ -106,6 +106,13 @@ def test_angles_at_zero_and_beside_it(name: str) -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["asin", "acos", "acosh", "atanh"])
+def test_angles_at_the_ends_of_their_range(name: str) -> None:
+    points = np.array([1.0]) if name == "acosh" else np.array([1.0, -1, 0, -0.0, 0.6, -0.6])
+    for found, wanted in _both(getattr(F, name), getattr(torch, name), [points]):
+        np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
 def test_angles_of_points_on_axes_and_diagonals() -> None:
     y, x = (each.reshape(-1) for each in np.meshgrid([0.0, -0.0, 1, -1, 2, -3], [1.0, -1, 2, 0]))
     y, x = y[np.abs(y) + np.abs(x) > 0], x[np.abs(y) + np.abs(x) > 0]

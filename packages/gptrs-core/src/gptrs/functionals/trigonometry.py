@@ -47,17 +47,13 @@ def cosh(x: Tensor) -> Tensor:
 @functional
 def asin(x: Tensor) -> Tensor:
     """The angle in [-pi/2, pi/2] with the sine `x` of floats; NaN outside of [-1, 1]."""
-    return _rounded(
-        "asin", x, lambda wide: _angle(wide / elementwise.sqrt((1.0 - wide) * (1.0 + wide)))
-    )
+    return _rounded("asin", x, _angle_of_sine)
 
 
 @functional
 def acos(x: Tensor) -> Tensor:
     """The angle in [0, pi] with the cosine `x` of floats; NaN outside of [-1, 1]."""
-    return _rounded(
-        "acos", x, lambda wide: 2.0 * _angle(elementwise.sqrt((1.0 - wide) / (1.0 + wide)))
-    )
+    return _rounded("acos", x, _angle_of_cosine)
 
 
 @functional
@@ -141,6 +137,19 @@ def _inverse_cosine(x: Tensor) -> Tensor:
     less = x - 1.0
     near = elementwise.log1p(less + elementwise.sqrt(less) * elementwise.sqrt(x + 1.0))
     return where(x > _HUGE, elementwise.log(x) + math.log(2), near)
+
+
+# A root of each factor: of a product or a quotient, the derivative at -1 and 1 would be NaN.
+def _angle_of_sine(x: Tensor) -> Tensor:
+    cosine = elementwise.sqrt(1.0 - x) * elementwise.sqrt(1.0 + x)
+    return 2.0 * _angle(x / (1.0 + cosine))
+
+
+def _angle_of_cosine(x: Tensor) -> Tensor:
+    # Not `abs`, whose derivative at 0 is 0.
+    size = where(x < 0.0, -x, x)
+    angle = 2.0 * _angle(elementwise.sqrt(1.0 - size) / elementwise.sqrt(1.0 + size))
+    return where(x < 0.0, math.pi - angle, angle)
 
 
 def _angle(x: Tensor) -> Tensor:
