@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from gptrs.checkpoint.adapter_config import adapter_config
+from gptrs.checkpoint.adapter_config import LowRankAdapter, adapter_config
 from gptrs.errors import CheckpointError, ModelError
 from gptrs.ir import dtypes
 from gptrs.nn import CausalLMModule
@@ -287,6 +287,71 @@ def test_an_adapter_without_what_its_settings_say_is_refused(settings, message, 
     adapter = save_adapter(tmp_path / "adapter", LLAMA, **settings)
     with pytest.raises(CheckpointError, match=message):
         load_model(base, "ref", adapter=adapter)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"target_modules": ["q_proj", "down_proj"]}, "qd qd"),
+        ({"target_modules": ["q_proj"]}, "q q"),
+        ({"target_modules": ["model.layers.1.mlp.down_proj", "v_proj"]}, " d"),
+        ({"target_modules": ["layers.0.self_attn.q_proj"]}, "q "),
+        ({"target_modules": r"model\.layers\.\d+\.self_attn\.q_proj"}, "q q"),
+        ({"target_modules": r".*\b(q|k)_proj"}, "qd qd"),  # not read, and all is taken
+        ({"target_modules": "all-linear", "exclude_modules": ["q_proj"]}, "d d"),
+        ({"exclude_modules": r".*layers\.1.*"}, "qd "),
+        ({"target_modules": ["q_proj", "down_proj"], "layers_to_transform": 1}, " qd"),
+        (
+            {"target_modules": ["q_proj"], "layers_to_transform": [0], "layers_pattern": "layers"},
+            "q ",
+        ),
+    ],
+)
+def test_settings_choose_among_the_modules_of_a_file(settings, expected, tmp_path, caplog):
+    adapter = LowRankAdapter(save_adapter(tmp_path / "adapter", LLAMA, **settings))
+    layers = expected.split(" ")
+    wanted = {
+        name.format(n)
+        for n, letters in enumerate(layers)
+        for letter, name in zip("qd", LLAMA, strict=True)
+        if letter in letters
+    }
+    assert set(adapter.modules) == wanted
+    assert ("leaves out" in caplog.text) == (len(wanted) < 4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"target_modules": ["v_proj"]}, "means none of the modules in"),
+        ({"target_modules": "q_proj"}, "means none of the modules in"),
+        ({"r": 8}, "another rank than its factors have: 4"),
+        ({"rank_pattern": {"q_proj": 8}}, "another rank than its factors have: 4"),
+    ],
+)
+def test_settings_that_contradict_a_file_are_refused(settings, message, tmp_path):
+    folder = save_adapter(tmp_path / "adapter", LLAMA, **settings)
+    with pytest.raises((ModelError, CheckpointError), match=message):
+        LowRankAdapter(folder)
+
+
+def test_without_use_dora_magnitudes_are_skipped_with_a_note(tmp_path, caplog):
+    folder = save_adapter(tmp_path / "adapter", LLAMA)
+    plain = LowRankAdapter(folder)
+    file = folder / "adapter_model.safetensors"
+    tensors = load_file(file)
+    name = "base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector"
+    save_file({**tensors, name: np.ones(40, np.float32)}, file)
+    assert not caplog.text
+    assert LowRankAdapter(folder).digest == plain.digest
+    assert "has no `use_dora`: the magnitudes in" in caplog.text
+
+
+def test_unknown_settings_are_told(tmp_path, caplog):
+    LowRankAdapter(save_adapter(tmp_path / "a", LLAMA, inference_mode=True, new_flag=False))
+    assert not caplog.text
+    LowRankAdapter(save_adapter(tmp_path / "b", LLAMA, new_flag=True))
+    assert "has unknown settings, which are ignored: `new_flag`" in caplog.text
 
 
 def test_adapters_of_other_models_are_refused(tmp_path):

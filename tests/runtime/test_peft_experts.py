@@ -177,7 +177,8 @@ def test_experts_as_layers_of_their_own(kind, joined, tmp_path):
     if joined:
         join_experts(theirs, tmp_path / "base/model.safetensors")
     tensors = each_expert(theirs, OLD[kind], np.random.default_rng(3))
-    config = {"target_modules": ["w1", "w2", "w3"], "r": 4, "lora_alpha": 6}
+    names = [name for part, name in OLD[kind].items() if part != "scope"]
+    config = {"target_modules": names, "r": 4, "lora_alpha": 6}
     save_adapter_files(tmp_path / "adapter", tensors, config)
     with torch.no_grad():
         expected = theirs(torch.tensor(TOKENS)).logits.numpy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from gptrs.errors import CheckpointError, ModelError, UsageError
 from gptrs.quoting import counted, listed, quoted, shown_value
 from gptrs.strict_json import parse_object, record_of
 
+_LOG = logging.getLogger("gptrs")
 _REFUSED: Final[Mapping[str, str]] = {
     "lora_bias": "its products have a bias",
     "layer_replication": "it repeats layers of the model",
@@ -38,6 +40,12 @@ _ITEM: Final = r"(\\[.dw]|\[\^?[A-Za-z0-9_-]+\]|[A-Za-z0-9_.])([*+?]?)"
 _ITEMS: Final = "(?:" + _ITEM.replace("(", "(?:") + ")"
 _PART: Final = rf"(?:\((?:\?:)?{_ITEMS}*(?:\|{_ITEMS}*)*\)|{_ITEMS}|[\^$])"
 _LONGEST_PATTERN: Final = 500
+_OF_TRAINING: Final = (
+    *("arrow_config", "auto_mapping", "bias", "corda_config", "eva_config", "fan_in_fan_out"),
+    *("inference_mode", "lora_dropout", "lora_ga_config", "loftq_config", "megatron_core"),
+    *("peft_type", "qalora_group_size", "revision", "runtime_config"),
+)
+"""Settings that say nothing about the result, or nothing that the tensors do not say."""
 _CHANGES_BASE: Final = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Prefixes of `init_lora_weights` for which PEFT changes the weights of the model, too."""
 
@@ -46,7 +54,13 @@ class AdapterConfig(Struct, frozen=True):
     """The settings of a LoRA adapter that are read, as PEFT calls them."""
 
     lora_alpha: float
+    r: int | None = None
+    rank_pattern: dict[str, int] | None = None
     alpha_pattern: dict[str, float] | None = None
+    target_modules: list[str] | str | None = None
+    exclude_modules: list[str] | str | None = None
+    layers_to_transform: list[int] | int | None = None
+    layers_pattern: list[str] | str | None = None
     use_rslora: bool | None = None
     use_dora: bool | None = None
     init_lora_weights: bool | str | None = None
@@ -59,9 +73,40 @@ class AdapterConfig(Struct, frozen=True):
 
     def factor(self, module: str, rank: int) -> float:
         """Return what the product of a module is multiplied by (Kalajdzievski 2023 for rsLoRA)."""
-        patterns = (self.alpha_pattern or {}).items()
-        alpha = next((alpha for key, alpha in patterns if _is_meant(key, module)), self.lora_alpha)
+        alpha = _by_pattern(self.alpha_pattern, module, self.lora_alpha)
         return alpha / (math.sqrt(rank) if self.use_rslora else rank)
+
+    def means(self, module: str) -> bool:
+        """Return whether the module is one that is adapted, by all settings that choose modules.
+
+        True if they choose parameters, or by an expression that is not simple.
+        """
+        wanted = self.target_modules
+        if _is_named(self.exclude_modules, module):
+            return False
+        if self.target_parameters or wanted is None:
+            return True
+        if isinstance(wanted, str):
+            known = wanted.lower() != "all-linear" and _is_simple(wanted)
+            return not known or _is_meant(wanted, module, whole=True)
+        # Or the end of a name: some writers shorten those in the file.
+        if not any(_matches(name, module) or _matches(module, name) for name in wanted):
+            return False
+        layers, patterns = self.layers_to_transform, self.layers_pattern or []
+        if module in wanted or layers is None or layers == []:
+            return True
+        found = _layer(module, [patterns] if isinstance(patterns, str) else patterns)
+        return found in ([layers] if isinstance(layers, int) else layers)
+
+    def has_rank(self, module: str, rank: int) -> bool:
+        """Return whether a module may have this rank by the settings; True if they do not say.
+
+        Factors of experts may have ranks of their own.
+        """
+        told = self.r is not None and not _EXPERTS.search(module)
+        if not told or not all(map(_is_simple, self.rank_pattern or ())):
+            return True
+        return rank == _by_pattern(self.rank_pattern, module, self.r or 0)
 
     def is_apart(self, module: str) -> bool:
         """Return whether a module is a copy of its own, and an output layer tied to it is not."""
@@ -114,13 +159,13 @@ def _is_simple(key: str) -> bool:
     return len(key) <= _LONGEST_PATTERN and re.fullmatch(f"{_PART}+", key) is not None
 
 
-def _is_meant(key: str, module: str) -> bool:
-    """Return whether an expression matches a module, as PEFT has it: its whole name, or its end.
+def _is_meant(key: str, module: str, *, whole: bool = False) -> bool:
+    """Return whether an expression matches a module: its whole name, or, unless `whole`, its end.
 
     All places that are reached are followed at once: files are untrusted, and `re` may try ways
     without end.
     """
-    ends = {0} | {at + 1 for at, letter in enumerate(module) if letter == "."}
+    ends = {0} | {at + 1 for at, letter in enumerate(module) if letter == "." and not whole}
     for part in re.findall(_PART, key):
         if part in "^$":
             ends &= {0 if part == "^" else len(module)}
@@ -147,9 +192,32 @@ def _after(items: str, text: str, starts: set[int]) -> set[int]:
     return starts
 
 
+def _by_pattern(pattern: Mapping[str, float] | None, module: str, other: float) -> float:
+    """Return the value of the first expression that matches a module as PEFT has it, or `other`."""
+    return next((value for key, value in (pattern or {}).items() if _is_meant(key, module)), other)
+
+
 def _matches(name: str, module: str) -> bool:
     """Return whether a name is that of a module, or its end."""
     return module == name or module.endswith(f".{name}")
+
+
+def _is_named(names: Sequence[str] | str | None, module: str) -> bool:
+    """Return whether names, or one simple expression of a whole name, mean a module."""
+    if isinstance(names, str):
+        return _is_simple(names) and _is_meant(names, module, whole=True)
+    return any(_matches(name, module) for name in names or ())
+
+
+def _layer(module: str, patterns: Sequence[str]) -> int | None:
+    """Return the first number in a name that follows a list of layers: one of `patterns` if any."""
+    parts = module.split(".")
+    for at, part in enumerate(parts[:-1]):
+        before = ".".join(parts[:at])
+        listed_in = any(_matches(p, before) for p in patterns) if patterns else at > 1
+        if part.isdecimal() and listed_in:
+            return int(part)
+    return None
 
 
 # LoRA adapters (Hu et al. 2021) in the layout of PEFT: a product of two factors for each layer,
@@ -337,6 +405,7 @@ class LowRankAdapter:
             changes = self._changes(file)
         if config.modules_to_save and not self._whole:
             raise self._lacks("the modules of `modules_to_save`")
+        changes = self._meant(changes, settings)
         apart = (name for name in self._whole if config.is_apart(name.rpartition(".")[0]))
         self._apart = frozenset(apart) - self._inner
         return {module: self._product(module, parts, config) for module, parts in changes.items()}
@@ -375,9 +444,50 @@ class LowRankAdapter:
             raise CheckpointError(f"{where} has no tensors")
         return changes
 
+    def _meant(
+        self, changes: Mapping[str, dict[Part, np.ndarray]], settings: Mapping[str, object]
+    ) -> dict[str, dict[Part, np.ndarray]]:
+        """Return what the settings mean of a file, as PEFT does, and tell what they leave out."""
+        config, where = self._config, quoted(str(self.path / CONFIG), 200)
+        known = {*AdapterConfig.__struct_fields__, *_REFUSED, *_OF_TRAINING}
+        unknown = [name for name, value in settings.items() if value and name not in known]
+        if unknown:
+            _LOG.warning(
+                "%s has unknown settings, which are ignored: %s", where, listed(unknown, 3)
+            )
+        meant = {module: dict(parts) for module, parts in changes.items() if config.means(module)}
+        left = [module for module in changes if module not in meant]
+        if left and not meant:
+            raise ModelError(
+                f"{where} means none of the modules in {WEIGHTS}: {listed(left, 3)}",
+                hint="correct `target_modules`, or what else chooses modules",
+            )
+        if left:
+            _LOG.warning(
+                "%s leaves out %s, which %s has: skipped, as in PEFT",
+                where,
+                listed(left, 3),
+                WEIGHTS,
+            )
+        scaled = [module for module, parts in meant.items() if "magnitude" in parts]
+        if scaled and not config.use_dora:
+            _LOG.warning(
+                "%s has no `use_dora`: the magnitudes in %s are skipped, as in PEFT", where, WEIGHTS
+            )
+            for module in scaled:
+                del meant[module]["magnitude"]
+        return meant
+
     def _lacks(self, what: str) -> CheckpointError:
         where = quoted(str(self.path / WEIGHTS), 200)
         return CheckpointError(f"{where} lacks {what}", hint="save the adapter again")
+
+    def _odd_rank(self, module: str, rank: int) -> CheckpointError:
+        where = quoted(str(self.path / CONFIG), 200)
+        return CheckpointError(
+            f"{where} gives {quoted(module)} another rank than its factors have: {rank}",
+            hint="correct `r` or `rank_pattern`, on which the scale depends",
+        )
 
     def _product(
         self, module: str, parts: Mapping[Part, np.ndarray], config: AdapterConfig
@@ -391,6 +501,8 @@ class LowRankAdapter:
         if first is not None and second is not None and first.ndim == second.ndim == 2:
             fits = magnitude is None or magnitude.size == len(second)
             if fits and 0 < len(first) == second.shape[1]:
+                if not config.has_rank(module, len(first)):
+                    raise self._odd_rank(module, len(first))
                 flat = None if magnitude is None else magnitude.reshape(-1)
                 factor = config.factor(module, len(first))
                 return LowRankProduct(first, second, factor, flat, is_table)
