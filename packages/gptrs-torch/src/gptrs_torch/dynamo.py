@@ -25,6 +25,7 @@ from gptrs.api.backends import Backend, Precision
 from gptrs_torch import ops
 from gptrs_torch.conversion import converter_of
 from gptrs_torch.partition import PartitionedGraph, keep_layers, rules
+from gptrs_torch.resizing import keep_sizes, resizing_rules
 from gptrs_torch.weights import Watch, WeightWatch
 
 # Which ATen operators torch decomposes before they are converted.
@@ -71,7 +72,7 @@ def table() -> Rules:
     more = cast("Rules", cast("Any", _decomp).get_decompositions(_MORE))
     found: Rules = {**core_aten_decompositions(), **more}
     taken_apart = {op: rule for op, rule in found.items() if converter_of(op) is None}
-    return {**taken_apart, **rules()}
+    return {**taken_apart, **resizing_rules(found), **rules()}
 
 
 # The options of the compile backend.
@@ -183,6 +184,7 @@ def gptrs_backend(
     watch = partial(WeightWatch, contents=settings.weights != "frozen")
     compile_graph = partial(_compiled, settings.engine(), watch)
     keep_layers(module)
+    keep_sizes(module)
     compiler = aot_autograd(
         fw_compiler=compile_graph, inference_compiler=compile_graph, decompositions=table()
     )
