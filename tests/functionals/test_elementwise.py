@@ -131,6 +131,14 @@ def test_integer_division_by_zero_is_an_error(call):
         call(gptrs.tensor([1]), gptrs.tensor([0])).numpy()
 
 
+def test_a_quotient_of_zero_has_a_sign():
+    lhs = np.array([-0.0, 0.0, -0.0, 5.0, -0.0], np.float32)
+    rhs = np.array([2.0, -2.0, -2.0, np.inf, np.inf], np.float32)
+    found = F.floor_divide(gptrs.tensor(lhs), gptrs.tensor(rhs)).numpy()
+    np.testing.assert_array_equal(found, 0)
+    np.testing.assert_array_equal(np.signbit(found), [True, True, False, False, True])
+
+
 def test_integer_powers_wrap():
     assert F.pow(gptrs.tensor([2, 3], dtypes.ui8), 9).numpy().tolist() == [0, 3**9 % 256]
 

@@ -1,4 +1,4 @@
-"""`histc` and `_grouped_mm` count and multiply as torch does."""
+"""`histc`, `_grouped_mm` and signs: operators that count, multiply and round as torch does."""
 
 from __future__ import annotations
 
@@ -139,3 +139,11 @@ def test_running_extremes_and_kth_values_have_indices(function: Any, part: int) 
     x = torch.tensor([[1, 1, nan, 2, nan], [3, 3, 2, 3, 4]])
     found = converted(lambda each: function(each)[part], x)
     torch.testing.assert_close(found, function(x)[part], rtol=0, atol=0, equal_nan=True)
+
+
+def test_zeros_and_what_is_no_number_have_the_signs_of_torch() -> None:
+    x = torch.tensor([0.0, -0.0, float("nan"), -3.0, float("inf")])
+    for function in (torch.sign, lambda each: torch.floor_divide(each, 2.0)):
+        found, expected = converted(function, x), function(x)
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(torch.signbit(found[:2]), torch.signbit(expected[:2]))

@@ -90,7 +90,12 @@ def floor_divide(lhs: Operand, rhs: Operand) -> Tensor:
     # The quotient may be off by a rounding even if its exact value is an integer.
     zero = primitives.compare(right, splat(0, right.dtype, right.shape), "eq")
     rounded = primitives.round_nearest_even(quotient)
-    return primitives.select(zero, primitives.div(left, right), rounded)
+    exact = primitives.div(left, right)
+    # A zero has the sign of the quotient, which the difference above does not have.
+    nil = splat(0, left.dtype, left.shape)
+    is_nil = primitives.compare(rounded, nil, "eq")
+    rounded = primitives.select(is_nil, primitives.mul(exact, nil), rounded)
+    return primitives.select(zero, exact, rounded)
 
 
 @functional

@@ -72,9 +72,10 @@ def absolute(node: Node, x: Tensor) -> Tensor:
 
 @converts("sign")
 def sign(x: Tensor) -> Tensor:
-    """Return -1, 0 or 1; the sign of NaN is 0 in torch, but NaN in PTIR."""
+    """Return -1, 0 or 1; in torch the sign of NaN and of -0 is 0, while PTIR keeps both."""
     found = F.sign(x)
-    return F.where(F.is_nan(x), 0.0, found) if x.dtype.is_float else found
+    zero = F.full(x.shape, 0, x.dtype)
+    return F.where(F.equal(F.abs(found), 1.0), found, zero) if x.dtype.is_float else found
 
 
 @converts("round")
