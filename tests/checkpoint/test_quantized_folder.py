@@ -1,4 +1,4 @@
-"""Folders that GPTQ, AWQ and compressed-tensors wrote: each element by its formula."""
+"""Folders that GPTQ, AWQ, compressed-tensors and others wrote: each element by its formula."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -120,6 +121,24 @@ def mlx(bits: int, size: int) -> Made:
     return {"weight": stream, "scales": scale, "biases": bias}, result
 
 
+def fp8(high: int, wide: int, scale: str = "weight_scale", shape: tuple[int, ...] = ()) -> Made:
+    """8-bit floats with a scale for each block; those at the right and below may be smaller."""
+    draw = np.random.default_rng(high)
+    codes = draw.normal(0, 100, (ROWS, COLUMNS)).astype(ml_dtypes.float8_e4m3fn)
+    scales = draw.uniform(0.01, 0.1, (-(-ROWS // high), -(-COLUMNS // wide))).astype(np.float32)
+    result = np.zeros(codes.shape, np.float32)
+    for row, column in np.ndindex(*codes.shape):
+        result[row, column] = np.float32(codes[row, column]) * scales[row // high, column // wide]
+    return {"weight": codes, scale: scales.reshape(shape or scales.shape)}, result
+
+
+def floats(strategy: str, **settings: object) -> Settings:
+    weights = {"num_bits": 8, "type": "float", "strategy": strategy, **settings}
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights}}
+    method = "compressed-tensors"
+    return {"quant_method": method, "format": "float-quantized", "config_groups": groups}
+
+
 def compressed(form: str, bits: int, symmetric: bool, size: int | None) -> Settings:
     strategy = (
         {"strategy": "channel"} if size is None else {"strategy": "group", "group_size": size}
@@ -152,6 +171,15 @@ CASES: dict[str, tuple[Callable[[], Made], Settings]] = {
         f"mlx, {bits} bits": (partial(mlx, bits, GROUP), {"bits": bits, "group_size": GROUP})
         for bits in (2, 3, 4, 6, 8)
     },
+    "fp8 of blocks": (
+        lambda: fp8(5, 24, "weight_scale_inv"),
+        {"quant_method": "fp8", "weight_block_size": [5, 24], "fmt": "e4m3"},
+    ),
+    "fp8 of blocks, compressed": (
+        lambda: fp8(8, 32), floats("block", block_structure=[8, 32]),
+    ),
+    "fp8 of channels": (lambda: fp8(1, COLUMNS), floats("channel")),
+    "fp8 of a tensor": (lambda: fp8(ROWS, COLUMNS, shape=(1,)), floats("tensor")),
     "mlx, a layer of its own": (
         lambda: mlx(6, GROUP),
         {
@@ -160,6 +188,7 @@ CASES: dict[str, tuple[Callable[[], Made], Settings]] = {
         },
     ),
 }  # fmt: skip
+DECODED = {case for case in CASES if case.startswith("fp8")} | {"gptq act-order"}
 
 
 def saved(
@@ -198,7 +227,7 @@ def test_values(tmp_path: Path, case: str) -> None:
     if case.startswith("mlx"):
         fast = Params(weights, backend=gptrs.get_backend("numba")).tensor("a.proj.weight")
         np.testing.assert_array_equal(fast.numpy(), wanted)
-    assert (weights.quantized("a.proj.weight") is None) == (case == "gptq act-order")
+    assert (weights.quantized("a.proj.weight") is None) == (case in DECODED)
     _, entry = weights.locate("a.proj.weight")
     stored = [array for name, array in tensors.items() if name != "weight_shape"]
     assert entry.nbytes == sum(array.nbytes for array in stored)
@@ -256,7 +285,7 @@ def test_experts_are_joined_as_they_are_stored(tmp_path: Path, case: str) -> Non
         array.nbytes for name, array in stored.items() if not name.endswith("weight_shape")
     )
     matrices = ExpertMatrices.of_each(Params(weights, backend=create()), names, COLUMNS, ROWS)
-    assert (matrices.weight is None) == (case != "gptq act-order")
+    assert (matrices.weight is None) == (case not in DECODED)
     x = np.random.default_rng(0).normal(size=(4, COLUMNS)).astype(np.float32)
     groups = np.array([2, 0, 1, 2])
     found = matrices(gptrs.tensor(x), gptrs.tensor(groups)).numpy()
@@ -283,7 +312,11 @@ def test_codes_are_packed_as_the_library_does(tmp_path: Path) -> None:
         ({"bits": 4, "group_size": 32, "mode": "mxfp4"}, "`mode`.*'affine'"),
         (method("gptq", bits=3), "`bits`.*is supported as 4 or 8 only"),
         (method("awq", version="gemv", zero_point=True), "`version`.*'gemm'"),
-        (compressed("float-quantized", 8, True, None), "`format`.*must be one of"),
+        (compressed("nvfp4-pack-quantized", 4, True, None), "`format`.*must be one of"),
+        (compressed("float-quantized", 8, True, None), "`type`.*is supported as 'float' only"),
+        (floats("group", group_size=32), "`strategy`.*must be one of"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 0]}, "must be two numbers of at least"),
+        ({"quant_method": "fp8", "expert_dtype": "fp4"}, "is supported as 'fp8' only"),
         ({"quant_method": "compressed-tensors", "format": "pack-quantized"}, "`config_groups`"),
     ],
     ids=str,
@@ -299,6 +332,14 @@ def test_tensors_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     model = find_model(saved(tmp_path, tensors, CASES["W4A16"][1]))
     with pytest.raises(CheckpointError, match="does not fit a scale of `f16"):
         model.weights.type_of("a.proj.weight")
+
+
+def test_scales_of_floats_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    tensors, _ = fp8(8, 32)
+    settings = floats("block", block_structure=[8, 16])
+    model = find_model(saved(tmp_path, tensors, settings))
+    with pytest.raises(CheckpointError, match=r"does not fit a scale of `f32.*blocks of \[8, 16\]"):
+        model.weights.load("a.proj.weight")
 
 
 def test_groups_of_mlx_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Decoders of quantized weights stored in several tensors: GPTQ, AWQ, MLX, MXFP4, bitsandbytes.
+"""Decoders of quantized weights stored in several tensors: GPTQ, AWQ, MLX, MXFP4, FP8, ...
 
 `DECODERS` has a row for each layout of codes.
 """
@@ -28,9 +28,10 @@ from gptrs_runtime.sources.made_tensors import MadeTensor, MadeTensors
 from gptrs_runtime.sources.quantization_config import Layout, QuantizationScheme
 
 if TYPE_CHECKING:
-    from gptrs_runtime.sources import bitsandbytes
+    from gptrs_runtime.sources import bitsandbytes, fp8
 else:
     bitsandbytes = lazy_module("gptrs_runtime.sources.bitsandbytes")
+    fp8 = lazy_module("gptrs_runtime.sources.fp8")
 
 
 def decoded(
@@ -384,10 +385,17 @@ def _bitsandbytes_weights(
     return bitsandbytes.weights(stored)
 
 
+def _fp8_weights(
+    stored: FileSource, scheme: QuantizationScheme, _experts: Mapping[str, str]
+) -> Iterator[MadeTensor]:
+    return fp8.weights(stored, scheme)
+
+
 DECODERS: Mapping[Layout, Decoder] = {
     **dict.fromkeys(_PACKINGS, _packed_weights),
     "mlx": _mlx_weights,
     "mxfp4": _mxfp4_weights,
     "bitsandbytes": _bitsandbytes_weights,
+    "fp8": _fp8_weights,
 }
 """The finders of weights by layout."""

@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 else:
     format_kinds = lazy_module("gptrs_runtime.sources.format_kinds")
 
-Layout = Literal["packed", "int8", "gptq", "awq", "mxfp4", "mlx", "bitsandbytes"]
+Layout = Literal["packed", "int8", "fp8", "gptq", "awq", "mxfp4", "mlx", "bitsandbytes"]
 """How codes lie: of compressed-tensors in int32 or int8, of GPTQ, of AWQ (gemm), MXFP4, MLX, ..."""
 
 KEY, MLX_KEY = "quantization_config", "quantization"
-_FORMATS: Mapping[str, Layout] = {"pack-quantized": "packed", "int-quantized": "int8"}
+_FORMATS: Mapping[str, Layout] = {
+    "pack-quantized": "packed",
+    "int-quantized": "int8",
+    "float-quantized": "fp8",
+}
 
 
 class QuantizationScheme(Struct, frozen=True):
@@ -29,7 +33,7 @@ class QuantizationScheme(Struct, frozen=True):
 
     `group_size` None stands for one scale a row. `zero_offset` is what is added to stored zero
     points: 1 in the first version of GPTQ's files. `own` has the bits and the group size of single
-    layers, by their names.
+    layers, by their names. `block` has the rows and columns that share a scale.
     """
 
     method: str
@@ -39,6 +43,7 @@ class QuantizationScheme(Struct, frozen=True):
     symmetric: bool = False
     zero_offset: int = 0
     own: tuple[tuple[str, int, int], ...] = ()
+    block: tuple[int, int] | None = None
 
     def of(self, layer: str) -> tuple[int, int]:
         """Return the bits and the group size of a layer."""
@@ -89,6 +94,27 @@ def _bitsandbytes(fields: Fields) -> QuantizationScheme:
 
 def _mxfp4(_: Fields) -> QuantizationScheme:
     return QuantizationScheme("mxfp4", "mxfp4", 4, 32, symmetric=True)
+
+
+def _fp8(fields: Fields) -> QuantizationScheme:
+    fields.require("fmt", "e4m3")
+    fields.require("expert_dtype", "fp8")
+    fields.require("scale_fmt", "float")
+    return QuantizationScheme(
+        "fp8", "fp8", 8, None, True, block=_block(fields, "weight_block_size")
+    )
+
+
+def _block(fields: Fields, name: str) -> tuple[int, int] | None:
+    """Return the rows and columns of a block, if a setting has them."""
+    found = fields.get(name)
+    if found is None:
+        return None
+    sizes = cast("list[object]", found) if isinstance(found, list) else []
+    high, wide = sizes if len(sizes) == 2 else (0, 0)
+    if not isinstance(high, int) or not isinstance(wide, int) or min(high, wide) < 1:
+        raise fields.error(name, "must be two numbers of at least 1")
+    return high, wide
 
 
 def _names_method(settings: object) -> bool:
@@ -151,6 +177,13 @@ def _compressed(fields: Fields) -> QuantizationScheme:
         raise fields.error("config_groups", "must say how `weights` are quantized")
     layout = _FORMATS[fields.choice("format", tuple(_FORMATS), "")]
     own = Fields(cast("Mapping[str, object]", weights), "of `weights` in `config_groups`")
+    if layout == "fp8":
+        own.require("type", "float")
+        own.require("num_bits", 8)
+        own.require("symmetric", True)
+        own.choice("strategy", ("tensor", "channel", "block"), "tensor")
+        block = _block(own, "block_structure")
+        return QuantizationScheme("compressed-tensors", layout, 8, None, True, block=block)
     own.require("type", "int")
     own.require("num_bits", *((8,) if layout == "int8" else (4, 8)))
     strategy = own.choice("strategy", ("group", "channel"), "")
@@ -167,6 +200,7 @@ _READERS: Mapping[str, Callable[[Fields], QuantizationScheme]] = {
     "gptq": _gptq,
     "awq": _awq,
     "mxfp4": _mxfp4,
+    "fp8": _fp8,
     "bitsandbytes": _bitsandbytes,
 }
 """What reads the settings of each `quant_method`."""
