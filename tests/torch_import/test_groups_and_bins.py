@@ -1,4 +1,4 @@
-"""`histc`, `_grouped_mm` and signs: operators that count, multiply and round as torch does."""
+"""Bins, groups, order statistics, signs and rarer operators are those of torch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import pytest
 torch = pytest.importorskip("torch", reason="these tests run operators of torch")
 
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+from torch.nn import functional  # noqa: E402
 
 from gptrs import get_backend  # noqa: E402
+from gptrs_torch.conversion import NotConvertedError  # noqa: E402
 from gptrs_torch.dynamo import table  # noqa: E402
 from gptrs_torch.graph import GraphFunction  # noqa: E402
 
@@ -147,3 +149,48 @@ def test_zeros_and_what_is_no_number_have_the_signs_of_torch() -> None:
         found, expected = converted(function, x), function(x)
         torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
         assert torch.equal(torch.signbit(found[:2]), torch.signbit(expected[:2]))
+
+
+_ROWS = torch.tensor([[1, 1, float("nan"), 2, -0.0, 4], [3, 3, 2, 3, 4, -5]])
+_IMAGES = torch.randn(2, 3, 6, 8, generator=torch.Generator().manual_seed(0))
+_BOXES = _IMAGES.reshape(2, 3, 4, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("function", "x"),
+    [
+        (lambda x: tuple(torch.median(x, 1)), _ROWS[:, 1:5]),  # without ties among the middle
+        (lambda x: (torch.median(x, 0).values, torch.median(x[1])), _ROWS),
+        (lambda x: tuple(torch.median(x, -1, keepdim=True)), _IMAGES),
+        (lambda x: (torch.nanmedian(x, 1).values, torch.nanmedian(x)), _ROWS),
+        (lambda x: (torch.median(x.long(), -1).values, torch.median(x.long())), _IMAGES * 9),
+        (lambda x: (torch.fmax(x[0], x[1]), torch.fmin(x[0], x[1])), _ROWS),
+        (lambda x: (torch.copysign(x, x.flip(1)), torch.copysign(x, -2)), _ROWS),
+        (lambda x: (torch.hypot(x, x.flip(1)), torch.hypot(x * 1e30, x)), _ROWS),
+        (lambda x: (torch.special.erfc(x), torch.dist(x, x[:1], 3)), _IMAGES),
+        (lambda x: (torch.addbmm(x[0, 0, :, :6], x[0], x[1].mT, beta=0.5),), _IMAGES),
+        (lambda x: (torch.diagonal_scatter(x, -torch.diagonal(x, -2, 3, 0), -2, 3, 0),), _IMAGES),
+        (lambda x: (torch.diagonal_scatter(x, -torch.diagonal(x, 1, 2, 3), 1, 2, 3),), _IMAGES),
+        (lambda x: (x[tuple(torch.triu_indices(2, 6, 1))], torch.tril_indices(5, 3, -1)), _ROWS),
+        (lambda x: (functional.adaptive_max_pool2d(x, (4, 3)),), _IMAGES),
+        (lambda x: functional.adaptive_max_pool2d(x, (3, 4), return_indices=True), _IMAGES),
+        (lambda x: (functional.adaptive_max_pool1d(x[0], 1),), _IMAGES),
+        (lambda x: (functional.adaptive_max_pool3d(x, (1, 3, 2)),), _BOXES),
+        (lambda x: (functional.adaptive_avg_pool2d(x, (4, None)),), _IMAGES),
+        (lambda x: (functional.rrelu(x), torch.narrow_copy(x, 3, -5, 2)), _IMAGES),
+        (lambda x: (functional.bilinear(x[0, 0], x[1, 0], x[1].mT @ x[0]),), _IMAGES),
+    ],
+)
+def test_rarer_operators_give_what_torch_gives(function: Any, x: Any) -> None:
+    traced = make_fx(torch.func.functionalize(function), table(), "fake")(x)
+    found = GraphFunction(traced, get_backend("ref"))(x)
+    for each, wanted in zip(found, function(x), strict=True):
+        torch.testing.assert_close(each, wanted, equal_nan=True)
+
+
+def test_indices_of_unequal_bins_are_refused() -> None:
+    def pooled(x: Any) -> Any:
+        return functional.adaptive_max_pool2d(x, (4, 3), return_indices=True)[1]
+
+    with pytest.raises(NotConvertedError, match=r"indices of bins of unequal sizes, \[6, 8\]"):
+        converted(pooled, _IMAGES)

@@ -44,6 +44,24 @@ def elu(x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 
     return F.where(x > 0.0, x * scalar(scale, x.dtype), below)
 
 
+@converts("rrelu_with_noise_functional", "rrelu_with_noise")
+def randomized_leaky_relu(
+    node: Node,
+    x: Tensor,
+    noise: Tensor,
+    lower: float = 0.125,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: object = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Return x, with those below 0 times the mean slope; the functional form also the noise."""
+    del generator
+    if training:
+        node.refuse("draws slopes at random: call `model.eval()`")
+    made = F.leaky_relu(x, (lower + upper) / 2)
+    return (made, noise) if node.name.endswith("functional") else made
+
+
 @converts.each(
     {
         "_softmax": F.softmax,
@@ -164,16 +182,37 @@ def convolution(
 # Products of matrices.
 
 
-@converts("addmm", "baddbmm")
+@converts("addmm", "baddbmm", "addmv", "addbmm")
 def addmm(
     node: Node, bias: Tensor, x: Tensor, y: Tensor, *, beta: Number = 1, alpha: Number = 1
 ) -> Tensor:
-    """Return `beta * bias + alpha * x y`."""
+    """Return `beta * bias + alpha * x y`; `addbmm` sums the products of a batch."""
     made = F.matmul(x, y)
+    made = F.sum(made, 0) if node.name == "addbmm" else made
     made = made if alpha == 1 else made * scalar(alpha, node.dtype)
     if beta == 0:
         return made
     return F.add(made, bias if beta == 1 else bias * scalar(beta, node.dtype))
+
+
+@converts("_trilinear")
+def trilinear(
+    x: Tensor,
+    y: Tensor,
+    z: Tensor,
+    new_x: list[int],
+    new_y: list[int],
+    new_z: list[int],
+    summed: list[int],
+    unroll_dim: int = 1,
+) -> Tensor:
+    """Return sums of products of three tensors, each with new axes first (`nn.Bilinear`)."""
+    del unroll_dim
+    left, middle, right = (
+        F.expand_dims(each, axes) if axes else each
+        for each, axes in ((x, new_x), (y, new_y), (z, new_z))
+    )
+    return F.sum(left * middle * right, summed)
 
 
 @converts("_cdist_forward")

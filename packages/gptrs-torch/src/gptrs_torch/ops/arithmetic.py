@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gptrs.api.models import Tensor
+from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import DType, dtypes
 from gptrs_torch.conversion import Node, converts
@@ -146,18 +146,56 @@ def divided(node: Node, x: Operand, y: Operand, *, rounding_mode: str | None = N
     return F.floor_divide(F.sub(left, remainder), right)
 
 
+@converts("erfc")
+def complementary_error(node: Node, x: Tensor) -> Tensor:
+    """Return `1 - erf(x)`."""
+    return 1.0 - F.erf(converted(x, node.dtype))
+
+
+@converts("hypot")
+def hypotenuse(node: Node, x: Tensor, y: Tensor) -> Tensor:
+    """Return `sqrt(x * x + y * y)`, without overflow of the squares."""
+    sides = [F.abs(operand(each, node.dtype)) for each in (x, y)]
+    longer, shorter = F.maximum(*sides), F.minimum(*sides)
+    # Of two zeros or two infinities the quotient is NaN, and the longer side is the result.
+    share = F.where(F.equal(longer, shorter), 1.0, shorter / longer)
+    return longer * F.sqrt(1.0 + share * share)
+
+
 @converts.each({"atan2": F.atan2, "fmod": F.fmod, "remainder": F.remainder})
 def binary(function: Binary, node: Node, x: Operand, y: Operand) -> Tensor:
     """Convert an operator of two operands in the type of the result."""
     return function(operand(x, node.dtype), operand(y, node.dtype))
 
 
-@converts.each({"maximum": (F.maximum, F.logical_or), "minimum": (F.minimum, F.logical_and)})
+_LARGER, _SMALLER = (F.maximum, F.logical_or), (F.minimum, F.logical_and)
+
+
+@converts.each({"maximum": _LARGER, "minimum": _SMALLER})
 def extreme(functions: tuple[Binary, Binary], node: Node, x: Tensor, y: Tensor) -> Tensor:
     """Return the larger or the smaller of two; NaN if either is NaN."""
     of_numbers, of_truths = functions
     function = of_truths if node.dtype.is_bool else of_numbers
     return function(operand(x, node.dtype), operand(y, node.dtype))
+
+
+@converts.each({"fmax": _LARGER, "fmin": _SMALLER})
+def extreme_number(functions: tuple[Binary, Binary], node: Node, x: Tensor, y: Tensor) -> Tensor:
+    """Return the larger or the smaller of two; where one is NaN, the other."""
+    found = extreme(functions, node, x, y)
+    if not node.dtype.is_float:
+        return found
+    left, right = operand(x, node.dtype), operand(y, node.dtype)
+    return F.where(F.is_nan(left), right, F.where(F.is_nan(right), left, found))
+
+
+@converts("copysign")
+def with_sign(node: Node, x: Operand, y: Operand) -> Tensor:
+    """Return the magnitude of x with the sign of y, also that of a zero or NaN."""
+    dtype = node.dtype
+    bits = primitives.bitcast(operand(y, dtype), dtypes.by_name(f"si{dtype.bits}"))
+    made = F.abs(operand(x, dtype))
+    return F.where(F.less(bits, 0), F.neg(made), made)
 
 
 @converts("pow")

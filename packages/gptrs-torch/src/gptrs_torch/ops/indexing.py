@@ -121,6 +121,23 @@ def select_scattered(x: Tensor, source: Tensor, dim: int, index: int) -> Tensor:
     return slice_scattered(x, F.expand_dims(source, axis), axis, start, start + 1)
 
 
+@converts("diagonal_scatter")
+def diagonal_scattered(
+    x: Tensor, source: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Tensor:
+    """Return x with a diagonal of its matrices replaced."""
+    first, second = axis_of(dim1, x), axis_of(dim2, x)
+    down, right = max(-offset, 0), max(offset, 0)
+    rows, columns = (primitives.iota(x.shape, axis, dtypes.si64) for axis in (first, second))
+    # An element of the diagonal, the last axis of the source, for each row of the matrices.
+    rest = [axis for axis in range(x.rank) if axis not in (first, second)]
+    count, longer = source.shape[-1], [(0, 0)] * len(rest)
+    spread = F.pad(converted(source, x.dtype), [*longer, (down, x.shape[first] - down - count)])
+    order = [*rest, first]
+    turned = F.transpose(spread, [order.index(axis) for axis in sorted(order)])
+    return F.where(F.equal(columns - rows, right - down), F.expand_dims(turned, second), x)
+
+
 @converts("embedding")
 def embedding(weight: Tensor, indices: Tensor, *rest: object) -> Tensor:
     """Return rows of a table."""

@@ -156,6 +156,14 @@ def stack(node: Node, parts: list[Tensor], dim: int = 0) -> Tensor:
     return F.stack([converted(part, node.dtype) for part in parts], dim % (parts[0].rank + 1))
 
 
+@converts("narrow_copy")
+def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
+    """Return a part of x along an axis."""
+    axis = axis_of(dim, x)
+    first = x.shape[axis] + start if is_number(start) and start < 0 else start
+    return F.slice_axis(x, axis, first, length)
+
+
 @converts("split_with_sizes", "split_with_sizes_copy")
 def split_with_sizes(x: Tensor, sizes: list[int], dim: int = 0) -> list[Tensor]:
     """Return parts of x of given sizes."""
@@ -321,6 +329,18 @@ def arange(node: Node, *bounds: Number, **named: object) -> Tensor:
         return converted(made, dtype)
     steps = F.cast(F.arange(count), dtypes.f64)
     return converted(steps * float(step) + float(start), dtype)
+
+
+@converts.each({"triu_indices": np.triu_indices, "tril_indices": np.tril_indices})
+def triangle_indices(
+    function: Any, node: Node, rows: int, columns: int, offset: int = 0, **named: object
+) -> Tensor:
+    """Return the row and column of each element of a triangle, in row-major order [2, count]."""
+    del named
+    if not is_number(rows) or not is_number(columns):
+        node.refuse("has a free size")
+    found = np.stack(function(rows, offset, columns)).astype(np.int64)
+    return converted(primitives.constant(found), node.dtype)
 
 
 @converts("eye", "eye.m")

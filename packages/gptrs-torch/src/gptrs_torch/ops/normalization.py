@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-import numpy as np
 import torch
 
-from gptrs.api.models import Tensor, primitives
+from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
 from gptrs_torch.conversion import Node, converts
@@ -126,7 +125,7 @@ def max_pool(
 
 def _reads_second(node: Node) -> bool:
     """Return whether the indices are read: they cost much more than the values."""
-    return any(user.args[1:] != (0,) for user in node.source.users)
+    return any(user.args[1:] != (0,) and user.users for user in node.source.users)
 
 
 @converts("max_pool2d_with_indices_backward")
@@ -166,29 +165,29 @@ def average_pool(
 @converts(
     "_adaptive_avg_pool2d", "adaptive_avg_pool1d", "_adaptive_avg_pool3d", "adaptive_avg_pool2d"
 )
-def adaptive_average_pool(x: Tensor, output_size: list[int]) -> Tensor:
-    """Return means over windows that divide the axes: of one size, or by sums of parts."""
-    count = len(_pair(output_size, 1)) if not isinstance(output_size, int) else 1
-    wanted = _pair(output_size, count)
-    axes = list(range(x.rank - count, x.rank))
-    if wanted == [1] * count:
+def adaptive_average_pool(x: Tensor, output_size: list[int] | int) -> Tensor:
+    """Return the means of a grid of bins."""
+    axes, wanted = _grid(x, output_size)
+    if wanted == [1] * len(axes):
         return F.mean(x, axes, keepdims=True)
-    made = x
-    for axis, parts in zip(axes, wanted, strict=True):
-        size = x.shape[axis]
-        if size % parts == 0:
-            shape = [*made.shape[:axis], parts, size // parts, *made.shape[axis + 1 :]]
-            made = F.mean(F.reshape(made, shape), axis + 1)
-            continue
-        # Not a product with a matrix of weights: NaN and infinities would spread to all means.
-        numbers = np.arange(parts, dtype=np.int64)
-        begins = numbers * size // parts
-        counts = -(-(numbers + 1) * size // parts) - begins
-        steps = np.arange(int(counts.max()), dtype=np.int64)
-        indices = primitives.constant(np.minimum(begins[:, None] + steps, size - 1))
-        inside = (steps < counts[:, None]).reshape(parts, -1, *[1] * (made.rank - 1 - axis))
-        windows = F.where(primitives.constant(inside), F.take(made, indices, axis), 0.0)
-        shape = [parts] + [1] * (made.rank - 1 - axis)
-        own = F.cast(primitives.constant(counts.reshape(shape)), x.dtype)
-        made = F.sum(windows, axis + 1) / own
-    return made
+    return F.adaptive_average_pool(x, wanted, axes)
+
+
+@converts("adaptive_max_pool2d", "adaptive_max_pool3d")
+def adaptive_max_pool(node: Node, x: Tensor, output_size: list[int]) -> tuple[Tensor, Tensor]:
+    """Return the largest elements of a grid of bins, and their indices in the plane."""
+    axes, wanted = _grid(x, output_size)
+    if not _reads_second(node):
+        best = F.adaptive_max_pool(x, wanted, axes)
+        return best, F.zeros(best.shape, dtypes.si64)
+    sizes = [x.shape[axis] for axis in axes]
+    if any(size % parts for size, parts in zip(sizes, wanted, strict=True)):
+        node.refuse(f"returns indices of bins of unequal sizes, {sizes} in {wanted}")
+    kernel = [size // parts for size, parts in zip(sizes, wanted, strict=True)]
+    return F.max_pool_with_indices(x, kernel, axes=axes)
+
+
+def _grid(x: Tensor, output_size: list[int] | int) -> tuple[list[int], list[int]]:
+    """Return the pooled axes and the number of bins on each."""
+    wanted = [output_size] if isinstance(output_size, int) else list(output_size)
+    return list(range(x.rank - len(wanted), x.rank)), wanted

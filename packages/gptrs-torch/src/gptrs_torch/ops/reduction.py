@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from gptrs.api.importers import is_number
+from gptrs.api.importers import is_number, size_tensor
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
@@ -71,6 +71,12 @@ def vector_norm(
     else:
         made = F.pow(F.sum(F.pow(apart, float(ord)), axes, keepdim), 1 / float(ord))
     return converted(made, node.dtype)
+
+
+@converts("dist")
+def distance(node: Node, x: Tensor, y: Tensor, p: float = 2) -> Tensor:
+    """Return the p-norm of the difference."""
+    return vector_norm(node, converted(x, node.dtype) - converted(y, node.dtype), p)
 
 
 @converts.each(
@@ -201,6 +207,32 @@ def kth_value(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[
     found = [F.slice_axis(each, axis, k - 1, 1) for each in ordered(x, axis)]
     values, indices = found if keepdim else [F.squeeze(each, axis) for each in found]
     return values, indices
+
+
+@converts.each({"median": False, "nanmedian": True})
+def median(
+    skips: bool, x: Tensor, dim: int | None = None, keepdim: bool = False
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Return medians along an axis and their indices, or the median of all elements.
+
+    Of two middle elements it is the lower one. NaN wins, or is left out (`skips`).
+    """
+    if dim is None:
+        return median(skips, F.reshape(x, [math.prod(x.shape)]), 0)[0]
+    if x.rank == 0:
+        return x, F.zeros([], dtypes.si64)
+    axis = axis_of(dim, x)
+    values, indices = ordered(x, axis)  # NaN after all numbers
+    count = size_tensor(x.shape[axis])
+    known = (
+        count - F.sum(F.cast(F.is_nan(x), dtypes.si64), axis, True) if x.dtype.is_float else count
+    )
+    middle = F.floor_divide(F.maximum((known if skips else count) - 1, 0), 2)
+    if not skips:
+        middle = F.where(F.less(known, count), known, middle)
+    spots = F.broadcast_to(middle, [1 if i == axis else size for i, size in enumerate(x.shape)])
+    found = F.gather(values, spots, axis), F.gather(indices, spots, axis)
+    return found if keepdim else (F.squeeze(found[0], axis), F.squeeze(found[1], axis))
 
 
 @converts("logsumexp")
