@@ -16,6 +16,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="these tests run models of torch")
 
 from torch import nn  # noqa: E402
+from torch.nn.functional import interpolate  # noqa: E402
 
 import gptrs_torch  # noqa: E402
 from gptrs.errors import ModelError, UnsupportedError, UsageError  # noqa: E402
@@ -149,7 +150,8 @@ class Twice(nn.Module):
         (9, 18, r"`?x.* has 9 elements along axis 0, the export allows 1 to 8"),
         (3, 8, r"y.* has 8 elements along axis 0, not 6"),
         (3, 6, None),
-        (1, 2, None),
+        (2, 4, None),
+        (1, 2, r"a condition of the export: `\(L\['y'\].size\(\)\[0\] // 2\) != 1`"),  # torch's
     ],
 )
 def test_sizes_are_those_that_the_export_allows(
@@ -238,6 +240,53 @@ def test_a_square_of_a_free_size_is_read_and_large_powers_are_not(tmp_path: Path
 
         with pytest.raises(UnsupportedError, match="is no supported expression"):
             gptrs_torch.load(rewritten(path, large), "ref")
+
+
+@pytest.mark.parametrize(
+    ("function", "count", "refused"),
+    [
+        (lambda x: x.sum() if x.shape[0] % 2 == 0 else x, 6, 5),
+        (lambda x: x[: int(x.shape[0] * 0.75)], 9, 11),
+    ],
+)
+def test_sizes_that_take_another_branch_are_refused(
+    function: Any, count: int, refused: int, tmp_path: Path
+) -> None:
+    """As torch does, by the conditions that the export wrote as Python code."""
+    model, sizes = Applies(function), ({0: torch.export.Dim.AUTO},)
+    program = torch.export.export(model, (torch.randn(8, 3),), dynamic_shapes=sizes)
+    path = saved(program, tmp_path / "m.pt2")
+    for given in (program, path):
+        loaded, x = gptrs_torch.load(given, "ref"), torch.randn(count, 3)
+        torch.testing.assert_close(loaded.module(x), model(x))
+        with pytest.raises(UsageError, match=r"a condition of the export: `.*L\['x'\]"):
+            loaded.module(torch.randn(refused, 3))
+
+    for code in (b"exit()", b"L['y'].size()[0] == 2", b"2 ** 9 ** 9 == 1", b"(" * 500):
+
+        def changed(name: str, data: bytes, code: bytes = code) -> bytes:
+            return data.replace(json.dumps(program._guards_code[0]).encode(), b'"%s"' % code)
+
+        with pytest.raises(UnsupportedError, match="has a condition that is not read"):
+            gptrs_torch.load(rewritten(path, changed), "ref")
+
+
+def test_floats_of_free_sizes_are_computed_by_one_program(tmp_path: Path) -> None:
+    def function(x: Any) -> Any:
+        nearest = interpolate(x, scale_factor=2)
+        wider = interpolate(nearest / x.shape[2] ** 0.5, scale_factor=1.5, mode="bilinear")
+        return wider * (x.shape[2] / x.shape[0])
+
+    auto = torch.export.Dim.AUTO
+    sizes = ({0: auto, 2: auto, 3: auto},)
+    program = torch.export.export(
+        Applies(function), (torch.randn(2, 3, 4, 5),), dynamic_shapes=sizes
+    )
+    loaded = gptrs_torch.load(saved(program, tmp_path / "m.pt2"), "ref")
+    for shape in ((2, 3, 4, 5), (3, 3, 7, 4)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(loaded.module(x), function(x))
+    assert "?0" in str(loaded.program(x))
 
 
 def test_nothing_is_unpickled_or_evaluated(tmp_path: Path) -> None:

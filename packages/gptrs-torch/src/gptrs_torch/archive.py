@@ -93,11 +93,15 @@ _CONVERT: Final = (
 
 
 class Archive(Struct, frozen=True):
-    """The parts of a file: the description of the program, weights and constants by name."""
+    """The parts of a file: the description of the program, weights and constants by name.
+
+    `conditions` on sizes are Python code, which is left out of the description.
+    """
 
     program: dict[str, Any]
     weights: dict[str, torch.Tensor]
     constants: dict[str, torch.Tensor]
+    conditions: tuple[str, ...] = ()
 
 
 def read_archive(path: str | os.PathLike[str]) -> Archive:
@@ -141,11 +145,12 @@ def _read(path: Path, archive: zipfile.ZipFile, shown: str) -> Archive:
         raise UnsupportedError(f"`{shown}` holds {len(programs)} programs of torch.export, not one")
     name = programs[0].removeprefix("models/").removesuffix(".json")
     program = _json(archive, entries, programs[0])
+    conditions = tuple(map(str, program.get("guards_code") or ()))
     program = checked_program(program)
     payloads = _Payloads(path, archive, entries)
     weights = payloads.read("data/weights/", f"{name}_weights_config.json")
     constants = payloads.read("data/constants/", f"{name}_constants_config.json")
-    return Archive(program, weights, constants)
+    return Archive(program, weights, constants, conditions)
 
 
 def _without_program(entries: Iterable[str], shown: str) -> ModelError:

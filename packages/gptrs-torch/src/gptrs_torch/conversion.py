@@ -16,10 +16,10 @@ from torch._ops import OpOverload
 from typing_extensions import override
 
 from gptrs.api import GptrsError, UnsupportedError, importers
-from gptrs.api.importers import Converter, Converters
+from gptrs.api.importers import Converter, Converters, is_symbol, size_tensor
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
-from gptrs.api.programs import DType
+from gptrs.api.programs import DType, dtypes
 from gptrs.ir.symbolic_dim import unknown_size
 from gptrs_torch.archive import dtype_of
 from gptrs_torch.program_check import FIXED_SIZES, evaluated, expression_of
@@ -125,12 +125,47 @@ class Node(importers.Node):
         return NotConvertedError(self.source, f"is not converted: {error.message}")
 
 
+def _exact(size: object) -> object:
+    """Return a size as a float: a symbolic one as an f64 tensor, which the program computes."""
+    if is_symbol(size):
+        return size_tensor(cast("int", size), dtypes.f64)
+    return size if isinstance(size, Tensor) else float(cast("float", size))
+
+
+def _quotient(x: object, y: object) -> object:
+    return cast("Any", _exact(x)) / cast("Any", _exact(y))
+
+
+def _power(base: Any, exponent: Any) -> object:
+    if is_symbol(base) and isinstance(exponent, int) and 0 < exponent < 5:
+        return math.prod([cast("int", base)] * exponent)
+    if any(is_symbol(each) or isinstance(each, Tensor) for each in (base, exponent)):
+        return F.pow(cast("Any", _exact(base)), cast("Any", _exact(exponent)))
+    return base**exponent
+
+
+def _root(x: object) -> object:
+    found = _exact(x)
+    return F.sqrt(found) if isinstance(found, Tensor) else math.sqrt(cast("float", found))
+
+
+def _differ(x: Any, y: Any) -> object:
+    """Return whether two sizes differ; asks for numbers where symbols leave it open."""
+    return x < y or x > y if is_symbol(x) or is_symbol(y) else operator.ne(x, y)
+
+
+def _is_same(x: object, y: object) -> bool:
+    return not _differ(x, y)
+
+
 NUMERIC: Final[Mapping[object, Callable[..., object]]] = cast(
     "Mapping[object, Callable[..., object]]",
     {
         operator.add: operator.add,
         operator.sub: operator.sub,
         operator.mul: operator.mul,
+        operator.truediv: _quotient,
+        operator.pow: _power,
         operator.floordiv: operator.floordiv,
         operator.mod: operator.mod,
         operator.neg: operator.neg,
@@ -139,15 +174,22 @@ NUMERIC: Final[Mapping[object, Callable[..., object]]] = cast(
         operator.gt: operator.gt,
         operator.le: operator.le,
         operator.lt: operator.lt,
-        operator.eq: operator.eq,
-        operator.ne: operator.ne,
+        operator.eq: _is_same,
+        operator.ne: _differ,
+        operator.and_: operator.and_,
+        operator.or_: operator.or_,
+        torch.sym_not: operator.not_,
         torch.sym_max: max,
         torch.sym_min: min,
+        torch.sym_float: _exact,
+        torch.sym_int: int,
+        torch.sym_sqrt: _root,
+        math.trunc: math.trunc,
         math.floor: math.floor,
         math.ceil: math.ceil,
     },
 )
-"""Python functions on sizes."""
+"""Python functions on sizes, and on floats computed from them."""
 RANDOM: Final = frozenset(
     {
         *("rand", "rand_like", "randn", "randn_like", "randint", "randperm", "bernoulli"),
@@ -215,7 +257,8 @@ class Conversion:
             if node.op == "output":
                 several = isinstance(node.args[0], (tuple, list))
                 return self._mapped(node.args[0] if several else node.args)
-            is_used = node.op != "placeholder" or node.users  # such as the offset of a view
+            # Others are offsets of views, and comparisons of sizes that the export made.
+            is_used = node.users or (node.op != "placeholder" and node.target not in NUMERIC)
             if is_used and node not in self._values:
                 self._values[node] = self._value(node)
         raise AssertionError("the graph has no output")
@@ -263,11 +306,17 @@ class Conversion:
         kwargs = {name: self._argument(value) for name, value in node.kwargs.items()}
         function = NUMERIC.get(node.target)
         if function is not None:
-            return function(*args, **kwargs)
+            return self._number(node, function, args)
         if node.target is torch.ops.higher_order.cond:
             return _COND(Node(node), args, kwargs)
         converter = converter_of(node.target) or Node(node).refuse(_why_unsupported(node))
         return converter(Node(node), args, kwargs)
+
+    def _number(self, node: fx.Node, function: Callable[..., object], args: list[Any]) -> object:
+        is_plain = isinstance(node.meta.get("val"), (int, torch.SymInt, torch.SymBool))
+        if is_plain and any(isinstance(each, Tensor) for each in args):
+            raise NotConvertedError(node, "gives a size or a condition by floats of free sizes")
+        return function(*args)
 
     def _mapped(self, values: object) -> list[Any]:
         return [self._argument(each) for each in cast("tuple[object, ...]", values)]

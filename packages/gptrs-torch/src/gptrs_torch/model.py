@@ -25,11 +25,12 @@ from gptrs.api.backends import Backend
 from gptrs.api.importers import ImportedGraph, ModelInput
 from gptrs.api.programs import Program
 from gptrs_torch import ops
-from gptrs_torch.archive import array_of, dtype_of, read_archive, tensor_of
+from gptrs_torch.archive import Archive, array_of, dtype_of, read_archive, tensor_of
 from gptrs_torch.conversion import converts
 from gptrs_torch.dynamo import table
 from gptrs_torch.graph import GraphFunction
 from gptrs_torch.program_check import ExportedSizes, expression_of
+from gptrs_torch.size_conditions import SizeConditions
 from gptrs_torch.weights import WeightWatch
 
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -51,6 +52,7 @@ class TorchModel(ImportedGraph[torch.Tensor]):
         backend: str | Backend | None,
         origin: str,
         *,
+        conditions: Sequence[str] | None = None,
         shared: bool = False,
     ) -> None:
         whole = _decomposed(exported)
@@ -71,6 +73,8 @@ class TorchModel(ImportedGraph[torch.Tensor]):
         outputs = _output_names(self._user_outputs(), self.module.nesting)
         super().__init__(origin, backend, inputs, outputs)
         self._sizes = ExportedSizes(whole)
+        noted: Sequence[str] = getattr(exported, "_guards_code", ())
+        self._conditions = SizeConditions(exported, noted if conditions is None else conditions)
         self._lock = threading.RLock()  # held during runs that change the state of the program
         watch = partial(WeightWatch, contents=shared, layouts=shared)
         self._function = GraphFunction(
@@ -117,6 +121,7 @@ class TorchModel(ImportedGraph[torch.Tensor]):
     def _values(self, tensors: Sequence[object]) -> list[object]:
         given = dict(zip(self.inputs, tensors, strict=True))
         self._sizes.check(self.inputs, cast("Mapping[str, torch.Tensor]", given))
+        self._conditions.check(cast("Mapping[str, torch.Tensor]", given))
         values: list[object] = []
         for node, source in zip(self._nodes, self._sources, strict=True):
             if source is not None:
@@ -279,12 +284,14 @@ def load(
 
     `backend` is a name, a backend, or None for the default. Nothing in a file is unpickled or
     evaluated. Raises ModelError for files that are damaged or no such program; UnsupportedError for
-    operators and types that are not converted.
+    operators, types and conditions on sizes that are not converted.
     """
     if isinstance(program, ExportedProgram):
         return TorchModel(program, backend, "the exported program", shared=True)
     with _one_line(program):
-        return TorchModel(_deserialized(program), backend, Path(program).name)
+        archive = read_archive(program)
+        name, conditions = Path(program).name, archive.conditions
+        return TorchModel(_deserialized(archive), backend, name, conditions=conditions)
 
 
 def read_program(path: str | os.PathLike[str]) -> ExportedProgram:
@@ -293,7 +300,7 @@ def read_program(path: str | os.PathLike[str]) -> ExportedProgram:
     Raises the errors of `load`.
     """
     with _one_line(path):
-        return _deserialized(path)
+        return _deserialized(read_archive(path))
 
 
 @contextmanager
@@ -317,8 +324,7 @@ def _nothing(record: logging.LogRecord) -> bool:
     return False
 
 
-def _deserialized(path: str | os.PathLike[str]) -> ExportedProgram:
-    archive = read_archive(path)
+def _deserialized(archive: Archive) -> ExportedProgram:
     described = cast("Any", serialize)._dict_to_dataclass(schema.ExportedProgram, archive.program)
     reader = serialize.ExportedProgramDeserializer(None)
     return reader.deserialize(described, archive.weights, archive.constants, cast("Any", None))

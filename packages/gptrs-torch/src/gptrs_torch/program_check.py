@@ -2,7 +2,7 @@
 
 torch generates Python source from a program and runs it, with the names of inputs, nodes, weights
 and arguments pasted in. It also evaluates sizes, and imports the types of nested arguments. Here
-sizes must be sums and products, nestings plain types, and names identifiers.
+sizes must be plain arithmetic, nestings plain types, and names identifiers.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import keyword
 import math
 import re
 from collections.abc import Iterator, Mapping
+from fractions import Fraction
 from typing import Any, Final, TypeAlias, cast
 
 import sympy
@@ -28,7 +29,7 @@ MAX_TEXT: Final = 2_000
 """Most characters of the expression of a size."""
 _TARGET: Final = re.compile(
     r"torch\.ops\.aten\.(?P<name>[A-Za-z_]\w*)\.(?P<overload>\w+)|torch\.ops\.higher_order\.cond"
-    r"|_operator\.(add|sub|mul|floordiv|mod|neg|getitem|ge|gt|le|lt|eq|ne|and_|or_)"
+    r"|_operator\.(add|sub|mul|truediv|floordiv|mod|pow|neg|getitem|ge|gt|le|lt|eq|ne|and_|or_)"
     r"|math\.(floor|ceil|trunc)|torch\.sym_(max|min|not|float|int|ite|sqrt)"
 )
 _BRANCH: Final = re.compile(r"(?:true|false)_graph_\d{1,9}")
@@ -40,17 +41,24 @@ _DECOMPOSED: Final = (
 _OF_FILES: Final = frozenset({"from_file"})
 """ATen operators that open files."""
 _TOKEN: Final = re.compile(
-    r"\s*(?:(?P<name>[A-Za-z_]\w*)|'(?P<symbol>[A-Za-z]\w{0,30})'|-?\d{1,18}(?!\w)|[(),=]|[-+*/](?!\*))"
+    r"\s*(?:Float\('-?\d{1,20}(?:\.\d{1,25})?(?:e[-+]?\d\d)?', precision=53\)"
+    r"|(?P<name>[A-Za-z_]\w*)|'(?P<symbol>[A-Za-z]\w{0,30})'|-?\d{1,18}(?!\w)|[(),=]|[-+*/](?!\*))"
 )
 _FUNCTIONS: Final = frozenset(
     {"Symbol", "Integer", "Add", "Mul", "Max", "Min", "FloorDiv", "CleanDiv", "CeilDiv", "Mod"}
-    | {"Pow", "PythonMod", "positive", "integer", "nonnegative", "True", "False"}
+    | {"Pow", "PowByNatural", "PythonMod", "positive", "integer", "nonnegative", "True", "False"}
+    | {"ToFloat", "IntTrueDiv", "FloatTrueDiv", "FloatPow", "OpaqueUnaryFn_sqrt"}
+    | {"TruncToInt", "FloorToInt", "CeilToInt", "Equality", "Unequality", "StrictGreaterThan"}
+    | {"StrictLessThan", "GreaterThan", "LessThan", "And", "Or", "Not"}
 )
 _CALL: Final = re.compile(r"(\w*)\(|\)")
+_POWERS: Final = ("Pow", "PowByNatural")
 _SMALL_POWER: Final = re.compile(r",\s*(?:Integer\([2-4]\)|[2-4])$")
 _MOST_POWERS: Final = 4
 """Powers in one expression: nested ones multiply, and files are untrusted."""
 _SYMBOL: Final = re.compile(r"[a-z]{1,4}\d{1,9}")
+_EXACT: Final = 2**20
+"""Numerators and denominators of factors whose products with sizes floats hold exactly."""
 _PLAIN_TREES: Final = frozenset(
     ("builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict", None)
 )
@@ -94,7 +102,7 @@ def checked_program(program: Mapping[str, Any]) -> dict[str, Any]:
     # torch fails on ranges of expressions such as `2*s0`; they follow from those of symbols.
     ranges: dict[str, object] = program["range_constraints"]
     kept = {size: ranges[size] for size in ranges if _SYMBOL.fullmatch(size)}
-    guards: list[str] = []
+    guards: list[str] = []  # `SizeConditions` reads them
     changed = {"graph_module": module, "range_constraints": kept, "guards_code": guards}
     found: dict[str, Any] = {**program, **changed}
     for key, value in _pairs(found):
@@ -279,7 +287,7 @@ def _pairs(value: object) -> Iterator[tuple[str, object]]:
 
 
 def _require_expression(text: str) -> None:
-    """Refuse all but sums, products, quotients and small powers: torch evaluates the text."""
+    """Refuse all but plain arithmetic, comparisons and small powers: torch evaluates the text."""
     start = 0
     while start < len(text) <= MAX_TEXT:
         found = _TOKEN.match(text, start)
@@ -301,7 +309,7 @@ def _has_small_powers(text: str) -> bool:
     for found in _CALL.finditer(text):
         if found[0] != ")":
             opened.append(found[1])
-        elif opened and opened.pop() == "Pow" and not _SMALL_POWER.search(text, 0, found.start()):
+        elif opened and opened.pop() in _POWERS and not _SMALL_POWER.search(text, 0, found.start()):
             return False
     return text.count("Pow") <= _MOST_POWERS
 
@@ -333,6 +341,9 @@ def evaluated(expression: sympy.Expr, sizes: Mapping[sympy.Expr, int]) -> int | 
         return sizes[expression]
     if expression.is_Integer:
         return int(cast("Any", expression))
+    name = type(expression).__name__
+    if name in ("TruncToInt", "FloorToInt"):
+        return _scaled(cast("sympy.Expr", expression.args[0]), sizes)
     parts = [evaluated(cast("sympy.Expr", part), sizes) for part in expression.args]
     known = [part for part in parts if part is not None]
     if not known or len(known) < len(parts):
@@ -343,10 +354,23 @@ def evaluated(expression: sympy.Expr, sizes: Mapping[sympy.Expr, int]) -> int | 
         return math.prod(known[1:], start=known[0])
     if expression.is_Pow and type(known[1]) is int and 0 < known[1] < 5:
         return math.prod([known[0]] * known[1])
-    name = type(expression).__name__
     if name in ("FloorDiv", "CleanDiv"):
         return known[0] // known[1]
+    if name in ("Max", "Min"):
+        return (max if name == "Max" else min)(known)
     return known[0] % known[1] if name in ("Mod", "PythonMod") else None
+
+
+def _scaled(product: sympy.Expr, sizes: Mapping[sympy.Expr, int]) -> int | None:
+    """Return a size times a positive factor, rounded down; None unless floats are exact there."""
+    factor, size = product.args if product.is_Mul and len(product.args) == 2 else (None, None)
+    if not isinstance(factor, sympy.Float) or type(size).__name__ != "ToFloat":
+        return None
+    part = Fraction(float(cast("Any", factor)))
+    if part <= 0 or max(part.numerator, part.denominator) > _EXACT:
+        return None
+    found = evaluated(cast("Any", size).args[0], sizes)
+    return None if found is None else found * part.numerator // part.denominator
 
 
 # The free sizes of an export: ranges, and dependencies among them.

@@ -318,8 +318,8 @@ def arange(node: Node, *bounds: Number, **named: object) -> Tensor:
     start, end, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
     dtype = node.dtype
     if any(is_symbol(each) for each in (start, end, step)):
-        if not isinstance(step, int) or not dtype.is_integer:
-            node.refuse("has a fractional step over a free size")
+        if not is_number(step) or not all(is_number(x) or is_symbol(x) for x in (start, end)):
+            node.refuse("has a fractional bound or a step that is a free size")
         count = end - start if step == 1 else (end - start + step - 1) // step
         steps = F.arange(count)  # pyright: ignore[reportArgumentType]
         return converted(steps * scalar(step, dtypes.si64) + scalar(start, dtypes.si64), dtype)
