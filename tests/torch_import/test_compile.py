@@ -373,3 +373,43 @@ def test_autocast_picks_the_types_of_layers(inside: bool) -> None:
         found, expected = compiled(x), model(x)
     assert found.dtype is expected.dtype
     torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+
+
+class _Branches(nn.Module):
+    """A branch of one-hot classes, whose values torch checks."""
+
+    def __init__(self, otherwise: Any) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 5)
+        self.otherwise = otherwise
+
+    def forward(self, classes: Any) -> Any:
+        x = nn.functional.one_hot(classes, 5).float()
+        return torch.cond(classes[0] > 2, self.layer, self.otherwise, (x,)) * 2
+
+
+def test_branches_are_converted_and_what_torch_checks_is_checked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = _Branches(lambda x: x - x.shape[0])
+    with torch.inference_mode():
+        fast = compiled(model)
+        for given in ([3, 0, 4], [0, 3], [4, 1]):
+            classes = torch.tensor(given)
+            torch.testing.assert_close(fast(classes), model(classes))
+        for wrong, told in (([0, 5], "smaller than num_classes"), ([0, -1], "be non-negative")):
+            with pytest.raises(UsageError, match=told):
+                fast(torch.tensor(wrong))
+    assert "torch runs this part" not in caplog.text
+
+
+def test_a_branch_with_an_operator_that_is_not_converted_stays_with_torch(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = _Branches(lambda x: torch.polygamma(1, x + 1))
+    with torch.inference_mode():
+        fast = compiled(model)
+        for given in ([3, 0, 4], [0, 3]):
+            classes = torch.tensor(given)
+            torch.testing.assert_close(fast(classes), model(classes))
+    assert "polygamma" in caplog.text

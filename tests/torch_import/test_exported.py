@@ -406,6 +406,18 @@ def test_constants_and_outputs_that_are_returned_twice_keep_their_places(tmp_pat
         assert [value.tolist() for value in found] == [[1, 1], 3, [2, 2], 4.5, [1, 1]]
 
 
+def test_classes_that_one_hot_lacks_are_refused_and_the_program_has_no_output_for_it() -> None:
+    program = torch.export.export(
+        Applies(lambda x: nn.functional.one_hot(x, 3)), (torch.ones(2).long(),)
+    )
+    loaded = gptrs_torch.load(program, "ref")
+    for _ in range(2):  # the second call is pinned
+        assert loaded.module(torch.tensor([2, 0])).tolist() == [[0, 0, 1], [1, 0, 0]]
+        with pytest.raises(UsageError, match="Class values must be smaller than num_classes"):
+            loaded.module(torch.tensor([2, 3]))
+    assert "-> si64[2, 3]" in str(loaded.program(torch.tensor([2, 0])))
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [

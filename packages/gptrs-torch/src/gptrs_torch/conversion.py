@@ -197,6 +197,8 @@ RANDOM: Final = frozenset(
     }
 )
 """ATen operators that generate random numbers, which are left to torch."""
+CHECKS: Final = frozenset({torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg})
+"""Operators that raise an error if an element is 0: the callers of programs check it."""
 Weight = Callable[[str], Tensor]
 """Returns a constant of the graph module by its name."""
 
@@ -247,6 +249,11 @@ class Conversion:
             if expression is not None:
                 self._sizes.setdefault(expression, dim)
 
+    def conditions(self) -> list[Tensor]:
+        """Return the truths of the CHECKS of the graph that was run, in its order."""
+        nodes = [node for node in self._module.graph.nodes if node.target in CHECKS]
+        return [cast("Tensor", self._values[node]) for node in nodes]
+
     def run(self) -> list[object]:
         """Convert all nodes; return what the graph returns.
 
@@ -289,6 +296,9 @@ class Conversion:
         """Return the results of a graph inside this one."""
         inner = Conversion(module, lambda constant: self._weight(f"{name}.{constant}"))
         inner._sizes.update(self._sizes)
+        checks = [node for node in module.graph.nodes if node.target in CHECKS]
+        if checks:
+            raise NotConvertedError(checks[0], "is in a branch, and may not be reached")
         inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
         for node, value in zip(inputs, operands, strict=True):
             inner.bind(node, value)
@@ -309,6 +319,8 @@ class Conversion:
             return self._number(node, function, args)
         if node.target is torch.ops.higher_order.cond:
             return _COND(Node(node), args, kwargs)
+        if node.target in CHECKS:
+            return F.reshape(F.not_equal(args[0], F.zeros([], args[0].dtype)), [])
         converter = converter_of(node.target) or Node(node).refuse(_why_unsupported(node))
         return converter(Node(node), args, kwargs)
 
@@ -351,9 +363,20 @@ def constants_of(module: fx.GraphModule) -> dict[str, torch.Tensor]:
 def unsupported_nodes(module: fx.GraphModule) -> Iterator[tuple[fx.Node, str]]:
     """Yield the nodes that no converter takes, with the reason."""
     for node in module.graph.nodes:
-        known = node.op != "call_function" or node.target in NUMERIC
+        if node.target is torch.ops.higher_order.cond:
+            yield from _in_branches(module, node)
+            continue
+        known = node.op != "call_function" or node.target in NUMERIC or node.target in CHECKS
         if not known and converter_of(node.target) is None:
             yield node, f"`{operator_name(node)}` {_why_unsupported(node)}"
+
+
+def _in_branches(module: fx.GraphModule, node: fx.Node) -> Iterator[tuple[fx.Node, str]]:
+    """Yield a `torch.cond` with the reason of a node of its branches that no converter takes."""
+    for branch in node.args[1:3]:
+        inner = attrgetter(str(cast("fx.Node", branch).target))(module)
+        for _, why in unsupported_nodes(inner):
+            yield node, why
 
 
 def _why_unsupported(node: fx.Node) -> str:

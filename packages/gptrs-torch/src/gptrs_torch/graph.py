@@ -13,13 +13,14 @@ import torch
 from torch import fx
 
 from gptrs import use_backend
-from gptrs.api import GptrsError
+from gptrs.api import GptrsError, UsageError
 from gptrs.api.backends import Backend
 from gptrs.api.importers import share_array, take_array
 from gptrs.api.models import Params, Tensor, jit
 from gptrs.api.programs import Program
 from gptrs_torch.archive import array_of, laid_out, result_order, tensor_of
 from gptrs_torch.conversion import (
+    CHECKS,
     NUMERIC,
     Conversion,
     NotConvertedError,
@@ -164,14 +165,15 @@ class GraphFunction:
             and node not in self._views
             and (order := result_order(node.meta["val"])) is not None
         }
-        self._is_computed = any(
+        self._checks = [node for node in module.graph.nodes if node.target in CHECKS]
+        self._is_computed = bool(self._checks) or any(
             isinstance(each, fx.Node) and each not in self._views for each in self._outputs
         )
         self._is_plain = not (self._orders or self._views) and all(
             isinstance(each, fx.Node) and _is_tensor(each) for each in self._outputs
         )
         self._watch: WeightWatch | None = None
-        self._steps: dict[Sizes, JittedGraph] = {}
+        self._steps: dict[tuple[Sizes, bool], JittedGraph] = {}
         self._pinned: dict[Hashable, Pinned] = {}
         self._is_static = False
         self._is_merged = False
@@ -179,14 +181,26 @@ class GraphFunction:
     def __call__(self, *values: object) -> list[object]:
         """Return the outputs for inputs in order.
 
-        Raises NotConvertedError, before anything runs, for an operator that is left to torch.
+        Raises NotConvertedError, before anything runs, for an operator that is left to torch;
+        UsageError for inputs that the graph refuses, such as classes that `one_hot` lacks.
         """
         made = (self._repeated(values) or self._computed(values)) if self._is_computed else []
+        if self._checks:
+            made = self._checked(made)
         if self._is_plain:
             return [tensor_of(array) for array in made]
         results = iter(made)
         found = [self._result(each, values, results) for each in self._outputs]
         return self._with_views(found, values) if self._views else found
+
+    def _checked(self, made: list[np.ndarray]) -> list[np.ndarray]:
+        """Return the outputs without the truths of CHECKS, the last; UsageError for a false one."""
+        first = len(made) - len(self._checks)
+        for node, truth in zip(self._checks, made[first:], strict=True):
+            if not truth:
+                told = str(node.args[1]) if len(node.args) > 1 else "an element is 0"
+                raise UsageError(f"the program refuses these inputs: {told}")
+        return made[:first]
 
     def _with_views(self, found: list[object], values: Sequence[object]) -> list[object]:
         """Insert the views, which torch makes from their bases, among the outputs."""
@@ -259,13 +273,13 @@ class GraphFunction:
         raise error
 
     def program(self, *values: object) -> Program:
-        """Return the program for inputs like these, before optimization."""
+        """Return the program for inputs like these, before optimization; without CHECKS."""
         with use_backend(self.backend):
-            step, tensors, numbers = self._prepared(values)
+            step, tensors, numbers = self._prepared(values, checks=False)
             return step.lower(tensors, numbers)
 
     def _prepared(
-        self, values: Sequence[object]
+        self, values: Sequence[object], *, checks: bool = True
     ) -> tuple[JittedGraph, tuple[Tensor, ...], tuple[int, ...]]:
         weights = [cast("torch.Tensor", values[i]) for i in self._static]
         equal = self._equal(values) if self._is_merged else ()
@@ -274,11 +288,11 @@ class GraphFunction:
             weights = self._tracked(weights)
             # Before the weights are read: a write in between is noticed by the next call.
             self._watch = self._watch_of(weights)
-        step = self._steps.get(equal)
+        step = self._steps.get((equal, checks))
         if step is None:
             if len(self._steps) == MAX_STEPS:
                 self._steps.clear()
-            step = self._steps[equal] = self._bound(weights, equal)
+            step = self._steps[equal, checks] = self._bound(weights, equal, checks=checks)
         given = tuple(
             [share_array(array_of(cast("torch.Tensor", values[i]))) for i in self._tensors]
         )
@@ -311,8 +325,10 @@ class GraphFunction:
                 found.append((symbol, earlier))
         return tuple(found)
 
-    def _bound(self, weights: list[torch.Tensor], equal: Sizes) -> JittedGraph:
+    def _bound(self, weights: list[torch.Tensor], equal: Sizes, *, checks: bool) -> JittedGraph:
         """Return the step that computes with the present contents of these weights.
+
+        With `checks`, the truths of CHECKS follow its outputs.
 
         `equal` sizes become one: torch has a symbol for each, since nothing compares them.
         """
@@ -333,7 +349,8 @@ class GraphFunction:
             for i in self._static:
                 name = self._inputs[i].name
                 conversion.bind(self._inputs[i], params.tensor(name, floating=False))
-            return self._tensor_outputs(conversion.run())
+            found = self._tensor_outputs(conversion.run())
+            return (*found, *conversion.conditions()) if checks else found
 
         if self._is_static or not self._sizes:
             return cast("JittedGraph", jit(torch_graph))

@@ -145,7 +145,9 @@ class _Convertible(OperatorSupportBase):
                 and node.name not in self._refused
                 and (_gives_tensor(node))
             )
-        return _gives_tensors(node)
+        # A branch of `torch.cond` is an attribute of the whole graph, which a part has not.
+        is_whole = node.target is torch.ops.higher_order.cond
+        return not is_whole and _gives_tensors(node)
 
 
 def _gives_tensor(node: fx.Node) -> bool:
