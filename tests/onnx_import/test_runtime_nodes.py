@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -173,3 +174,57 @@ def test_what_is_not_done_is_refused_by_name(node: str, reason: str) -> None:
              for name, slot in model.inputs.items()}  # fmt: skip
     with pytest.raises(UnsupportedError, match=reason):
         model(**given)
+
+
+@pytest.mark.parametrize("both", [0, 1])
+def test_a_bias_by_distance_is_that_of_t5(both: int) -> None:
+    def bucket(distance: int) -> int:
+        count, first = (4, 4 * (distance > 0)) if both else (8, 0)
+        behind = abs(distance) if both else max(-distance, 0)
+        exact = count // 2
+        if behind < exact:
+            return first + behind
+        share = math.log(behind / exact) / math.log(20 / exact)
+        return first + min(exact + int(share * (count - exact)), count - 1)
+
+    text = f"""g (float[8, 3] t, float[a] q, float[b] k) => (float[1, 3, a, b] y) {{
+        s = Shape (q)
+        u = Shape (k)
+        zero = Constant <value_int = 0> ()
+        m = Gather (s, zero)
+        n = Gather (u, zero)
+        y = com.microsoft.RelativePositionBias
+            <max_distance = 20, is_bidirectional = {both}> (t, m, n)
+    }}"""
+    table = floats(8, 3)
+    found = run(text, {"t": table, "q": floats(31), "k": floats(33)})["y"]
+    buckets = [[bucket(key - query) for key in range(33)] for query in range(31)]
+    np.testing.assert_array_equal(found[0], table[buckets].transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_groups_of_channels_are_normalized_in_both_layouts(last: int) -> None:
+    x, skip = floats(2, 4, 3, 5), floats(2, 4)
+    scale, shift, bias = floats(4), floats(4) + 1, floats(4) * 2
+    total = x + skip[:, :, None, None] + bias[:, None, None]
+    parts = total.reshape(2, 2, -1)
+    normal = (parts - parts.mean(2, keepdims=True)) / np.sqrt(parts.var(2, keepdims=True) + 0.1)
+    wanted = normal.reshape(x.shape) * scale[:, None, None] + shift[:, None, None]
+    wanted = wanted / (1 + np.exp(-wanted))
+    shape = "2, 3, 5, 4" if last else "2, 4, 3, 5"
+    turn = (0, 2, 3, 1) if last else (0, 1, 2, 3)
+    settings = f"groups = 2, epsilon = 0.1, activation = 1, channels_last = {last}"
+    found = run(
+        f"g (float[{shape}] x, float[4] s, float[4] b, float[2, 4] k, float[4] c)"
+        f" => (float[{shape}] y, float[{shape}] z)"
+        f" {{ y, z = com.microsoft.SkipGroupNorm <{settings}> (x, s, b, k, c) }}",
+        {
+            "x": np.ascontiguousarray(x.transpose(turn)),
+            "s": scale,
+            "b": shift,
+            "k": skip,
+            "c": bias,
+        },
+    )
+    np.testing.assert_allclose(found["z"], total.transpose(turn), rtol=1e-5)
+    np.testing.assert_allclose(found["y"], wanted.transpose(turn), rtol=1e-4, atol=1e-5)

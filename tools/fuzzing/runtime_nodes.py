@@ -19,7 +19,7 @@ def runtime_kinds() -> list[NodeKind]:
     parts = (
         *(_quantized_products, _quantized_elements, _quantized_windows, _quantized_recurrent),
         *(_blocks, _activations, _fused_products, _normalized, _attention, _cross_attention),
-        *(_rotary, _grouped_attention),
+        *(_rotary, _grouped_attention, _decoder_attention, _own_forms),
     )
     kinds = [kind for part in parts for kind in part()]
     return [replace(kind, domain="com.microsoft", flavours=FLAVOURS) for kind in kinds]
@@ -306,3 +306,46 @@ def _grouped_attention() -> Iterator[NodeKind]:
 
 
 OP: Final = "GroupQueryAttention"
+
+
+def _decoder_attention() -> Iterator[NodeKind]:
+    op, ways = "DecoderMaskedMultiHeadAttention", {"num_heads": (2,), "scale": (None, 0.7)}
+    query, own = (4, 1, 8), ((4, 1, 8), (4, 1, 8))
+    for mask in (None, np.array([[1, 1, 1, 0, 0], [0, 1, 1, 1, 1]] * 2, np.int32)):
+        yield NodeKind(op, (query, (4, 2, 5, 4), (4, 2, 5, 4), mask), ways)
+    held: tuple[Input, ...] = ((4, 2, 6, 4), (4, 2, 6, 4), np.array([3], np.int32))
+    shared = {**ways, "past_present_share_buffer": (1,)}
+    beams = np.array([[[1, 0, 1, 0, 0, 0], [0, 1, 0, 1, 1, 0]]] * 2, np.int32)
+    wide = np.array([2], np.int32)
+    for mask in (None, np.array([[1, 0, 1, 1], [0, 1, 1, 1]] * 2, np.int32)):
+        for bias in (None, (1, 2, 1, 4)):
+            yield NodeKind(op, (query, *own, mask, bias, *held), shared, outputs=3)
+            if bias is None:
+                yield NodeKind(op, (query, *own, mask, bias, *held, wide, beams), shared, outputs=3)
+    yield NodeKind(op, (query, *own, None, None, *held, None, None, (24,)), shared, outputs=3)
+
+
+def _own_forms() -> Iterator[NodeKind]:
+    """Yield operators of the standard under other names, or for other layouts."""
+
+    def count(*values: int) -> np.ndarray:
+        return np.array(values[0] if len(values) == 1 else values, np.int64)
+
+    yield NodeKind("Trilu", ((2, 4, 5), count(1)), {"upper": (0, 1)})
+    yield NodeKind("ExpandDims", ((3, 4), np.array(-1, np.int32)), {})
+    yield NodeKind("GatherND", ((3, 4, 2), np.array([[0, 1], [-1, 3]], np.int64)), {})
+    modes = {"mode": (None, "reflect", "edge")}
+    yield NodeKind("Pad", ((3, 4), count(1, 0, 2, 1), _scale(0.5)), modes)
+    yield NodeKind("Range", tuple(_scale(each) for each in (1.0, 8.0, 2.0)), {})
+    yield NodeKind("GridSample", ((1, 2, 4, 5), (1, 3, 3, 2)), {"align_corners": (0, 1)})
+    yield NodeKind("UnfoldTensor", ((2, 7, 2),), {"dim": (1,), "size": (3,), "step": (None, 2)})
+    yield NodeKind("CDist", ((3, 4), (5, 4)), {"metric": ("euclidean", "sqeuclidean")})
+    for dtype in ONE:
+        moves: dict[str, Any] = {"kernel_shape": ([2, 3],), "pads": (None, [1, 0, 0, 2])}
+        yield NodeKind("NhwcMaxPool", (_codes(dtype, 1, 5, 6, 3),), moves)
+    ids = np.array([[6, 0, 3, 3], [1, 2, 5, 4]], np.int32)
+    tables = [_codes("uint8", *shape) for shape in ((7, 6), (5, 6), (2, 6), (6,), (6,))]
+    scales = [_scale(0.02 * (i + 1)) for i in range(5)]
+    zeros = [_zero("uint8", 100 + i) for i in range(5)]
+    given = (ids, ids % 2, *tables, np.array([[1, 1, 0, 0], [1, 1, 1, 1]], np.int32))
+    yield NodeKind("QEmbedLayerNormalization", (*given, *scales, *zeros), {}, outputs=2)

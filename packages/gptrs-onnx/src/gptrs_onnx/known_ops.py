@@ -210,7 +210,7 @@ def _split(
     return cast("Known", np.split(x, bounds, axis=axis))
 
 
-@_evaluates("Range")
+@_evaluates("Range", "com.microsoft.Range")
 def _range(start: Known, limit: Known, delta: Known) -> Known:
     if any(map(is_symbolic, (start, limit, delta))):
         return NotImplemented

@@ -21,7 +21,7 @@ def constant_of_shape(shape: Sizes, *, value: Known = ZERO) -> Tensor:
     return F.broadcast_to(F.reshape(constant(value), []), shape)
 
 
-@converts("Range")
+@converts("Range", "com.microsoft.Range")
 def range_(node: Node, start: Known, limit: Known, delta: Known) -> Tensor:
     """Return numbers from `start` to before `limit`, `delta` apart."""
     given = (start, limit, delta)

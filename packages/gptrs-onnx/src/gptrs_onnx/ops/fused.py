@@ -253,3 +253,47 @@ def embed_layer_normalization(
     else:
         count = F.sum(F.cast(F.equal(mask, scalar(1, mask.dtype)), dtypes.si32), 1)
     return _normal(total, scale, shift, epsilon), count, total
+
+
+@converts("com.microsoft.QEmbedLayerNormalization")
+def quantized_embed_layer_normalization(
+    node: Node,
+    ids: Tensor,
+    segments: Tensor | None,
+    words: Tensor,
+    positions: Tensor,
+    kinds: Tensor | None,
+    scale: Tensor,
+    shift: Tensor,
+    mask: Tensor | None,
+    *more: Tensor | None,
+    epsilon: float = 1e-12,
+) -> tuple[Tensor, Tensor]:
+    """Return what `EmbedLayerNormalization` does for quantized tables, scale and shift."""
+    scales, zeros = more[:5], more[5:]
+    tables = [words, positions, kinds, scale, shift]
+    plain: list[Tensor | None] = []
+    for table, factor, zero in zip(tables, scales, zeros, strict=True):
+        if table is None or factor is None or zero is None:
+            plain.append(None)
+        else:
+            codes = F.cast(table, dtypes.f32) - F.cast(zero, dtypes.f32)
+            plain.append(codes * factor)
+    words_, positions_, kinds_, scale_, shift_ = plain
+    if words_ is None or positions_ is None or scale_ is None or shift_ is None:
+        node.malformed("lacks a scale or a zero point")
+    given = (ids, segments, words_, positions_, kinds_, scale_, shift_, mask)
+    return embed_layer_normalization(*given, epsilon=epsilon)[:2]
+
+
+# Distances, as converters of scikit-learn write them.
+
+
+@converts("com.microsoft.CDist")
+def distances(node: Node, a: Tensor, b: Tensor, *, metric: str = "sqeuclidean") -> Tensor:
+    """Return the distances of all rows of a [M, K] and all rows of b [N, K]."""
+    if metric not in ("euclidean", "sqeuclidean"):
+        node.refuse(f"has the metric {metric[:40]!a}")
+    apart = F.expand_dims(a, 1) - F.expand_dims(b, 0)
+    squares = F.sum(apart * apart, 2)
+    return F.sqrt(squares) if metric == "euclidean" else squares

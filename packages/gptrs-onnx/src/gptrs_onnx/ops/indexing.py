@@ -64,7 +64,7 @@ def _kind(node: Node, reduction: str) -> ScatterKind:
     return _KINDS.get(reduction) or node.refuse(f"has the reduction {reduction!a}")
 
 
-@converts("GatherND")
+@converts("GatherND", "com.microsoft.GatherND")
 def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
     """Return slices of x at indices of several axes, after shared batch axes."""
     batch = batch_dims
@@ -250,7 +250,7 @@ def _sliced(x: Tensor, cut: Mapping[int, tuple[int, int, int]]) -> Tensor:
     return primitives.slice(x, starts, sizes, strides)
 
 
-@converts("Pad")
+@converts("Pad", "com.microsoft.Pad")
 def pad(
     node: Node,
     x: Tensor,

@@ -109,10 +109,25 @@ def tile(x: Tensor, repeats: Sizes) -> Tensor:
     return F.tile(x, repeats)
 
 
-@converts("Trilu")
+@converts("Trilu", "com.microsoft.Trilu")
 def triangle(x: Tensor, diagonal: Sizes | None = None, *, upper: bool = True) -> Tensor:
     """Return matrices with zeros below, or above, a diagonal."""
     return (F.triu if upper else F.tril)(x, 0 if diagonal is None else diagonal[0])
+
+
+@converts("com.microsoft.ExpandDims")
+def expand_dims(x: Tensor, axis: Sizes) -> Tensor:
+    """Return x with a new axis of size 1."""
+    return F.expand_dims(x, axis[0] % (x.rank + 1))
+
+
+@converts("com.microsoft.UnfoldTensor")
+def unfold(x: Tensor, *, dim: int = -1, size: int, step: int = 1) -> Tensor:
+    """Return the windows of an axis, the elements of each on a new last axis."""
+    axis = dim % x.rank
+    starts = F.expand_dims(F.arange((x.shape[axis] - size) // step + 1) * step, 1)
+    found = F.take(x, starts + F.arange(size), axis)
+    return F.transpose(found, [each for each in range(found.rank) if each != axis + 1] + [axis + 1])
 
 
 @converts("ReverseSequence")

@@ -148,6 +148,51 @@ def group_normalization(
     return _by_channel(normal, scale, bias)
 
 
+@converts("com.microsoft.GroupNorm")
+def group_norm(
+    node: Node,
+    x: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    *,
+    groups: int,
+    epsilon: float = 1e-5,
+    activation: int = 0,
+    channels_last: bool = True,
+) -> Tensor:
+    """Return groups of channels normalized, scaled and shifted, then SiLU if asked for."""
+    if activation not in (0, 1):
+        node.refuse(f"has the activation {activation}")
+    last = x if channels_last else F.transpose(x, [0, *range(2, x.rank), 1])
+    wide = F.group_norm(F.cast(last, scale.dtype), groups, scale, shift, epsilon)
+    made = F.cast(F.silu(wide) if activation else wide, x.dtype)
+    return made if channels_last else F.transpose(made, [0, x.rank - 1, *range(1, x.rank - 1)])
+
+
+@converts("com.microsoft.SkipGroupNorm")
+def skip_group_norm(
+    node: Node, x: Tensor, scale: Tensor, shift: Tensor, skip: Tensor, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return `GroupNorm` of x plus `skip` plus a bias, and that sum."""
+    last = node.flag("channels_last", True)
+    if skip.rank == 2:  # a number for each channel of each row
+        skip = F.reshape(skip, [skip.shape[0], 1, 1, -1] if last else [*skip.shape, 1, 1])
+    total = x + skip
+    if bias is not None:
+        total = total + (bias if last else F.reshape(bias, [-1, 1, 1]))
+    made = group_norm(
+        node,
+        total,
+        scale,
+        shift,
+        groups=node.integer("groups"),
+        epsilon=node.number("epsilon", 1e-5),
+        activation=node.integer("activation", 0),
+        channels_last=last,
+    )
+    return made, total
+
+
 @converts("LpNormalization")
 def lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
     """Return x divided by its 1- or 2-norm along an axis; zeros stay."""

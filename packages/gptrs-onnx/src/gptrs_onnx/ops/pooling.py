@@ -89,6 +89,13 @@ def max_pool(node: Node, x: Tensor) -> tuple[Tensor, ...]:
     return best, places + offsets
 
 
+@converts("com.microsoft.NhwcMaxPool")
+def max_pool_nhwc(node: Node, x: Tensor) -> Tensor:
+    """Return the largest element under each window of x [N, spatial.., C]."""
+    first = channels_first(x)
+    return channels_last(F.max_pool(first, **_windows(node, first)))
+
+
 @converts("AveragePool")
 def average_pool(node: Node, x: Tensor, *, count_include_pad: bool = False) -> Tensor:
     """Return the mean under each window; padding counts as zeros only if the node says so."""

@@ -143,7 +143,7 @@ _MODES = {"bilinear": "linear", "bicubic": "cubic"}
 _CUBIC = -0.75
 
 
-@converts("GridSample")
+@converts("GridSample", "com.microsoft.GridSample")
 def grid_sample(
     node: Node,
     x: Tensor,

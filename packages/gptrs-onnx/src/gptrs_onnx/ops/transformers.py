@@ -217,7 +217,108 @@ def _parts(
     return _Heads(*(_split_heads(each, heads) for each in split))
 
 
-# Rotary positions.
+@converts("com.microsoft.DecoderMaskedMultiHeadAttention")
+def decoder_attention(
+    node: Node,
+    query: Tensor,
+    key: Tensor | None = None,
+    value: Tensor | None = None,
+    mask: Tensor | None = None,
+    attention_bias: Tensor | None = None,
+    past_key: Tensor | None = None,
+    past_value: Tensor | None = None,
+    past_length: Tensor | None = None,
+    beam_width: Tensor | None = None,
+    beams: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    num_heads: int,
+    scale: float = 0.0,
+    past_present_share_buffer: bool = False,
+) -> tuple[Tensor, ...]:
+    """Return attention of one new position over a past, or over the keys of an encoder.
+
+    With one buffer [B, N, M, H] for past and present, the new keys are written at `past_length`;
+    `beams` [rows, beams, M] says from which beam of a row each earlier position comes.
+    """
+    del beam_width  # `beams` has that size
+    if node.wants(3) or node.integer("output_qk", 0):
+        node.refuse("returns its scores, which is not supported")
+    parts = _parts(node, query, key, value, bias, num_heads)
+    if past_key is None or past_value is None:
+        return (_attended(node, parts, mask, attention_bias, scale),)
+    if not past_present_share_buffer or past_length is None:
+        joined = [F.concat(pair, 2) for pair in ((past_key, parts.key), (past_value, parts.value))]
+        parts = _Heads(parts.query, *joined)
+        return _attended(node, parts, mask, attention_bias, scale), parts.key, parts.value
+    room = past_key.shape[2]
+    places = F.arange(room)
+    last = F.cast(F.reshape(past_length, []), dtypes.si64)
+    is_new = F.reshape(F.equal(places, last), [1, 1, room, 1])
+    present = [
+        F.where(is_new, new, past)
+        for new, past in ((parts.key, past_key), (parts.value, past_value))
+    ]
+    read = present
+    if beams is not None:
+        rows = _rows_of_beams(beams, past_key)
+        read = [F.where(is_new, each, F.gather(each, rows, 0)) for each in present]
+    seen = F.reshape(places <= last, [1, 1, 1, room])
+    # Beyond the last position a buffer holds anything, and NaN * 0 is NaN.
+    read = [F.where(F.reshape(seen, [1, 1, room, 1]), each, 0.0) for each in read]
+    parts = _Heads(parts.query, *read)
+    added = F.where(seen, scalar(0, query.dtype), scalar(-math.inf, query.dtype))
+    for each in (None if mask is None else _mask(node, _padded(mask, room), parts), attention_bias):
+        if each is not None:
+            added = added + _padded(each, room)
+    found = F.attention(*parts, added, scale or None)
+    return (_joined_heads(found), *present)
+
+
+def _rows_of_beams(beams: Tensor, past: Tensor) -> Tensor:
+    """Return the row of a cache [B, N, M, H] that each position is read from, in its shape."""
+    rows, width, _ = beams.shape
+    first = F.reshape(F.arange(rows) * width, [-1, 1, 1])
+    found = F.reshape(F.cast(beams, dtypes.si64) + first, [rows * width, 1, -1, 1])
+    return F.broadcast_to(found, past.shape)
+
+
+def _padded(x: Tensor, room: int) -> Tensor:
+    """Return x with zeros at the end of its last axis, up to `room` elements."""
+    lacking = room - x.shape[-1]
+    if is_number(lacking, 0):
+        return x
+    return F.pad(x, [*[(0, 0)] * (x.rank - 1), (0, lacking)])
+
+
+# Positions of queries and keys relative to each other, and rotary ones.
+
+
+@converts("com.microsoft.RelativePositionBias")
+def relative_position_bias(
+    table: Tensor,
+    queries: Sizes,
+    keys: Sizes,
+    *,
+    max_distance: int,
+    is_bidirectional: bool = False,
+) -> Tensor:
+    """Return a bias [1, N, queries, keys] of a table [buckets, N] by distance (T5).
+
+    Half of the buckets have a distance each, the others grow with its logarithm up to
+    `max_distance`.
+    """
+    count = table.shape[0]
+    behind = F.expand_dims(F.arange(queries[0]), 1) - F.arange(keys[0])
+    if is_bidirectional:
+        count //= 2
+    first = F.cast(behind < 0, dtypes.si64) * (count if is_bidirectional else 0)
+    behind = F.abs(behind) if is_bidirectional else F.maximum(behind, 0)
+    exact = count // 2
+    share = F.log(F.cast(F.maximum(behind, 1), dtypes.f32) / exact) / math.log(max_distance / exact)
+    far = F.minimum(exact + F.cast(F.trunc(share * float(count - exact)), dtypes.si64), count - 1)
+    found = F.embedding(first + F.where(behind < exact, behind, far), table)
+    return F.expand_dims(F.transpose(found, [2, 0, 1]), 0)
 
 
 @converts("com.microsoft.RotaryEmbedding")
