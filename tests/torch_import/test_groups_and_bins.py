@@ -194,3 +194,13 @@ def test_indices_of_unequal_bins_are_refused() -> None:
 
     with pytest.raises(NotConvertedError, match=r"indices of bins of unequal sizes, \[6, 8\]"):
         converted(pooled, _IMAGES)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "end", "close"), [(torch.float32, 9, 1e-6), (torch.float64, 20, 1e-13)]
+)
+def test_the_tail_of_erfc_keeps_its_digits(dtype: Any, end: int, close: float) -> None:
+    ends = torch.tensor([1.0, float("inf"), -float("inf"), float("nan")])
+    x = torch.cat([torch.linspace(-6, end, 301), ends]).to(dtype)
+    found = converted(torch.special.erfc, x)
+    torch.testing.assert_close(found, torch.special.erfc(x), rtol=close, atol=0, equal_nan=True)
