@@ -120,9 +120,7 @@ def _emit_tile(emit, arguments, rows):
         return [emit.moved(x, 2 * FOUR), emit.moved(w, 2 * STEP_BYTES), *sums]
 
     def nibbles(_, state):
-        x, w, *sums = state
-        sums = _with_nibbles(emit, (x, step), w, sums)
-        return [emit.moved(x, group * FOUR), emit.moved(w, group * STEP_BYTES), *sums]
+        return _with_nibbles(emit, step, *state)
 
     def several(_, state):
         x, w, *sums = state
@@ -183,14 +181,13 @@ def _with_products(emit, left, w, sums):
     return made
 
 
-def _with_nibbles(emit, left, w, sums):
-    """Return the sums plus the products of `_NIBBLE_STEPS` times `FOUR` values of k, for AVX2.
+def _with_nibbles(emit, step, x, w, *sums):
+    """Return the next addresses, and the sums plus the products of `_NIBBLE_STEPS` steps; for AVX2.
 
     `vpmaddubsw` takes bytes as they are. Of halves of unsigned ones its sums do not saturate, and
     those of all steps fit 16 bits; the upper halves count 16 times.
     """
     b = emit.builder
-    x, step = left
     low = words(0x0F0F0F0F)
     parts = [[None] * len(sums) for _ in range(2)]
     for at in range(_NIBBLE_STEPS):
@@ -210,7 +207,8 @@ def _with_nibbles(emit, left, w, sums):
         factor = ir.Constant(HALVES, [weight] * (2 * WIDTH))
         found = [call_llvm(b, f"llvm.x86.{PAIRS}", WORDS, [each, factor]) for each in part]
         sums = [b.add(total, each) for total, each in zip(sums, found, strict=True)]
-    return sums
+    following = emit.moved(x, FOUR * _NIBBLE_STEPS), emit.moved(w, STEP_BYTES * _NIBBLE_STEPS)
+    return [*following, *sums]
 
 
 def _with_two_products(emit, left, w, sums):
