@@ -12,6 +12,7 @@ import pytest
 import gptrs
 from gptrs.api import BackendError, BackendPlugin, PluginError, UsageError
 from gptrs.api.backends import Backend
+from gptrs.capture.execute import chosen_backend
 from gptrs.plugins.manager import configure, get_backend, manager
 
 GROUP = "gptrs.backends"
@@ -115,6 +116,24 @@ def test_threads_are_the_argument_or_the_variable_or_left_to_the_backend(backend
     monkeypatch.setenv("GPTRS_NUM_THREADS", "3")
     assert threads_of(get_backend()) == 3
     assert threads_of(get_backend(threads=2)) == 2
+
+
+def test_functions_run_on_the_backend_that_the_variables_name_now(backends, monkeypatch):
+    backends("low", 1)
+    backends("high", 20)
+    configure()
+    assert chosen_backend() is chosen_backend() is get_backend("high")
+    monkeypatch.setenv("GPTRS_NUM_THREADS", "3")
+    assert chosen_backend() is get_backend("high", 3)
+    monkeypatch.setenv("GPTRS_BACKEND", "low")
+    assert chosen_backend() is get_backend("low", 3)
+    monkeypatch.setenv("GPTRS_BACKEND", "lou")
+    with pytest.raises(PluginError, match="did you mean `low`"):
+        chosen_backend()
+    monkeypatch.delenv("GPTRS_BACKEND")
+    former = chosen_backend()
+    configure()
+    assert chosen_backend() is get_backend() is not former
 
 
 @pytest.mark.parametrize("given", ["0", "-1", "two", "1.5", "²"])
