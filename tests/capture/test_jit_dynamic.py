@@ -337,7 +337,7 @@ def test_threads_share_what_the_first_one_compiled():
 
     def run(size: int) -> None:
         try:
-            barrier.wait(20)
+            barrier.wait(120)
             with gptrs.use_backend(shared):
                 for more in range(5):
                     assert call(np.zeros((size + more, 3), np.float32)).item() == 0

@@ -90,7 +90,7 @@ def test_an_error_goes_to_the_thread_that_compiled_and_the_next_tries_itself():
 
 
 def test_different_keys_are_compiled_in_parallel():
-    cache, both = ProgramCache[str](), threading.Barrier(2, timeout=10)
+    cache, both = ProgramCache[str](), threading.Barrier(2, timeout=120)
 
     def compile_it(reason: str) -> str:
         both.wait()  # breaks unless the other one is being compiled too

@@ -27,6 +27,15 @@ CLOSES = {
 }
 
 
+# The timer of the warning has ended.
+UNTIL_NAMED = """
+import threading, time
+def wait():
+    while any(isinstance(each, threading.Timer) for each in threading.enumerate()):
+        time.sleep(0.01)
+"""
+
+
 @pytest.fixture
 def impatient(monkeypatch):
     monkeypatch.setattr(foreign_code, "PATIENCE_S", 0.05)
@@ -34,7 +43,7 @@ def impatient(monkeypatch):
 
 @pytest.mark.parametrize("where", ["description", "factory"])
 def test_a_slow_import_is_named(install, impatient, caplog, where):
-    slow = "import time\ntime.sleep(0.5)\ndef make(threads): pass\n"
+    slow = f"{UNTIL_NAMED}\nwait()\ndef make(threads): pass\n"
     source = BACKEND.format(factory="slow_work:make")
     modules = {"slow_x": source, "slow_work": slow}
     if where == "description":
@@ -94,7 +103,7 @@ def test_a_factory_that_crashes_the_process_is_named(tmp_path):
 
 
 def test_a_slow_factory_is_named(install, impatient, caplog):
-    slow = "import time\ndef make(threads): time.sleep(0.5); raise ValueError('no licence')\n"
+    slow = f"{UNTIL_NAMED}\ndef make(threads): wait(); raise ValueError('no licence')\n"
     modules = {"slow_x": BACKEND.format(factory="slow_work:make"), "slow_work": slow}
     install("slow-dist", {"gptrs.backends": {"x": "slow_x:P"}}, modules)
     with (

@@ -38,6 +38,7 @@ def test_a_request_that_waits_too_long_is_busy(model):
     fields = {"max_tokens": 40, "ignore_eos": True}
     with Engine(model, most_running=1, most_wait=300) as engine:
         first = engine.submit("x", logits_processors=[first_step], **fields)
+        eventually(lambda: first.has_begun)
         other = engine.submit("y", max_tokens=1)
         other.submitted -= 300
         first_step.go.set()
