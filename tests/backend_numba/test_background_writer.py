@@ -13,6 +13,7 @@ import pytest
 
 from gptrs_backend_numba.kept_weights import weight_file
 from gptrs_backend_numba.kept_weights.weight_file import BackgroundWriter
+from runtime.serving_models import eventually
 
 
 def noting(done: list[int], number: int) -> Callable[[Callable[[], bool]], None]:
@@ -62,8 +63,9 @@ def test_the_end_waits_for_a_while_and_then_has_the_job_stop(monkeypatch: pytest
     assert started.wait(120)
     before = time.monotonic()
     made.end(0.2)
-    assert stops == [True]
     assert time.monotonic() - before < 120
+    eventually(lambda: stops)  # a busy machine does not let it stop in the time of `end`
+    assert stops == [True]
 
 
 def test_nothing_is_waited_for_where_nothing_was_asked_for():
