@@ -167,10 +167,16 @@ IMPORTERS = {
     "runs all free sizes": {
         "the first size stays": _lines(__call__=_cached),
         "the largest size stays": _lines(__call__=_largest),
+        "by the rows": _lines(
+            computed=lambda self, x, z: x * self.a + z * (self.b / (1 // x.shape[0] or 1))
+        ),
     },
     "gives the values of the reference": {
         "swapped": _lines(computed=lambda self, x, z: z * self.a + x * self.b),
         "one left out": _lines(computed=lambda self, x, z: x * self.a),
+        "in f64": _lines(
+            __call__=lambda self, **a: {"y": Lines.__call__(self, **a)["y"].astype(np.float64)}
+        ),
     },
     "refuses inputs that do not fit": {
         "any type": _lines(__call__=_any_type),

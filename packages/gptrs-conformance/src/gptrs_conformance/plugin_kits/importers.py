@@ -14,6 +14,7 @@ from msgspec import Struct
 from gptrs.backend.contract import Backend
 from gptrs.capture.events import CompileStart, ExecutionTraceSink, tracing
 from gptrs.errors import UsageError
+from gptrs.ir.dtypes import DType, from_numpy
 from gptrs.plugins.descriptions import ExporterPlugin, ImporterPlugin
 from gptrs.plugins.exporters import ImportedModel, ModelInput, OutgoingModel
 from gptrs.plugins.manager import manager
@@ -140,7 +141,7 @@ def reads_the_same_from_every_folder(subject: Importer, backend: Backend) -> Non
 
 
 def runs_all_free_sizes(subject: Importer, backend: Backend) -> None:
-    """One model takes each free size as 1, 2 and 5, in any order."""
+    """One model takes each free size as 1, 2 and 5, in any order, and 0 or refuses it."""
     with _sample(subject) as path:
         model = _read(subject, path, backend)
         names = free_sizes(model.inputs)
@@ -156,18 +157,35 @@ def runs_all_free_sizes(subject: Importer, backend: Backend) -> None:
                 fresh = alone.setdefault(size, _run(_read(subject, path, backend), arrays))
                 what = f"`{name}` = {size} after other sizes"
                 require_close_by_name(found, fresh, what)
+            # A format may refuse tensors without elements; an error of Python is a bug.
+            none = _arrays(model, {name: 0})
+            tried(lambda none=none: _run(model, none), f"`{name}` = 0")
 
 
 def gives_the_values_of_the_reference(subject: Importer, backend: Backend) -> None:
-    """The outputs are those of the reference, for two sizes."""
+    """The outputs are those of the reference, for two sizes, and no wider."""
     if subject.reference is None:
         raise absent("it has no reference for the values")
     with _sample(subject) as path:
         model = _read(subject, path, backend)
         for size in _SIZES[1:]:
             arrays = _arrays(model, dict.fromkeys(free_sizes(model.inputs), size))
-            wanted = subject.reference(arrays)
-            require_close_by_name(_run(model, arrays), wanted, "compared with the reference, it")
+            wanted, found = subject.reference(arrays), _run(model, arrays)
+            require_close_by_name(found, wanted, "compared with the reference, it")
+            for name, array in found.items():
+                _require_type(name, from_numpy(array.dtype), from_numpy(wanted[name].dtype))
+
+
+def _require_type(name: str, found: DType, wanted: DType) -> None:
+    """CheckFailure for an output of another kind or a wider type than the reference's.
+
+    A narrower one passes: references may compute in f64.
+    """
+    if found.bits > wanted.bits or (found.is_float, found.is_bool) != (
+        wanted.is_float,
+        wanted.is_bool,
+    ):
+        raise CheckFailure(f"the output `{name}` is {found}, that of the reference is {wanted}")
 
 
 def runs_on_its_backend(subject: Importer, backend: Backend) -> None:
