@@ -195,6 +195,11 @@ def test_faults_of_functionals_are_found(ref, check, fault) -> None:
     require_found(functional(*fault), functionals.KIT, check, ref)
 
 
+def test_an_implementation_that_returns_no_tensor_is_told_what_it_gives(ref) -> None:
+    report = run_kit(functional(lambda x: None, None), [functionals.keeps_types_and_shapes], ref)
+    assert "silu gives a `NoneType`, the portable" in report.failures[0].reason
+
+
 def test_an_implementation_that_varies_is_found(ref) -> None:
     counter = itertools.count()
     varying = functional(lambda x: faults.silu(x) + next(counter) * 1e-6, None)

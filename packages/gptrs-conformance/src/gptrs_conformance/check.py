@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -24,3 +26,9 @@ class Check(Struct, frozen=True):
     name: str
     level: Level
     run: Callable[[Backend], None]
+
+
+def place_of(error: BaseException) -> str:
+    """Return the file and line that raised `error`, ` (kernels.py:12)`; "" if unknown."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""

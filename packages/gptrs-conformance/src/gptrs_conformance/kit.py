@@ -23,7 +23,7 @@ from gptrs.ir.op import OPS
 from gptrs.ir.tensor_type import TensorType
 from gptrs.progress import StepProgress
 from gptrs_conformance import cases as cases  # registers the rows
-from gptrs_conformance.check import Check, CheckFailure
+from gptrs_conformance.check import Check, CheckFailure, place_of
 from gptrs_conformance.checks import ALL_CHECKS
 from gptrs_conformance.checks.claims import claim_check
 from gptrs_conformance.derivatives import (
@@ -193,7 +193,8 @@ def run_check(backend: Backend, check: Check) -> Outcome:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a backend under test may raise anything, SystemExit, too
-        return Outcome("fail", f"raised {type(error).__name__}, which is no GptrsError: {error}")
+        kind, place = type(error).__name__, place_of(error)
+        return Outcome("fail", f"raised {kind}, which is no GptrsError: {error}{place}")
     return Outcome("fallback", "; ".join(noted)) if noted else Outcome("pass")
 
 

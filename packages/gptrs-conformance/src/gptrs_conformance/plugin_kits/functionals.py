@@ -25,6 +25,7 @@ from gptrs.functionals.dispatch.active_overrides import Arguments, Choice, Keywo
 from gptrs.functionals.dispatch.override_policy import Prefer
 from gptrs.functionals.dispatch.registry import PORTABLE, Implementation, find_implementation
 from gptrs.functionals.reduction import sum as total
+from gptrs.ir.tensor_type import TensorType
 from gptrs.plugins.descriptions import FunctionalPlugin
 from gptrs.plugins.manager import manager
 from gptrs_conformance.check import CheckFailure
@@ -162,12 +163,16 @@ def keeps_types_and_shapes(subject: Functional, backend: Backend) -> None:
                 tensors = [Tensor.of_array(array) for array in arrays]
                 wanted = [each.type for each in several(use.call(*tensors))]
                 with _preferred(subject):
-                    found = [each.type for each in several(use.call(*tensors))]
+                    found = [_type_of(each) for each in several(use.call(*tensors))]
                 if found != wanted:
                     raise CheckFailure(
                         f"{use.name} gives {', '.join(map(str, found))}, the portable"
                         f" implementation {', '.join(map(str, wanted))}"
                     )
+
+
+def _type_of(result: object) -> TensorType | str:
+    return result.type if isinstance(result, Tensor) else f"a `{type(result).__name__}`"
 
 
 def is_right_far_from_zero(subject: Functional, backend: Backend) -> None:

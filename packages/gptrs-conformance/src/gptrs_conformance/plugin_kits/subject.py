@@ -15,7 +15,7 @@ from gptrs.ir import dtypes
 from gptrs.plugins.descriptions import FormatPlugin
 from gptrs.plugins.manager import manager
 from gptrs.progress import StepProgress
-from gptrs_conformance.check import Check, CheckFailure
+from gptrs_conformance.check import Check, CheckFailure, place_of
 from gptrs_conformance.kit import run_check
 from gptrs_conformance.numerics import EXACT, Tolerance, decode
 from gptrs_conformance.report import CaseName, Report
@@ -104,7 +104,9 @@ def require_error(
         raise
     except BaseException as error:  # code under test may raise anything, SystemExit, too
         shown = f"{type(error).__name__}: {error}"
-        raise CheckFailure(f"{what} raised {shown:.200}; {wanted} is needed") from error
+        raise CheckFailure(
+            f"{what} raised {shown:.200}{place_of(error)}; {wanted} is needed"
+        ) from error
     raise CheckFailure(f"{what} was accepted; {wanted} is needed")
 
 
@@ -121,7 +123,9 @@ def tried(act: Callable[[], Result], what: str) -> Result | None:
         raise
     except BaseException as error:
         shown = f"{type(error).__name__}: {error}"
-        raise CheckFailure(f"{what} raised {shown:.200}; an error of gptrs is needed") from error
+        raise CheckFailure(
+            f"{what} raised {shown:.200}{place_of(error)}; an error of gptrs is needed"
+        ) from error
 
 
 def require_clear(error: GptrsError, what: str) -> None:
