@@ -8,12 +8,15 @@ import shutil
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import gptrs
 from gptrs.errors import CheckpointError, ModelError, PluginError, UsageError
+from gptrs.ir import dtypes
 from gptrs.plugins.manager import manager
 from gptrs_runtime import loaded_model
 from gptrs_runtime.load import load_model
+from runtime.generation.tiny_lms import save_tiny_lm
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 
@@ -106,6 +109,26 @@ def edited(directory, folder, **settings):
 def test_a_config_that_does_not_fit_is_refused(directory, tmp_path, settings, error, message):
     with pytest.raises(error, match=message):
         load_model(edited(directory, tmp_path / "edited", **settings), backend="ref")
+
+
+@pytest.mark.parametrize(
+    ("kind", "table"),
+    [
+        ("llama tied", "embed_tokens.weight"),
+        ("opt", "embed_tokens.weight"),
+        ("gpt2", "wte.weight"),
+    ],
+)
+def test_a_tied_table_may_have_the_name_of_the_output_layer(kind, table, tmp_path):
+    folder = save_tiny_lm(tmp_path / "lm", kind, dtypes.f32)
+    tokens = np.array([[5, 9, 2, 41]])
+    expected = load_model(folder, "ref").forward(tokens)
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    own = next(name for name in tensors if name.endswith(table))
+    tensors["lm_head.weight"] = tensors.pop(own)
+    save_file(tensors, file)
+    np.testing.assert_array_equal(load_model(folder, "ref").forward(tokens), expected)
 
 
 @pytest.mark.parametrize("bad", ["x", True, [0, "x"], 1.5])

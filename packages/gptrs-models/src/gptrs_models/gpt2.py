@@ -133,13 +133,17 @@ class GPT2(CausalLMModule):
     def __init__(self, config: GPT2Config, params: Params) -> None:
         super().__init__(config.n_positions, config.vocab_size)
         self.config = config
-        body = params / "transformer" if "transformer.wte.weight" in params else params
-        self.wte = Embedding(body / "wte", config.vocab_size, config.n_embd, "vocab")
+        body = params / "transformer" if "transformer.wpe.weight" in params else params
+        # Some files have the table that a tied layer shares under the name of that layer only.
+        head = "lm_head.weight" in params
+        lent = config.tie_word_embeddings and head and "wte.weight" not in body
+        table = params / "lm_head" if lent else body / "wte"
+        self.wte = Embedding(table, config.vocab_size, config.n_embd, "vocab")
         self.wpe = Embedding(body / "wpe", config.n_positions, config.n_embd)
         self.h = [Block(config, body / "h" / i, i) for i in range(config.n_layer)]
         self.ln_f = LayerNorm(body / "ln_f", config.n_embd, config.layer_norm_epsilon)
         # A checkpoint may have separate weights for a layer that the config calls tied.
-        tied = config.tie_word_embeddings and "lm_head.weight" not in params
+        tied = config.tie_word_embeddings and (lent or not head)
         self.lm_head = (
             None
             if tied

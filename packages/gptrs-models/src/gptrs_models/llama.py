@@ -45,7 +45,11 @@ class Llama(CausalLMModule):
         self.config, names, width = config, config.names, config.hidden_size
         body = self._body(params)
         inner = config.embedding_width or width
-        self.embed_tokens = Embedding(body / names.embed, config.vocab_size, inner, "vocab")
+        # Some files have the table that a tied layer shares under the name of that layer only.
+        head = f"{names.head}.weight" in params
+        lent = config.tie_word_embeddings and head and f"{names.embed}.weight" not in body
+        table = params / names.head if lent else body / names.embed
+        self.embed_tokens = Embedding(table, config.vocab_size, inner, "vocab")
         self.project_in = self.project_out = None
         if inner != width:
             self.project_in = Linear(body / "project_in", inner, width, bias=False)
@@ -67,7 +71,7 @@ class Llama(CausalLMModule):
         )
         # A checkpoint may have separate weights for a layer that the config calls tied.
         vocabulary = config.vocab_size
-        tied = config.tie_word_embeddings and f"{names.head}.weight" not in params
+        tied = config.tie_word_embeddings and (lent or not head)
         self.tied_bias = (
             params.tensor(f"{names.head}.bias", (vocabulary,))
             if tied and config.head_bias
@@ -88,7 +92,8 @@ class Llama(CausalLMModule):
     def _body(self, params: Params) -> Params:
         """Return the scope of everything except the head."""
         names = self.config.names
-        return params / names.body if f"{names.body}.{names.embed}.weight" in params else params
+        first = (f"{names.body}.{each}.weight" for each in (names.embed, names.norm))
+        return params / names.body if any(each in params for each in first) else params
 
     @override
     def cache_specs(self) -> list[CacheSpec]:
