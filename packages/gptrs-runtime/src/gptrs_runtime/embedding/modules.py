@@ -44,7 +44,7 @@ class Pooling(Struct, frozen=True):
         """Pool f32 [B, T, D] with mask i1 [B, T], true at tokens -> f32 [B, D * modes].
 
         `prompt` is the number of leading prompt tokens of each text. A text without remaining
-        tokens gives zeros. Sums are computed in f64.
+        tokens gives zeros, or its first vector for `cls`. Sums are computed in f64.
         """
         if not self.include_prompt:
             mask = mask.copy()
@@ -67,6 +67,13 @@ def _weighted(weights: _Weights) -> Callable[[np.ndarray, np.ndarray], np.ndarra
 
 def _first(mask: np.ndarray) -> np.ndarray:
     return (mask & (np.cumsum(mask, axis=1) == 1)).astype(np.float64)
+
+
+def _first_of_all(mask: np.ndarray) -> np.ndarray:
+    """The first token of a text where no token remains, as in sentence-transformers."""
+    found = _first(mask)
+    found[~mask.any(axis=1), 0] = 1.0
+    return found
 
 
 def _last(mask: np.ndarray) -> np.ndarray:
@@ -97,7 +104,7 @@ def _largest(vectors: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 MODES: Final[dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]]] = {
-    "cls": _weighted(_first),
+    "cls": _weighted(_first_of_all),
     "max": _largest,
     "mean": _weighted(_equal),
     "mean_sqrt_len_tokens": _weighted(_equal_by_root),
