@@ -406,6 +406,19 @@ def test_constants_and_outputs_that_are_returned_twice_keep_their_places(tmp_pat
         assert [value.tolist() for value in found] == [[1, 1], 3, [2, 2], 4.5, [1, 1]]
 
 
+def test_codes_of_training_are_rounded_as_in_torch(tmp_path: Path) -> None:
+    def function(x: Any) -> Any:
+        y = torch.fake_quantize_per_tensor_affine(x, 0.1, 3, -8, 7)
+        scale, zero = torch.tensor([0.1, 0.25, 0.5]), torch.tensor([0, 1, -2], dtype=torch.int32)
+        return y, torch.fake_quantize_per_channel_affine(x, scale, zero, 1, -8, 7)
+
+    x = torch.arange(-30, 30).reshape(4, 3, 5) / 16
+    program = torch.export.export(Applies(function), (x,))
+    loaded = gptrs_torch.load(saved(program, tmp_path / "m.pt2"), "ref")
+    for found, wanted in zip(loaded.module(x), function(x), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
 def test_classes_that_one_hot_lacks_are_refused_and_the_program_has_no_output_for_it() -> None:
     program = torch.export.export(
         Applies(lambda x: nn.functional.one_hot(x, 3)), (torch.ones(2).long(),)
@@ -426,6 +439,7 @@ def test_classes_that_one_hot_lacks_are_refused_and_the_program_has_no_output_fo
         (lambda x: x * x.sum().item(), "depends on data: compute with the tensor itself"),
         (lambda x: torch.complex(x, x).real, "complex .* as two tensors"),
         (lambda x: torch.vmap(torch.sum)(x), "not from ATen.*run_decompositions"),
+        (lambda x: torch.linalg.inv(x @ x.mT), "runs `.*check_errors.*` for its effect"),
     ],
 )
 def test_what_to_do_about_what_is_refused_is_told(

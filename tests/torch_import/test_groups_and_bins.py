@@ -166,6 +166,7 @@ _BOXES = _IMAGES.reshape(2, 3, 4, 4, 3)
         (lambda x: (torch.median(x.long(), -1).values, torch.median(x.long())), _IMAGES * 9),
         (lambda x: (torch.fmax(x[0], x[1]), torch.fmin(x[0], x[1])), _ROWS),
         (lambda x: (torch.copysign(x, x.flip(1)), torch.copysign(x, -2)), _ROWS),
+        (lambda x: (torch.signbit(x), torch.signbit(x.nan_to_num().long())), _ROWS),
         (lambda x: (torch.hypot(x, x.flip(1)), torch.hypot(x * 1e30, x)), _ROWS),
         (lambda x: (torch.special.erfc(x), torch.dist(x, x[:1], 3)), _IMAGES),
         (lambda x: (torch.addbmm(x[0, 0, :, :6], x[0], x[1].mT, beta=0.5),), _IMAGES),

@@ -62,6 +62,32 @@ _MORE = (
 """Operators of the core set without a converter."""
 
 
+def _fake_quantized(
+    x: torch.Tensor, scale: torch.Tensor | float, zero: torch.Tensor | int, *rest: int
+) -> torch.Tensor:
+    """Return x rounded to codes, for a tensor or an axis, and back: torch has no decomposition."""
+    *axes, least, most = rest
+    # Divided in f32, as torch does: ties of codes depend on the last bit.
+    factor, offset = (
+        each.float()
+        if isinstance(each, torch.Tensor)
+        else torch.full((), float(each), dtype=torch.float32)
+        for each in (scale, zero)
+    )
+    if axes:
+        shape = [-1 if i == axes[0] % x.ndim else 1 for i in range(x.ndim)]
+        factor, offset = factor.reshape(shape), offset.reshape(shape)
+    codes = torch.round(x.float() * (1.0 / factor)) + offset
+    return ((codes.clamp(least, most) - offset) * factor).to(x.dtype)
+
+
+_FAKE_QUANTIZED: Final = (
+    _ATEN.fake_quantize_per_tensor_affine.default,
+    _ATEN.fake_quantize_per_tensor_affine.tensor_qparams,
+    _ATEN.fake_quantize_per_channel_affine.default,
+)
+
+
 @cache
 def table() -> Rules:
     """Return decompositions into converted operators: to core ATen, and of a part of it.
@@ -72,7 +98,8 @@ def table() -> Rules:
     more = cast("Rules", cast("Any", _decomp).get_decompositions(_MORE))
     found: Rules = {**core_aten_decompositions(), **more}
     taken_apart = {op: rule for op, rule in found.items() if converter_of(op) is None}
-    return {**taken_apart, **resizing_rules(found), **rules()}
+    quantized = dict.fromkeys(_FAKE_QUANTIZED, _fake_quantized)
+    return {**taken_apart, **resizing_rules(found), **quantized, **rules()}
 
 
 # The options of the compile backend.

@@ -171,6 +171,10 @@ def _inputs_of(
         held, name = node.meta.get("val"), node.name
         if spec.kind in _WEIGHTS:
             continue
+        if spec.kind is InputKind.TOKEN:
+            raise UnsupportedError(
+                f"the program runs `{_effect(node)}` for its effect, which is not converted"
+            )
         if spec.kind is not InputKind.USER_INPUT:
             raise UnsupportedError(f"the program takes a {spec.kind.name.lower()}")
         if isinstance(held, torch.Tensor):
@@ -181,6 +185,11 @@ def _inputs_of(
         else:
             constants[name] = held
     return inputs, constants
+
+
+def _effect(token: torch.fx.Node) -> object:
+    """Return the operator that a token puts in its order, such as the check of an inverse."""
+    return next((user.args[1] for user in token.users if len(user.args) > 1), "an operator")
 
 
 def _decomposed(exported: ExportedProgram) -> ExportedProgram:

@@ -219,10 +219,17 @@ def extreme_number(functions: tuple[Binary, Binary], node: Node, x: Tensor, y: T
 @converts("copysign")
 def with_sign(node: Node, x: Operand, y: Operand) -> Tensor:
     """Return the magnitude of x with the sign of y, also that of a zero or NaN."""
-    dtype = node.dtype
-    bits = primitives.bitcast(operand(y, dtype), dtypes.by_name(f"si{dtype.bits}"))
-    made = F.abs(operand(x, dtype))
-    return F.where(F.less(bits, 0), F.neg(made), made)
+    made = F.abs(operand(x, node.dtype))
+    return F.where(has_sign(operand(y, node.dtype)), F.neg(made), made)
+
+
+@converts("signbit")
+def has_sign(x: Tensor) -> Tensor:
+    """Return where the sign is negative, also that of a zero or NaN."""
+    if x.dtype.is_bool or x.dtype.kind == "unsigned":
+        return F.zeros(x.shape, dtypes.i1)
+    bits = primitives.bitcast(x, dtypes.by_name(f"si{x.dtype.bits}")) if x.dtype.is_float else x
+    return F.less(bits, 0)
 
 
 @converts("pow")

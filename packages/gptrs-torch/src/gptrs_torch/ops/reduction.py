@@ -146,7 +146,7 @@ def variance(
         dim, unbiased = None, dim
     if str(node.source.target).endswith("correction"):
         keepdim = keepdim or bool(node.source.kwargs.get("keepdim", False))
-    given = (1 if unbiased else 0) if correction is None else correction
+    given = (1 if unbiased else 0) if correction is None else _whole(correction)
     if x.rank == 0:
         node.refuse("of a scalar")
     axes = axes_of(dim, x)
@@ -159,6 +159,10 @@ def variance(
     return whole * (count / max(count - given, 0)) if count > given else whole * math.nan
 
 
+def _whole(correction: Number) -> Number:
+    return int(correction) if float(correction).is_integer() else correction
+
+
 @converts("var_mean.correction")
 def variance_and_mean(
     node: Node,
@@ -169,8 +173,9 @@ def variance_and_mean(
     keepdim: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return the variance along axes, and the mean."""
-    if x.rank and isinstance(correction, int):
-        return F.variance_and_mean(x, axes_of(dim, x), correction, keepdim)
+    given = 1 if correction is None else _whole(correction)
+    if x.rank and isinstance(given, int):
+        return F.variance_and_mean(x, axes_of(dim, x), given, keepdim)
     found = variance(node, x, dim, keepdim=keepdim, correction=correction)
     return found, F.variance_and_mean(x, axes_of(dim, x), 0, keepdim)[1]
 
