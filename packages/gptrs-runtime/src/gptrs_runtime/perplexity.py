@@ -51,6 +51,11 @@ class Perplexity(Struct, frozen=True):
         """Return the standard error of the perplexity, to first order."""
         return self.perplexity * self.error
 
+    def __str__(self) -> str:
+        """Return the perplexity and its standard error, if there is one."""
+        error = "" if math.isnan(self.error) else f" +- {self.standard_error:.4f}"
+        return f"{self.perplexity:.4f}{error}"
+
 
 def measure_perplexity(
     model: LoadedModel,

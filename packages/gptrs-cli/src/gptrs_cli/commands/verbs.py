@@ -172,8 +172,7 @@ def _perplexity(run: VerbRun) -> None:
             told = {name: None for name, value in figures.items() if not math.isfinite(value)}
             run.print_json(profile, **told)
             return
-        error = "" if math.isnan(found.error) else f" +- {found.standard_error:.4f}"
-        print(f"perplexity {found.perplexity:.4f}{error}")
+        print(f"perplexity {found}")
         print(f"{found.bits_per_byte:.4f} bits a byte, {found.nll:.4f} nats a token")
         note_below(
             f"{found.scored} of {found.tokens} tokens scored in"

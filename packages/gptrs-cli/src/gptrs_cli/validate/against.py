@@ -130,10 +130,7 @@ def print_comparison(
         )
         print(f"the likeliest token is the same: {found.top1:.2%}")
         ours, theirs = found.model, found.reference
-        print(
-            f"perplexity: {ours.perplexity:.4f} +- {ours.standard_error:.4f}, the other one has"
-            f" {theirs.perplexity:.4f}"
-        )
+        print(f"perplexity: {ours}, the other one has {theirs.perplexity:.4f}")
         extent = f"{ours.scored} tokens in windows of {ours.window}"
     note_below(
         f"`{_named(model)}` beside `{reference.name}`, {extent}, backend {model.backend.name},"
