@@ -129,7 +129,7 @@ def _write_folder(model: StoredModel, destination: Destination) -> Written:
         require_storable(tensor)
     weights = {**split(own, destination.shard_size), **_of_subfolders(model.tensors)}
     texts = {name: data for name, data in model.files.items() if name not in (CONFIG, INDEX)}
-    texts[CONFIG] = json.dumps(dict(config), indent=2, ensure_ascii=False).encode("utf-8")
+    texts[CONFIG] = json.dumps(dict(config), indent=2, ensure_ascii=False).encode("utf-8") + b"\n"
     shards = {name: group for name, group in weights.items() if "/" not in name}
     if len(shards) > 1:
         texts[INDEX] = index_text(shards).encode("utf-8")
