@@ -262,7 +262,8 @@ def test_sizes_that_take_another_branch_are_refused(
         with pytest.raises(UsageError, match=r"a condition of the export: `.*L\['x'\]"):
             loaded.module(torch.randn(refused, 3))
 
-    for code in (b"exit()", b"L['y'].size()[0] == 2", b"2 ** 9 ** 9 == 1", b"(" * 500):
+    nested = b"(" * 12 + b"3" + b" ** 4)" * 12 + b" == 1"  # 8 million digits
+    for code in (b"exit()", b"L['y'].size()[0] == 2", b"2 ** 9 ** 9 == 1", b"(" * 500, nested):
 
         def changed(name: str, data: bytes, code: bytes = code) -> bytes:
             return data.replace(json.dumps(program._guards_code[0]).encode(), b'"%s"' % code)

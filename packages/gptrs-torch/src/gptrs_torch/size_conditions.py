@@ -25,6 +25,8 @@ Term: TypeAlias = Callable[[Sizes], Any]
 
 MAX_TEXT: Final = 4_000
 """Most characters of a condition."""
+MAX_POWERS: Final = 4
+"""Most powers in a condition: nested, each may have four times as many digits."""
 _BINARY: Final = cast(
     "Mapping[object, Callable[[Any, Any], Any]]",
     {
@@ -113,7 +115,7 @@ def _inputs_by_source(exported: ExportedProgram) -> dict[str, str]:
 
 def _parsed(text: str, inputs: Mapping[str, str]) -> Term:
     try:
-        if len(text) > MAX_TEXT:
+        if len(text) > MAX_TEXT or text.count("**") > MAX_POWERS:
             raise ValueError
         return _term(ast.parse(text.strip(), mode="eval").body, inputs)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
