@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -264,6 +264,9 @@ def _nothing() -> Any:
 
         def __call__(self, *arguments: int) -> int:
             return 0
+
+        def one_at_a_time(self) -> Callable[..., int]:
+            return self
 
     return Nothing(64, 0)
 

@@ -171,7 +171,7 @@ def test_layers_that_are_stored_turned_are_refused(tmp_path: Path) -> None:
         gptrs.quantize("demo", tmp_path / "out")
 
 
-@pytest.mark.parametrize(("type", "most"), [("q8", 0.01), ("q4", 0.2)])
+@pytest.mark.parametrize(("type", "most"), [("q8", 0.012), ("q4", 0.2)])
 def test_weights_are_quantized_at_load(type: str, most: float) -> None:
     """The demo model is a GPT-2 with a tied head: its layers are stored turned."""
     exact = gptrs.load_model(backend="ref").forward(TOKENS)

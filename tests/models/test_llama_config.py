@@ -129,8 +129,8 @@ REFUSALS: list[tuple[str, dict[str, object], str]] = [
     ("llama", {"rope_scaling": 4}, "`rope_scaling` of a `llama` model must be an object, got 4"),
     (
         "llama",
-        {"rope_scaling": {"type": "proportional"}},
-        "`rope_scaling.type` of a `llama`.*one of default, linear, dynamic, yarn, llama3.*proport",
+        {"rope_scaling": {"type": "axial"}},
+        "`rope_scaling.type` of a `llama`.*one of default, linear, .*dynamic, yarn, llama3.*axial",
     ),
     (
         "phi3",

@@ -300,7 +300,8 @@ NEW_KINDS = set(KINDS) - {"llama", "mistral", "ministral", "ministral3", "qwen2"
 
 
 def test_every_kind_has_a_case():
-    assert {name.split()[0] for name in [*CASES, *MORE, *RENAMED]} == NEW_KINDS
+    cases = {name.split()[0] for name in [*CASES, *MORE, *RENAMED]}
+    assert cases == NEW_KINDS | {"gemma4_text"}, "which has a module of its own"
 
 
 COMPILED_CASES = {

@@ -203,7 +203,8 @@ def test_experts_of_other_sizes_are_refused(tmp_path):
         load_model(tmp_path / "base", "ref", adapter=tmp_path / "adapter")
     theirs = made("Mixtral")
     tensors = each_expert(theirs, OLD["Mixtral"], np.random.default_rng(3))
-    save_adapter_files(tmp_path / "other", tensors, {"r": 4, "lora_alpha": 6})
+    settings = {"r": 4, "lora_alpha": 6, "target_modules": ["w1", "w2", "w3"]}
+    save_adapter_files(tmp_path / "other", tensors, settings)
     made("Mixtral", intermediate_size=16).save_pretrained(tmp_path / "base")
     with pytest.raises(CheckpointError, match="the experts of the model have 32 and 16"):
         load_model(tmp_path / "base", "ref", adapter=tmp_path / "other")

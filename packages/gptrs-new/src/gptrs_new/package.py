@@ -212,14 +212,21 @@ def write_package(names: Names, parent: Path) -> list[Path]:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
         staged.chmod(0o755)
-        staged.rename(folder)
+        _renamed(staged, folder)
     except OSError as error:
-        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):  # another process was first
-            raise _taken(folder) from error
         raise UsageError(f"`{folder}` cannot be written: {error.strerror}") from error
     finally:
         shutil.rmtree(staged, ignore_errors=True)
     return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _renamed(staged: Path, folder: Path) -> None:
+    try:
+        staged.rename(folder)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):  # another process was first
+            raise _taken(folder) from error
+        raise
 
 
 def _taken(folder: Path) -> UsageError:
