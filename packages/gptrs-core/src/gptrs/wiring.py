@@ -88,7 +88,7 @@ def optimize(
 @capture_ports.get_backend.fill
 def get_backend(name: str | None) -> Backend:
     """Return a backend of the plugins."""
-    return manager.get_backend(name) if name else manager.manager().default_backend()
+    return manager.backend_of(name)
 
 
 @capture_ports.plugin_implementations.fill

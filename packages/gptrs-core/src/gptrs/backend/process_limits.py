@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Final, cast
 
 from gptrs.errors import UsageError
+from gptrs.variables import Variables
 
 THREADS_VARIABLE: Final = "GPTRS_NUM_THREADS"
+_THREADS: Final = Variables(THREADS_VARIABLE)
 MOST_THREADS: Final = 256
 """Most threads that a user may request."""
 _ROOT: Final = Path("/")
@@ -29,7 +31,8 @@ def requested_threads(threads: int | None) -> int | None:
         if not is_integer or not 1 <= threads <= MOST_THREADS:
             raise UsageError(f"`threads` must be from 1 to {MOST_THREADS}, got `{threads!r}`")
         return threads
-    text = os.environ.get(THREADS_VARIABLE, "").strip()
+    (given,) = _THREADS.values()
+    text = (given or "").strip()
     if not text:
         return None
     number = int(text) if re.fullmatch("[0-9]{1,9}", text) else 0

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
-from gptrs.backend.process_limits import THREADS_VARIABLE, requested_threads
+from gptrs.backend.process_limits import requested_threads
 from gptrs.backend.settings import BackendSettings, Mesh, ProcessGroup, parsed_options
 from gptrs.errors import BackendError, ModelError, PluginError, UsageError
 from gptrs.install_hints import install_own
@@ -42,8 +41,7 @@ if TYPE_CHECKING:
 else:
     contract = lazy_module("gptrs.backend.contract")
 
-_DECIDING = Variables("GPTRS_BACKEND", THREADS_VARIABLE)
-"""The variables that decide which backend is the default."""
+_BACKEND = Variables("GPTRS_BACKEND")
 ModelFactory = Callable[[Mapping[str, object], "Params"], object]
 """Makes a model from the settings of config.json and its weights."""
 
@@ -54,8 +52,6 @@ class PluginManager(PluginRegistry):
     def __init__(self, selection: Selection) -> None:
         super().__init__(selection)
         self._backends: dict[tuple[str | None, BackendSettings], Backend] = {}
-        self._defaults: dict[tuple[str | None, ...], Backend] = {}
-        """Default backends by the values of `_DECIDING`."""
         # Reentrant: the factory of a backend that wraps another one requests it.
         self._making = threading.RLock()
 
@@ -87,7 +83,7 @@ class PluginManager(PluginRegistry):
         PluginError if the requested one is unknown, disabled, incompatible or broken; UsageError
         for threads out of range, and for settings that it does not take.
         """
-        name = name or os.environ.get("GPTRS_BACKEND") or None
+        name = name or _BACKEND.values()[0] or None
         settings = settings or BackendSettings()
         threads = requested_threads(settings.threads if threads is None else threads)
         settings = replace(settings, threads=threads)
@@ -102,17 +98,6 @@ class PluginManager(PluginRegistry):
                     else self._make_backend(name, settings)
                 )
             return self._backends[name, settings]
-
-    def default_backend(self) -> Backend:
-        """Return `get_backend()`, which each call of a jitted function with arrays asks for.
-
-        It is found by its variables, in 0.6 instead of 8 us.
-        """
-        values = _DECIDING.values()
-        found = self._defaults.get(values)
-        if found is None:
-            found = self._defaults[values] = self.get_backend()
-        return found
 
     def model_plugin(self, model_type: str) -> ModelPlugin:
         """Return the plugin for models of the kind `model_type`; ModelError if there is none."""
