@@ -33,6 +33,7 @@ from gptrs.nn import (
     merge_heads,
     split_heads,
 )
+from gptrs_models.text_parts import body_in
 
 _logger = logging.getLogger("gptrs")
 
@@ -439,10 +440,6 @@ class Gemma4(CausalLMModule):
         return found if limit is None else F.tanh(found / limit) * limit
 
 
-_SCOPES = ("model.language_model", "model", "language_model.model", "language_model")
-"""Scopes of the language model in checkpoints, beside the other parts and alone."""
-
-
 def load(settings: Mapping[str, object], params: Params) -> Gemma4:
     """Build the language model; of a model with more parts a note says that it reads texts only."""
     kind, own = str(settings.get("model_type")), settings
@@ -452,8 +449,8 @@ def load(settings: Mapping[str, object], params: Params) -> Gemma4:
         if not isinstance(found, Mapping):
             raise fields.error("text_config", "must be an object")
         own = cast("Mapping[str, object]", found)
-    bodies = (each for each in _SCOPES if f"{each}.embed_tokens.weight" in params)
-    body = params / next(bodies, _SCOPES[1])
+    scope = body_in(params, "embed_tokens", "model")
+    body = params / scope if scope else params
     config = Gemma4Config.from_settings(own)
     model = Gemma4(config, params, body)
     for at in range(config.own_layers, len(config.types)):

@@ -77,16 +77,22 @@ def read_text(settings: Settings, params: Params) -> LlamaConfig:
     config = read_config(
         ConfigFields(own, kind).overlaid({**rope, "model_type": kind, "tie_word_embeddings": True})
     )
-    word = f"{config.names.embed}.weight"
-    bodies = (body for body in BODIES if (f"{body}.{word}" if body else word) in params)
+    body = body_in(params, config.names.embed, BODIES[0])
     head = next((head for head in HEADS if f"{head}.weight" in params), HEADS[0])
-    names = replace(config.names, body=next(bodies, BODIES[0]), head=head)
+    names = replace(config.names, body=body, head=head)
     experts = config.experts
     if experts is not None and settings["model_type"] == "qwen3_vl_moe":
         experts = replace(experts, turned=True)
     # transformers applies Cohere's factor of the logits only in the standalone language model.
     scale = 1.0 if kind.startswith("cohere") else config.logit_scale
     return replace(config, names=names, logit_scale=scale, experts=experts)
+
+
+def body_in(params: Params, embed: str, default: str) -> str:
+    """Return the scope of BODIES that has the table `embed`; `default` if none has it."""
+    word = f"{embed}.weight"
+    found = (body for body in BODIES if (f"{body}.{word}" if body else word) in params)
+    return next(found, default)
 
 
 _ROPES = ("rope_parameters", "rope_scaling")
