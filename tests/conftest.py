@@ -20,6 +20,7 @@ import pytest
 from gptrs.backend.contract import Backend
 from gptrs.capture.caching import source_identity
 from gptrs.capture.execute import use_backend
+from gptrs.functionals.dispatch import registry
 from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.manager import PluginManager
 from gptrs.plugins.selection import Selection
@@ -263,11 +264,24 @@ _DAYS = 14
 _finished = itertools.count(1)
 
 
-def pytest_runtest_teardown() -> None:
-    """Compiled kernels stay for good: the collector need not look at them again and again."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """Compiled kernels stay for good: the collector need not look at them again and again.
+
+    A functional that a test defined must not stay: another one would find it.
+    """
     if next(_finished) % 200 == 0:
         gc.collect()
         gc.freeze()
+    yield
+    stays = [
+        name
+        for name, known in registry._implementations.items()
+        if "<locals>" in known[registry.PORTABLE].function.__qualname__
+    ]
+    for name in stays:
+        del registry._implementations[name]
+    assert not stays, f"define {stays} with `functionals.temporary`"
 
 
 @cache

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import gptrs as gptrs_package
+from functionals.temporary import defined
 from gptrs import functionals as F
 from gptrs.api.backends import CustomCall, OpTable
-from gptrs.api.models import functional
 from gptrs.api.passes import FusionPass, pattern, pattern_example
+from gptrs.functionals.dispatch.examples import EXAMPLES
 from gptrs.ir import print_program
 from gptrs.ir.attributes import FunctionName
 from gptrs.ir.builder import Builder
@@ -153,12 +154,13 @@ def test_a_claim_inside_a_function_is_found_though_what_it_returns_is_right():
 
 @pytest.fixture
 def shifted_tanh():
-    @pattern_example(x="f32[2, 3]", shift="f32[3]")
-    @functional
     def bisected_tanh(x: gptrs_package.Tensor, shift: gptrs_package.Tensor) -> gptrs_package.Tensor:
         return F.tanh(x + shift)
 
-    return "bisected_tanh"
+    with defined(bisected_tanh) as functional:
+        pattern_example(x="f32[2, 3]", shift="f32[3]")(functional)
+        yield functional.__name__
+        del EXAMPLES[functional.__name__]
 
 
 def test_a_wrong_kernel_for_a_functional_of_ones_own_is_found(shifted_tanh):

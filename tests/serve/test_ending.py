@@ -65,7 +65,7 @@ def _refuses(address):
     """Whether a server has begun to shut down."""
     try:
         http.get(f"{address}/health")
-    except httpx.ConnectError:
+    except (httpx.NetworkError, httpx.RemoteProtocolError):  # refused, or dropped from the backlog
         return True
     return False
 
