@@ -27,7 +27,6 @@ from gptrs.capture import events, ports
 from gptrs.capture.backend_calls import to_device, to_host, without_exit
 from gptrs.capture.caching.optimized_programs import SMALLEST_KEPT, optimized_programs
 from gptrs.capture.caching.program_key import optimization_key
-from gptrs.capture.events import run_traced
 from gptrs.capture.fallback.parts_executable import compiled_in_parts, fallback_of, parts_of
 from gptrs.capture.graph import Leaf
 from gptrs.capture.outcome import Outcome, outcome_after
@@ -209,7 +208,10 @@ class Prepared(Struct, frozen=True):
                 return buffer.host_value(keep=False)
             return to_host(self.backend, buffer)
 
-        return run_traced(number, executable, buffers, cached, read, weight)
+        with events.told_run(number, buffers, cached, read, weight) as tell:
+            if tell is not None:
+                return executable.run_profiled(buffers, tell)
+            return executable.run(buffers)
 
     def submit(
         self,

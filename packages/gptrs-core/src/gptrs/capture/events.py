@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct
 from typing_extensions import override
 
-from gptrs.backend.contract import Buffer, Executable, InputRole, KernelRun
+from gptrs.backend.contract import Buffer, InputRole, KernelRun
 from gptrs.capture.parameter import Parameter
 from gptrs.ir.program import Program
 from gptrs.ir.tensor_type import TensorType
@@ -225,26 +225,34 @@ def sinks() -> Sequence[ExecutionTraceSink]:
 # Runs of compiled programs with trace sinks: events before, after, and kernel by kernel.
 
 
-def run_traced(
+@contextmanager
+def told_run(
     number: int,
-    executable: Executable,
     buffers: Sequence[Buffer],
     cached: bool,
     read: Callable[[], tuple[np.ndarray | None, ...]],
     weight: Callable[[int], np.ndarray],
-) -> list[Buffer]:
-    """Run program `number` and notify trace sinks; `cached`: an earlier call compiled it.
+) -> Generator[Callable[[KernelRun], None] | None]:
+    """Scope of a run of program `number`, of which the trace sinks are told.
 
-    `read` copies the inputs to the host; parameters are None, which `weight` copies one by one.
-    Kernels are timed if a sink wants them.
+    Yields what to call after each kernel, None if no sink wants kernels. `cached`: an earlier call
+    compiled the program. `read` copies the inputs to the host; parameters are None, which `weight`
+    copies one by one.
     """
     listening = sinks()
+    listeners = [sink for sink in listening if sink.wants_kernels]
+
+    def tell(run: KernelRun) -> None:
+        event = KernelEvent(number, run)
+        for sink in listeners:
+            sink.after_kernel(event)
+
     shapes = tuple([_shape(buffer) for buffer in buffers])
     for sink in listening:
         sink.before_run(RunStart(number, cached, shapes, read, weight))
     started, failure = time.perf_counter(), None
     try:
-        return _run_for(listening, number, executable, buffers)
+        yield tell if listeners else None
     except BaseException as error:
         failure = error
         raise
@@ -252,24 +260,6 @@ def run_traced(
         seconds = time.perf_counter() - started
         for sink in listening:
             sink.after_run(RunEnd(number, seconds, failure))
-
-
-def _run_for(
-    listening: Sequence[ExecutionTraceSink],
-    number: int,
-    executable: Executable,
-    buffers: Sequence[Buffer],
-) -> list[Buffer]:
-    listeners = [sink for sink in listening if sink.wants_kernels]
-    if not listeners:
-        return executable.run(buffers)
-
-    def tell(run: KernelRun) -> None:
-        event = KernelEvent(number, run)
-        for sink in listeners:
-            sink.after_kernel(event)
-
-    return executable.run_profiled(buffers, tell)
 
 
 def _shape(given: Buffer | Parameter) -> tuple[int, ...]:
