@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 STATES: Final = 8
 """States of a page for texts with guesses: those after one token and up to 7 guessed ones."""
-_Compute = Callable[[Sequence[Row], RaggedStep], np.ndarray]
+RunsStep = Callable[[RaggedStep, PageBuffers], np.ndarray]
 """Runs a step on the pages of a cache; returns its logits."""
 
 LONG: Final = 1 << 32
@@ -84,8 +84,8 @@ class PagedCache(TextCache):
         )
         self._expect()
         self._lm = lm
-        self._chooses = hasattr(lm, "mixed_step")
-        """Whether rows decide how the model runs, see `_logits`."""
+        self._sees = hasattr(lm, "mixed_step")
+        """Whether the model reads images."""
         self.short_context = cast("int | None", getattr(lm, "short_context", None))
         self._shapes = StepShapes(backend)
         self._steps_at_once = steps_at_once
@@ -136,19 +136,16 @@ class PagedCache(TextCache):
     def run(self, rows: Sequence[Row]) -> np.ndarray:
         """Append tokens to texts; return logits f32 [R, V] after the last one and after each
         guessed token."""
-        return self._run(rows, self._logits if self._chooses else self._step_logits)
+        with self._reading(rows) as (rows, step):
+            logits = self._method(rows, step)(step, self.buffers)
+        return logits[: _scored(rows)]
 
     @override
     def run_placed(self, rows: Sequence[Row]) -> Placed:
-        places: list[tuple[int, int]] = []
-        counts: list[int] = []
-
-        def compute(rows: Sequence[Row], step: RaggedStep) -> np.ndarray:
-            places.extend((row.text.length, len(row.tokens)) for row in rows)
-            counts.append(len(step.tokens))
-            return self._logits(rows, step)
-
-        return Placed(self._run(rows, compute), counts[0], places)
+        with self._reading(rows) as (rows, step):
+            places = [(row.text.length, len(row.tokens)) for row in rows]
+            logits = self._method(rows, step)(step, self.buffers)
+        return Placed(logits[: _scored(rows)], len(step.tokens), places)
 
     @override
     def run_stated(
@@ -156,18 +153,18 @@ class PagedCache(TextCache):
     ) -> tuple[np.ndarray, list[RowStates]]:
         lm = cast("CausalLMModule", self._lm)
         found: list[RowStates] = []
-
-        def compute(rows: Sequence[Row], step: RaggedStep) -> np.ndarray:
+        with self._reading(rows) as (rows, step):
             logits, states = lm.stated_step(step, self.buffers, wanted)
             counts = [len(row.tokens) + len(row.guess) for row in rows]
             for row, end, count in zip(rows, accumulate(counts), counts, strict=True):
                 parts = [each[end - count : end] for each in states]
                 found.append(RowStates(row.text.length, parts))
-            return logits
+        return logits[: _scored(rows)], found
 
-        return self._run(rows, compute), found
-
-    def _run(self, rows: Sequence[Row], compute: _Compute) -> np.ndarray:
+    @contextmanager
+    def _reading(self, rows: Sequence[Row]) -> Generator[tuple[Sequence[Row], RaggedStep]]:
+        """Scope in which the model reads the tokens of rows; yields the rows, whole, and their
+        step."""
         with self._lock:
             with self._consistent():
                 if self.short_context is not None:
@@ -178,12 +175,15 @@ class PagedCache(TextCache):
             with self._changing():
                 # Committed only after a complete run: pages of a failed step hold arbitrary keys
                 # and values, and the index must not offer them.
-                logits = compute(rows, step)
+                yield rows, step
             with self._consistent():
                 for row in rows:
                     self.pool.commit(row.text, row.tokens)
             self._single_steps -= all([len(row.tokens) == 1 for row in rows])
-        return logits[: sum([bool(row.tokens) + len(row.guess) for row in rows])]
+
+    def _method(self, rows: Sequence[Row], step: RaggedStep) -> RunsStep:
+        """Return how the model runs the step of rows: only models that read images get pictures."""
+        return self._mixed_step if self._sees and has_pictures(step.tokens) else self._lm.step
 
     @property
     @override
@@ -241,16 +241,10 @@ class PagedCache(TextCache):
         text.family ^= LONG
         return row._replace(tokens=[*known, *row.tokens])
 
-    def _step_logits(self, rows: Sequence[Row], step: RaggedStep) -> np.ndarray:
-        return self._lm.step(step, self.buffers)
-
-    def _logits(self, rows: Sequence[Row], step: RaggedStep) -> np.ndarray:
-        """Run the model on rows; only models that read images get pictures."""
-        if has_pictures(step.tokens):
-            lm = cast("ImageLM", self._lm)
-            tokens, vectors, given = seen(lm, step.tokens)
-            return lm.mixed_step(step._replace(tokens=tokens), vectors, given, self.buffers)
-        return self._lm.step(step, self.buffers)
+    def _mixed_step(self, step: RaggedStep, buffers: PageBuffers) -> np.ndarray:
+        lm = cast("ImageLM", self._lm)
+        tokens, vectors, given = seen(lm, step.tokens)
+        return lm.mixed_step(step._replace(tokens=tokens), vectors, given, buffers)
 
     @override
     def fork(self, text: TextPages) -> TextPages | None:
@@ -428,18 +422,13 @@ class HeadCache(PagedCache):
     def run_guided(self, rows: Sequence[Row]) -> tuple[np.ndarray, np.ndarray]:
         """Append tokens to texts; return the logits f32 [R, V] and guides f32 [R, C] after each
         row, as `run` orders them."""
-        found: list[np.ndarray] = []
-
-        def compute(rows: Sequence[Row], step: RaggedStep) -> np.ndarray:
+        with self._reading(rows) as (rows, step):
             given = [row.guides for row in rows if row.guides is not None]
             guides = np.zeros((len(step.tokens), given[0].shape[1]), np.float32)
             np.concatenate(given, out=guides[: sum(map(len, given))])
             logits, own = self.head.guided_step(step, guides, self.buffers)
-            found.append(own)
-            return logits
-
-        logits = self._run(rows, compute)
-        return logits, found[0][: len(logits)]
+        count = _scored(rows)
+        return logits[:count], own[:count]
 
 
 _heads: WeakKeyDictionary[LoadedModel, tuple[DraftHead, DType, HeadCache]] = WeakKeyDictionary()
@@ -490,6 +479,11 @@ def _step(rows: Sequence[Row]) -> RaggedStep:
             for number in range(len(rows[0].text.tables))
         ],
     )
+
+
+def _scored(rows: Sequence[Row]) -> int:
+    """Return how many of the logits of a step are of rows: the others are padding."""
+    return sum([bool(row.tokens) + len(row.guess) for row in rows])
 
 
 def _tables(tables: Sequence[Sequence[int]]) -> np.ndarray:

@@ -20,7 +20,7 @@ from gptrs.plugins.capabilities import Seq2SeqLM
 from gptrs.quoting import shown_value
 from gptrs_runtime.generation.logits_processors import LogitsProcessor
 from gptrs_runtime.generation.options import GenerationOptions
-from gptrs_runtime.generation.paged_cache import LONG, PagedCache
+from gptrs_runtime.generation.paged_cache import LONG, PagedCache, RunsStep
 from gptrs_runtime.generation.pages.page_pool import TextPages
 from gptrs_runtime.generation.step_times import StepShapes
 from gptrs_runtime.generation.text_cache import Row, TextCache
@@ -275,7 +275,6 @@ class FamilyCache(PagedCache):
         super().__init__(first.causal_lm(), first.backend, dtype, budget, states=states)
         self._members = [model.causal_lm() for model in models]
         self._together = together
-        self._chooses = True
         self.tells_states = False  # a draft head knows the model without adapters
 
     @property
@@ -283,14 +282,15 @@ class FamilyCache(PagedCache):
     def steps_at_once(self) -> int:
         return 1
 
-    def _logits(self, rows: Sequence[Row], step: RaggedStep) -> np.ndarray:
+    @override
+    def _method(self, rows: Sequence[Row], step: RaggedStep) -> RunsStep:
         families = [
             row.text.family % LONG for row in rows for _ in range(len(row.tokens) + len(row.guess))
         ]
         if len(set(families)) == 1:
-            return self._members[families[0] - 1].step(step, self.buffers)
+            return self._members[families[0] - 1].step
         numbers = _padded(families, len(step.tokens))
-        return self._together.adapted_step(step, numbers, self.buffers)
+        return lambda step, buffers: self._together.adapted_step(step, numbers, buffers)
 
 
 def _padded(families: Sequence[int], rows: int) -> np.ndarray:
