@@ -27,21 +27,9 @@ class PreparedInstruction(Struct, frozen=True, eq=False):
 
     instruction: Instruction
     kernel: Kernel
-    bodies: tuple[RegionBody, ...]
+    bodies: Mapping[str, tuple[RegionBody, ...]]
+    """The argument `bodies` of its kernel, if it has any."""
     dying: tuple[Value, ...]
-
-    def run(self, operands: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Return the results of the instruction, one array each."""
-        op = self.instruction.op
-        bodies = {"bodies": self.bodies} if self.bodies else {}
-        try:
-            results = self.kernel(op, *operands, **bodies)
-        except MemoryError:
-            types = ", ".join(str(value.type) for value in self.instruction.results)
-            raise ExecutionError(
-                f"no memory is left for `{op.name}`, which gives {types}"
-            ) from None
-        return results if isinstance(results, tuple) else (np.asarray(results),)
 
 
 class RegionBody:
@@ -62,9 +50,19 @@ class RegionBody:
         """Return the results for these arguments; they may be views of one, or one array twice."""
         environment = dict(zip(self._params, arrays, strict=True))
         for step in self._steps:
-            results = step.run([environment[value] for value in step.instruction.operands])
-            environment.update(zip(step.instruction.results, results, strict=True))
-            del results
+            instruction = step.instruction
+            operands = [environment[value] for value in instruction.operands]
+            try:
+                results = step.kernel(instruction.op, *operands, **step.bodies)
+            except MemoryError:
+                types = ", ".join(str(value.type) for value in instruction.results)
+                raise ExecutionError(
+                    f"no memory is left for `{instruction.op.name}`, which gives {types}"
+                ) from None
+            if not isinstance(results, tuple):
+                results = (np.asarray(results),)
+            environment.update(zip(instruction.results, results, strict=True))
+            del operands, results
             for value in step.dying:
                 del environment[value]
         return tuple(environment[value] for value in self._results)
@@ -186,7 +184,8 @@ def _step(
     assert kernel is not None, "`require_supported` has found one"
     regions = (RegionBody(region, functions, table) for region in instruction.regions)
     callees = (functions[name] for name in instruction.op.callees())
-    return PreparedInstruction(instruction, kernel, (*regions, *callees), dying)
+    bodies = (*regions, *callees)
+    return PreparedInstruction(instruction, kernel, {"bodies": bodies} if bodies else {}, dying)
 
 
 def _checked_input(position: int, param: Value, buffer: Buffer) -> np.ndarray:
