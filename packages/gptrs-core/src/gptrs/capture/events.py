@@ -233,7 +233,7 @@ def told_run(
     read: Callable[[], tuple[np.ndarray | None, ...]],
     weight: Callable[[int], np.ndarray],
 ) -> Generator[Callable[[KernelRun], None] | None]:
-    """Scope of a run of program `number`, of which the trace sinks are told.
+    """Scope in which program `number` runs, and the trace sinks are told when it begins and ends.
 
     Yields what to call after each kernel, None if no sink wants kernels. `cached`: an earlier call
     compiled the program. `read` copies the inputs to the host; parameters are None, which `weight`
