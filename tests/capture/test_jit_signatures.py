@@ -64,6 +64,20 @@ def test_tensors_as_defaults_are_arguments():
     assert gptrs.jit(scale)(gptrs.tensor([2.0])).item() == 6
 
 
+def test_a_default_that_was_changed_is_another_call():
+    factors = [2.0]
+
+    @gptrs.jit
+    def scaled(x, by=factors, axes=(0,)):
+        return x * by[0] + float(axes[0])
+
+    x = gptrs.tensor([1.0, 3.0])
+    assert [scaled(x).tolist() for _ in range(2)] == [[2.0, 6.0]] * 2
+    factors[0] = 5.0
+    assert scaled(x).tolist() == [5.0, 15.0]
+    assert scaled.compiled == 2
+
+
 def test_defaults_that_cannot_be_passed_stay_with_the_function():
     step = gptrs.jit(lambda x, function=abs: function(-2) * x)
     assert step(gptrs.tensor([1.0])).item() == 2

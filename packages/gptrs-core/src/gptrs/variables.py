@@ -36,7 +36,7 @@ class Variables:
         wrapped: Mapping[str, str] | None = getattr(environ, "_data", None)  # no `cast`: it is slow
         if wrapped is None:
             return tuple([environ.get(name) for name in self._names])
-        found = tuple(map(wrapped.get, self._keys))
-        if found == self._unset:
-            return found
+        if wrapped.keys().isdisjoint(self._keys):
+            return self._unset
+        found = map(wrapped.get, self._keys)
         return tuple([None if value is None else environ.decodevalue(value) for value in found])

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from gptrs.optimizer.pipeline import PassRun
 
 
+_OUTCOME: Callable[[Leaf], Outcome | None] = attrgetter("outcome")
 _SMALL = 1 << 18
 """Elements that NumPy transposes in a millisecond."""
 
@@ -229,7 +231,9 @@ class Prepared(Struct, frozen=True):
             results, run = self._run_traced(_joined(buffers, bound), cached), None
         else:
             results, run = self.executable.submit(buffers, bound)
-        return results, outcome_after(run, [leaf.outcome for leaf in leaves])
+        read = list(map(_OUTCOME, leaves))
+        # Nearly always there is nothing to wait for, and no call for that.
+        return results, outcome_after(run, read) if run is not None or any(read) else None
 
 
 def _joined(buffers: Sequence[Buffer], bound: BoundInputs | None) -> Sequence[Buffer]:

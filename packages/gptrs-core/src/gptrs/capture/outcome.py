@@ -47,8 +47,6 @@ class Outcome:
 
 def outcome_after(run: SubmittedRun | None, read: Sequence[Outcome | None]) -> Outcome | None:
     """Return the outcome of a run that read results with outcomes `read`; None if good."""
-    if run is None and not any(read):  # nearly always
-        return None
     earlier = [each for each in dict.fromkeys(read) if each is not None and not each.good]
     if run is None and len(earlier) <= 1:
         return earlier[0] if earlier else None

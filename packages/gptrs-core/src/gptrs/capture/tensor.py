@@ -306,17 +306,13 @@ def known_leaves(tensors: Sequence[Tensor]) -> list[Leaf] | None:
     None if a value is unknown because a function is being captured.
     """
     sources = list(map(_SOURCE, tensors))
-    # A set of types first: a loop over hundreds of weights would cost more than the step's own
-    # work.
-    kinds = set(map(type, sources))
-    if Captured in kinds:
+    # Types first: a loop over hundreds of weights would cost more than the step's own work.
+    if not _KNOWN.issuperset(map(type, sources)):
         sources = [tensor.source for tensor in tensors]
         if any(source.abstract for source in sources):
             return None
         flush(tensors)
         sources = [tensor.source for tensor in tensors]
-    elif not kinds <= _KNOWN:
-        return None
     return cast("list[Leaf]", sources)
 
 

@@ -166,6 +166,9 @@ def capture_is_open() -> bool:
     return bool(_open_captures.get())
 
 
+_TENSORS: set[type] = {Tensor}
+
+
 class JitCall(Struct, eq=False):
     """The flattened arguments of one call of a jitted function."""
 
@@ -240,11 +243,14 @@ class CapturedFunction:
     @property
     def inlined(self) -> bool:
         """Whether calls run the Python function: in eager mode, and within another capture."""
-        return capture_is_open() or execute.eager()
+        return bool(_open_captures.get()) or execute.eager()
 
     def flat_call(self, args: tuple[object, ...], kwargs: dict[str, object]) -> JitCall:
         """Flatten a call; UsageError for what cannot be passed, TypeError as Python raises it."""
         shape = self._signature.shape(args, kwargs)
+        if shape.plain is not None and set(map(type, args)) == _TENSORS:
+            plain = cast("tuple[Tensor, ...]", args)
+            return JitCall(shape, shape.plain, plain, signature_context(), self._dynamic)
         tensors: list[Tensor] = []
         structures = shape.flatten(args, kwargs, tensors)
         return JitCall(shape, structures, tensors, signature_context(), self._dynamic)

@@ -16,7 +16,7 @@ from msgspec import Struct
 from gptrs.backend.contract import Backend
 from gptrs.capture import execute
 from gptrs.capture.backend_calls import to_device, to_host
-from gptrs.capture.compilation import Prepared, prepare, settings_for
+from gptrs.capture.compilation import Prepared, prepare
 from gptrs.capture.execute import chosen_backend
 from gptrs.capture.graph import Leaf, Source, Stored, common_backend
 from gptrs.capture.jitting.captured_function import (
@@ -31,12 +31,11 @@ from gptrs.capture.jitting.compiled_steps import (
     MANY_SIGNATURES,
     CompiledSteps,
     JitSignature,
-    StepKey,
     SymbolicKey,
 )
 from gptrs.capture.jitting.dynamic_axes import AxesTree, Names
 from gptrs.capture.jitting.kept_captures import CaptureRecord, StepInterface, donating_roles
-from gptrs.capture.jitting.pytree import Structure, rebuilder
+from gptrs.capture.jitting.pytree import rebuilder
 from gptrs.capture.jitting.replay import CompiledStep, replay
 from gptrs.capture.parameter import Parameter
 from gptrs.capture.tensor import Tensor, known_leaves
@@ -101,17 +100,6 @@ class Lowered(Struct, frozen=True):
     """The same as dims of the program, with the sizes of the call; None without symbols."""
 
 
-class _PlainCalls(Struct, frozen=True):
-    """Calls that pass `count` tensors by position alone: the parts that their keys share."""
-
-    count: int
-    labels: tuple[str, ...]
-    structures: tuple[Structure, ...]
-
-
-_TENSORS: set[type] = {Tensor}
-
-
 class Jitted(Generic[Parameters, Result]):
     """A jitted function: call it like the function itself.
 
@@ -137,7 +125,6 @@ class Jitted(Generic[Parameters, Result]):
         self._home: Backend | None = None
         """The backend of the closed-over tensors, once known."""
         self._describe = describe
-        self._plain: _PlainCalls | None = None
         self._lock = threading.RLock()
 
     def __repr__(self) -> str:
@@ -189,46 +176,20 @@ class Jitted(Generic[Parameters, Result]):
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         """Replay the step compiled for this signature, capturing it first if there is none."""
-        repeated = None if kwargs else self._repeated(args)
-        if repeated is not None:
-            result = replay(*repeated, True)
-        else:
-            call = self._function.flat_call(args, kwargs)
-            inputs = None if self._function.inlined else known_leaves(call.tensors)
-            if inputs is None:  # eager, in a capture, or in the body of a loop or branch
-                return cast("Result", self._function.run_inlined(call))
-            step, cached = self._find(call, inputs), True
-            if step is None:
-                step, cached = self._new_step(call, inputs)
-            if not kwargs and set(map(type, args)) == _TENSORS:
-                self._plain = _PlainCalls(len(args), call.shape.labels, call.structures)
-            result = replay(step, inputs, cached)
+        call = self._function.flat_call(args, kwargs)
+        inputs = None if self._function.inlined else known_leaves(call.tensors)
+        if inputs is None:  # eager, in a capture, or in the body of a loop or branch
+            return cast("Result", self._function.run_inlined(call))
+        step, cached = self._find(call, inputs), True
+        if step is None:
+            step, cached = self._new_step(call, inputs)
+        result = replay(step, inputs, cached)
         recording = active_recording()
         if recording is None:
             return cast("Result", result)
         result, recorded = cast("tuple[Result, dict[str, Tensor]]", result)
         recording.deliver(recorded)
         return result
-
-    def _repeated(self, args: tuple[object, ...]) -> tuple[CompiledStep, list[Leaf]] | None:
-        """Return the step and the inputs of a call with tensors by position alone, if an earlier
-        one was like it; None otherwise.
-
-        That is 5 of 25 us of a call of two tensors on a Zen 3, by not flattening them.
-        """
-        plain = self._plain
-        if plain is None or len(args) != plain.count or set(map(type, args)) != _TENSORS:
-            return None
-        inputs = None if self._function.inlined else known_leaves(cast("Sequence[Tensor]", args))
-        backend = None if inputs is None else self._backend_of(inputs)
-        if inputs is None or backend is None:
-            return None
-        types, context = tuple(map(_TYPE, inputs)), signature_context()
-        settings = settings_for(backend)
-        step = self._steps.find(
-            StepKey(plain.labels, plain.structures, types, context, backend, settings)
-        )
-        return None if step is None else (step, inputs)
 
     def pin(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> PinnedCall | None:
         """Return the compiled step of calls like this one as a function of arrays.

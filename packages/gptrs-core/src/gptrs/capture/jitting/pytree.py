@@ -400,6 +400,13 @@ def rebuild(structure: Structure, leaves: Iterator[Tensor]) -> Tree:
     )
 
 
+def is_constant(value: object) -> bool:
+    """Return whether a value has one structure forever: a static one, or a tuple of such."""
+    if type(value) is tuple:
+        return all(map(is_constant, cast("tuple[object, ...]", value)))
+    return type(value) in _STATIC_TYPES  # a scalar of NumPy is a tensor
+
+
 Rebuild = Callable[[Sequence[Tensor]], Tree]
 """Makes a tree of one structure from its tensors, see `rebuilder`."""
 
