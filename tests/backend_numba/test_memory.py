@@ -10,7 +10,7 @@ from gptrs.backend.contract import InputRole
 from gptrs.errors import UsageError
 from gptrs.ir import parse_program
 from gptrs_backend_numba.backend import NumbaBackend, create
-from gptrs_backend_numba.memory import address_of
+from gptrs_backend_numba.memory import address_of, dense_address
 from gptrs_backend_numba.run.executable import NumbaExecutable
 
 ARGUMENT, PARAMETER, DONATED = InputRole.ARGUMENT, InputRole.PARAMETER, InputRole.DONATED
@@ -222,6 +222,8 @@ def test_addresses_read_out_of_arrays_are_those_that_numpy_tells() -> None:
     odd = np.zeros(9, np.uint8)[1:].view(np.int64)
     for array in (whole, whole[1:, 2:], whole[::-1].T, odd, np.empty(0), np.asarray(1.5)):
         assert address_of(array) == address(array)
+        is_dense = array.flags.c_contiguous and array.flags.aligned
+        assert dense_address(array) == (address(array) if is_dense else None)
 
 
 def test_inputs_of_another_type_are_refused(numba: NumbaBackend) -> None:

@@ -183,19 +183,19 @@ func @main(%x: f32[?0, 256], %y: f32[?0, 256], %w: f32[?1, 256]) -> (f32[?0, 256
     roles = [InputRole.ARGUMENT, InputRole.ARGUMENT, InputRole.PARAMETER]
     executable = backend().compile_symbolic(program, roles, SizeGuards({0: 40, 1: 50}))
     pool = np.ones((50, 256), np.float32)
-    executable.run([np.ones((40, 256), np.float32)] * 2 + [pool])
     placed: list[int] = []
     place, shapes = InputBinding._placed, list[object]()
     compute = Sizes._evaluated
     monkeypatch.setattr(
         InputBinding, "_placed", lambda self, at, array: placed.append(at) or place(self, at, array)
     )
+    executable.run([np.ones((40, 256), np.float32)] * 2 + [pool])
     monkeypatch.setattr(
         Sizes, "_evaluated", lambda self, shape: shapes.append(shape) or compute(self, shape)
     )
     rows = np.full((70, 256), 3, np.float32)
     found = [np.asarray(each) for each in executable.run([rows, rows, pool])]
-    assert set(placed) == {0, 1}
+    assert placed == [2]  # in the first run; of arguments calls read the arrays themselves
     assert len(shapes) == 2
     np.testing.assert_array_equal(found[0], 2 * rows)
     np.testing.assert_array_equal(found[1], 2 * pool)

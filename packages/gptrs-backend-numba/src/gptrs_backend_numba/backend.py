@@ -237,9 +237,9 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads, Backend):
         # Late: a program that an earlier process optimized has been fused.
         return import_module("gptrs_backend_numba.fusion.passes").fusions(self.precision)
 
-    def compile_settings(self) -> tuple[str | None, ...]:
+    def compile_settings(self) -> tuple[tuple[str | None, ...], str, str]:
         """Variables, processor and precision: compiled programs depend on them, too."""
-        return (*_SETTINGS.values(), machine.description(), self.precision)
+        return _SETTINGS.values(), machine.description(), self.precision
 
     def compile(self, program: Program, roles: Sequence[InputRole]) -> NumbaExecutable:
         """Lower a verified program; kernels that are in no cache are compiled, which takes time."""

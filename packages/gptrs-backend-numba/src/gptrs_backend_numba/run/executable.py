@@ -381,7 +381,8 @@ class NumbaExecutable(Executable):
             # All programs share the scratch memory: it moves when another one needs more.
             sizes = self._sizes
             nbytes = self.schedule.scratch if sizes is None else sizes.slots[self._scratch_slot]
-            self._scratch.move(RUN_LOCK.scratch(nbytes))
+            if nbytes:
+                self._scratch.move(RUN_LOCK.scratch(nbytes))
             if self._fill is None:
                 position = interpret()
             else:

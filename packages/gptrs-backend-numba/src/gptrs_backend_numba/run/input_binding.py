@@ -21,7 +21,7 @@ from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.ir.tensor_type import TensorType
 from gptrs.spans import span
 from gptrs_backend_numba.kept_weights.weight_store import DeferredWeight
-from gptrs_backend_numba.memory import address_of, aligned
+from gptrs_backend_numba.memory import address_of, aligned, dense_address
 from gptrs_backend_numba.packing import PACKED_WEIGHTS, Arrangement
 from gptrs_backend_numba.run.assembly import Sizes
 from gptrs_backend_numba.schedule import Result
@@ -134,6 +134,11 @@ class InputBinding:
         # A donated array comes back as a result, and mostly again as an input of the next run.
         self._recurring = [each.role is not InputRole.ARGUMENT for each in inputs]
         self._staged = [_stage(each, each.type) if each.type.is_static else None for each in inputs]
+        self._moves = [
+            None if recurs or each.packings else each.location.move
+            for each, recurs in zip(inputs, self._recurring, strict=True)
+        ]
+        """What points calls to the array of an argument: no copy is packed, none remembered."""
         self._remembered = BoundArrays(len(inputs))
         self._changing = _changing(inputs)
         # Arguments are bound in each run: no array of them is remembered.
@@ -177,7 +182,14 @@ class InputBinding:
             others = self._remembered.others(list(map(id, arrays)))
         for index in others:
             array = inputs[index]
-            if not _fits(array, *self._expected[index]):
+            dtype, shape = self._expected[index]
+            if type(array) is np.ndarray and array.dtype is dtype and array.shape == shape:
+                move = None if self._staged[index] else self._moves[index]
+                address = move and dense_address(array)
+                if move and address is not None:
+                    move(address)
+                    continue
+            elif not _fits(array, dtype, shape):
                 if index in self._symbolic and self._fit_sizes(inputs):
                     return self._bind(inputs, elsewhere)
                 raise self._other_type(index, array)
@@ -220,7 +232,7 @@ class InputBinding:
             if returned or given.location.is_used:
                 given.location.move(address_of(array.elements()))
             self._pack(given, array, cache(array.passing_elements))
-            if not returned:
+            if not returned and self._recurring[index]:
                 self._remembered.remember(index, array)
             return array.elements() if returned else array
         flags = array.flags
