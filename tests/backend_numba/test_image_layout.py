@@ -12,6 +12,7 @@ import gptrs
 from backend_numba.test_fusion_passes import calls, fused
 from gptrs import functionals as F
 from gptrs.capture.tensor import Tensor
+from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs_backend_numba.schedule import CONV2D
 
 FIRST, LAST = (0, 3, 1, 2), (0, 2, 3, 1)
@@ -63,8 +64,12 @@ def test_channels_first_networks_compute_the_same(network: Callable[..., Tensor]
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
 
 
-def test_clips_and_residuals_of_channels_first_networks_are_in_their_convolutions() -> None:
-    program = fused(inverted, *TYPES)
+@pytest.mark.parametrize("image", [TYPES[0], "f32[?0, 3, ?1, ?2]"])
+def test_clips_and_residuals_of_channels_first_networks_are_in_their_convolutions(
+    image: str,
+) -> None:
+    with deciding(SizeGuards({0: 1, 1: 12, 2: 12})):
+        program = fused(inverted, image, *TYPES[1:])
     names = Counter(step.op.name for step in program.main.body.instructions)
     assert {"maximum", "minimum", "add", "dot_general"}.isdisjoint(names)
     assert names["transpose"] <= 2 + 3  # of the image, the result, and the weights

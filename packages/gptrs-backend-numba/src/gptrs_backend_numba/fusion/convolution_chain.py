@@ -272,9 +272,7 @@ def _compute_before(node: InstructionNode, op: Op, rewriter: Rewriter) -> None:
     (result,) = node.results
     if result.type.rank not in (3, 4):
         return
-    if not result.type.is_static or not any(
-        _turned(value, rewriter) is not None for value in node.operands
-    ):
+    if not any(_turned(value, rewriter) is not None for value in node.operands):
         return
     first = _first(result.type.rank)
     images = _images(node, rewriter)
