@@ -82,6 +82,7 @@ def test_a_condition_may_decline() -> None:
     vector = TensorType(dtypes.f32, (3,))
     assert table.find(Neg(), [F32], [F32]) == "of matrices"
     assert table.find(Neg(), [vector], [vector]) is None
+    assert table.accepted(Neg(), [vector], [vector]) == "of matrices"  # it asks nothing
     assert table.refusal(Neg(), [F32], [F32]) is None
     assert table.refusal(Neg(), [vector], [vector]) is not None
 

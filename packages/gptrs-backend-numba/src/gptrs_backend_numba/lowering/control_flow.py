@@ -212,10 +212,8 @@ def lower_region(
     for builder.position, unit in enumerate(units):
         operands = [value.type for value in unit.last.operands]
         results = [value.type for value in unit.last.results]
-        lowering = TABLE.find(unit.last.op, operands, results)
-        assert lowering is not None, "refused before"
         start = len(builder.steps)
-        lowering(builder, unit)
+        TABLE.accepted(unit.last.op, operands, results)(builder, unit)
         builder.name_calls(start, _origin(unit))
     return builder, tuple(builder.view(value) for value in region.results)
 

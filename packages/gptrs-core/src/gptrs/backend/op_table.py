@@ -130,13 +130,26 @@ class OpTable(Struct, Generic[Kernel]):
         self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]
     ) -> Kernel | None:
         """Return the kernel for `op` on these types, None if there is none."""
-        if isinstance(op, CustomCall) and op.target in self._composites:
-            return self._composites[op.target][0]  # `when` accepted the composite
-        entry = self._entries.get((type(op), op.key_dtype(operands, results)))
-        if entry is None:
-            return None
-        kernel, when = entry
+        kernel, when = self._entry(op, operands, results)
         return kernel if when is None or when(op, operands) else None
+
+    def accepted(
+        self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]
+    ) -> Kernel:
+        """Return the kernel for a program that was checked: `refusal` had no reason against it.
+
+        No `when` is asked again, which is most of the time of `find`.
+        """
+        kernel, _ = self._entry(op, operands, results)
+        assert kernel is not None, "refused before"
+        return kernel
+
+    def _entry(
+        self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]
+    ) -> tuple[Kernel | None, Condition | None]:
+        if isinstance(op, CustomCall) and op.target in self._composites:
+            return self._composites[op.target][0], None  # `when` accepted the composite
+        return self._entries.get((type(op), op.key_dtype(operands, results)), (None, None))
 
     def refusal(
         self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import cast
+
+from msgspec.structs import replace
 
 from gptrs.errors import ProgramError, UsageError
 from gptrs.ir.attributes import Dictionary, DictionaryValue
@@ -105,14 +107,18 @@ class Specializer:
         regions = [each for one in program.functions for each in _regions(one.body)]
         steps = [step for region in regions for step in region.instructions]
         # By identity: hashes of hundreds of ops and types were a fifth of the time of `at`.
-        self._open = {id(step.op) for step in steps if op_symbols(step.op)}
+        self._open = {id(step.op): _open_values(step.op) for step in steps if op_symbols(step.op)}
+        """For the ops with symbols, the attributes that have some."""
         distinct: dict[TensorType, TensorType] = {}
         self._types: dict[int, TensorType] = {}
-        """The open types of values, by identity; equal ones are one object."""
+        """The open types of values and in attributes, by identity; equal ones are one object."""
         params = (region.params for region in regions)
-        for value in chain(*params, *(step.results for step in steps)):
-            if not value.type.is_static:
-                self._types[id(value.type)] = distinct.setdefault(value.type, value.type)
+        types = [value.type for value in chain(*params, *(step.results for step in steps))]
+        for open_values in self._open.values():
+            types += _types_in(tuple(open_values.values()))
+        for type_ in types:
+            if not type_.is_static:
+                self._types[id(type_)] = distinct.setdefault(type_, type_)
         self._distinct = tuple(distinct)
 
     def at(self, sizes: Mapping[int, int]) -> Program:
@@ -147,7 +153,9 @@ class Specializer:
         for step in region.instructions:
             operands = tuple([values.get(operand, operand) for operand in step.operands])
             regions = tuple([self._specialized(inner, sizes, types) for inner in step.regions])
-            op = _sized_op(step.op, sizes) if id(step.op) in self._open else step.op
+            op = step.op
+            if id(op) in self._open:
+                op = replace(op, **_sized_entries(self._open[id(op)], sizes, types))
             instructions.append(Instruction(op, operands, define(step.results), regions))
         results = tuple([values.get(value, value) for value in region.results])
         return Region(params, tuple(instructions), results)
@@ -210,20 +218,35 @@ def _sized(type_: TensorType, sizes: Mapping[int, int]) -> TensorType:
     return type_.with_shape(tuple([evaluated(dim, sizes) for dim in type_.shape]))
 
 
-def _sized_op(op: Op, sizes: Mapping[int, int]) -> Op:
-    values = {name: _sized_value(getattr(op, name), sizes) for name in op.attribute_types}
-    return cast("Callable[..., Op]", type(op))(**values)
+def _open_values(op: Op) -> dict[str, object]:
+    values = {name: cast("object", getattr(op, name)) for name in op.attribute_types}
+    return {name: value for name, value in values.items() if _symbols_of(value)}
 
 
-def _sized_value(value: object, sizes: Mapping[int, int]) -> object:
+def _types_in(value: object) -> list[TensorType]:
     if isinstance(value, TensorType):
-        return _sized(value, sizes)
+        return [value]
+    parts = cast("tuple[object, ...]", value) if isinstance(value, tuple) else ()
+    return [type_ for part in parts for type_ in _types_in(part)]
+
+
+def _sized_entries(
+    entries: Mapping[str, object], sizes: Mapping[int, int], types: Mapping[int, TensorType]
+) -> dict[str, object]:
+    return {name: _sized_value(entry, sizes, types) for name, entry in entries.items()}
+
+
+def _sized_value(
+    value: object, sizes: Mapping[int, int], types: Mapping[int, TensorType]
+) -> object:
+    if isinstance(value, TensorType):
+        return types.get(id(value), value)
     if isinstance(value, SymbolicDim):
         return evaluated(cast("int", value), sizes)
     if isinstance(value, Dictionary):
-        entries = {name: _sized_value(entry, sizes) for name, entry in value.items}
+        entries = _sized_entries(dict(value.items), sizes, types)
         return Dictionary.of(cast("dict[str, DictionaryValue]", entries))
     if isinstance(value, tuple):
         parts = cast("tuple[object, ...]", value)
-        return tuple(_sized_value(part, sizes) for part in parts)
+        return tuple([_sized_value(part, sizes, types) for part in parts])
     return value
