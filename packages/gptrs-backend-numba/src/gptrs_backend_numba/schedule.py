@@ -215,9 +215,13 @@ class ScheduleBuilder:
 
     def define(self, value: Value, order: Sequence[int] | None = None) -> View:
         """Return new memory for a value: contiguous, its axes in an order other than their own."""
-        axes = range(value.type.rank) if order is None else order
-        view = self.fresh(value.type.dtype, tuple(value.type.shape[axis] for axis in axes))
-        self.bind(value, view.transposed([axes.index(axis) for axis in range(len(axes))]))
+        type_ = value.type
+        if order is None:
+            view = self.fresh(type_.dtype, type_.shape)
+            self.bind(value, view)
+            return view
+        view = self.fresh(type_.dtype, tuple([type_.shape[axis] for axis in order]))
+        self.bind(value, view.transposed([order.index(axis) for axis in range(len(order))]))
         return view
 
     def constant(self, array: np.ndarray) -> View:

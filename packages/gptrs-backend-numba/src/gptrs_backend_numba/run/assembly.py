@@ -182,7 +182,10 @@ def _add_with_addresses(code: Code, words: list[int], first: int, views: Sequenc
     Instructions before it compute the addresses of views that move with loops.
     """
     starts = [locate(view) for view in views]
-    position = len(code.words) + sum(4 + 2 * len(start.moves) for start in starts if start.moves)
+    position = len(code.words)
+    for start in starts:
+        if start.moves:
+            position += 4 + 2 * len(start.moves)
     for word, start in enumerate(starts, position + first):
         at = word
         if start.moves:

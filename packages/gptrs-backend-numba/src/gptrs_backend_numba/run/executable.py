@@ -427,8 +427,8 @@ class NumbaExecutable(Executable):
                 self._sizes.place(index, words[index])
                 words[index] = 0
         filled = np.array(words, np.int64)
-        for index, geometry in self._code.geometries:
-            filled[index] = address_of(filled) + geometry * filled.itemsize
+        positions, geometries = np.array(self._code.geometries, np.int64).reshape(-1, 2).T
+        filled[positions] = address_of(filled) + geometries * filled.itemsize
         return filled
 
     def _location(self, space: MemorySpace, index: int) -> StorageAddress:

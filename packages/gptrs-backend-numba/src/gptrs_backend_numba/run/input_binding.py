@@ -43,8 +43,8 @@ class StorageAddress:
     ) -> None:
         self.address = -1
         self._words = words
-        symbolic = [use for use in uses if isinstance(use[1], SymbolicDim)]
-        self._uses = [use for use in uses if not isinstance(use[1], SymbolicDim)]
+        symbolic = [] if sizes is None else [u for u in uses if isinstance(u[1], SymbolicDim)]
+        self._uses = [u for u in uses if not isinstance(u[1], SymbolicDim)] if symbolic else uses
         self._sizes = sizes if symbolic else None
         if sizes is not None and symbolic:
             self._base = sizes.new()
