@@ -152,6 +152,10 @@ class Context(Struct, frozen=True):
     """The parameters that are streamed: a packed copy would have to be made in every run."""
     packings: dict[Packing, int] = field(default_factory=dict[Packing, int])
     """Packed copies that calls read, with their indices."""
+    rows: dict[tuple[tuple[float, ...], int], View] = field(
+        default_factory=dict[tuple[tuple[float, ...], int], View]
+    )
+    """Constants of repeated numbers, see `ScheduleBuilder.row`."""
     repeated: dict[Hashable, object] = field(default_factory=dict[Hashable, object])
     """Kept by the lowering of functions for other calls of them."""
 
@@ -230,6 +234,14 @@ class ScheduleBuilder:
         storage = Storage(MemorySpace.CONSTANT, len(self.constants), kept.nbytes)
         self.constants.append(kept)
         return View(storage, dtypes.from_numpy(kept.dtype), array.shape, dense_strides(array.shape))
+
+    def row(self, *numbers: float, count: int = 1) -> View:
+        """Return a constant of f32, `numbers` repeated `count` times: one for all who ask."""
+        found = self.context.rows.get((numbers, count))
+        if found is None:
+            found = self.constant(np.array(numbers * count, np.float32))
+            self.context.rows[numbers, count] = found
+        return found
 
     def call(
         self,

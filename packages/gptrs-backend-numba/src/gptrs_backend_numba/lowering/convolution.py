@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import cast
 
-import numpy as np
 from msgspec.structs import replace
 
 from gptrs.ir import dtypes
@@ -127,10 +127,10 @@ def arranged(
     return Operands(
         builder.contiguous(x),
         weight,
-        found["scale"] or builder.constant(np.ones(channels, np.float32)),
-        found["shift"] or builder.constant(np.zeros(channels, np.float32)),
+        found["scale"] or builder.row(1.0, count=channels),
+        found["shift"] or builder.row(0.0, count=channels),
         found["residual"],
-        builder.constant(np.array(BOUNDS[activation], np.float32)),
+        builder.row(*BOUNDS[activation]),
         out,
         activation,
     )
@@ -313,6 +313,10 @@ def depthwise_conv2d(builder: ScheduleBuilder, unit: Unit) -> None:
         depthwise(builder, given, at)
 
 
+_any_window = cache(depthwise_kernels.any_window)
+_window_3x3 = cache(depthwise_kernels.window_3x3)
+
+
 def depthwise(
     builder: ScheduleBuilder, given: Operands, at: Windows, tasks: int = DEPTHWISE_TASKS
 ) -> None:
@@ -333,11 +337,11 @@ def depthwise(
         "CHANNELS_AT_ONCE": max(1, fitting // WIDTH) * WIDTH, "FIRST": first, "LAST": last,
     }  # fmt: skip
     if given.residual is None and _in_lines(at, given.x.shape, given.out.shape):
-        task = compiled_task(depthwise_kernels.window_3x3(at.stride[0]))
+        task = compiled_task(_window_3x3(at.stride[0]))
     else:
         known = at.window[1] in KNOWN_COLUMNS and at.dilation[1] == 1 and at.stride[1] in (1, 2)
         columns = (at.stride[1], at.window[1]) if known else ()
-        task = compiled_task(depthwise_kernels.any_window(*columns))
+        task = compiled_task(_any_window(*columns))
     weight = builder.contiguous(given.weight)
     numbers = geometry(DEPTHWISE_FIELDS, fields)
     run(builder, (task, -(-items // block), work), (given.x, weight), given, numbers)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -109,6 +110,10 @@ def tiles(
     )
 
 
+_tiles_of = cache(direct_kernels.tiles_of)
+"""Each layer needs some of the few, whose keys are long."""
+
+
 def _functions(rows: tuple[int, int], outputs: int, weights: int, paired: bool) -> dict[str, int]:
     """Return the addresses of the kernels for tiles of `rows[0]` positions, and of one more."""
     vectors = {1 if min(PANEL, outputs - at) <= WIDTH else 2 for at in range(0, outputs, PANEL)}
@@ -116,9 +121,9 @@ def _functions(rows: tuple[int, int], outputs: int, weights: int, paired: bool) 
     kind = {"prefetches": weights >= _MANY_WEIGHTS, "paired": paired}
     if _ALL_HEIGHTS.get():
         for wide, height in product(vectors, range(1, ROWS + 1)):
-            compiled_task(direct_kernels.tiles_of(height, wide, **kind))
+            compiled_task(_tiles_of(height, wide, **kind))
     return {
-        names[wide][more]: compiled_task(direct_kernels.tiles_of(rows[0] + more, wide, **kind))
+        names[wide][more]: compiled_task(_tiles_of(rows[0] + more, wide, **kind))
         for wide in vectors
         for more in range(2 if rows[1] else 1)
     }
@@ -163,7 +168,7 @@ def geometry(
     names: Sequence[str], numbers: Mapping[str, int], tail: Sequence[int] = ()
 ) -> list[int]:
     """Return the numbers in the order of the names, 0 for missing ones."""
-    return [*(numbers.get(name, 0) for name in names), *tail]
+    return [*[numbers.get(name, 0) for name in names], *tail]
 
 
 def padded(builder: ScheduleBuilder, x: View, padding: Shape) -> View:
@@ -391,7 +396,7 @@ def winograd(builder: ScheduleBuilder, given: Operands, at: Windows, side: int) 
     weight = TransformedWeight(side, inputs, outputs, given.weight.offset, given.rounded)
     words = inputs // 2 if given.rounded else inputs
     right = packed_view(builder, given.weight, Packing(source, weight))
-    zeros = builder.constant(np.zeros(inputs, np.float32))
+    zeros = builder.row(0.0, count=inputs)
     plain = _plain(builder, given)
     most = _tiles_at_once(count, weight)
     for first in range(0, count, most):
@@ -423,9 +428,8 @@ def _tiles_at_once(count: int, weight: TransformedWeight) -> int:
 def _plain(builder: ScheduleBuilder, given: Operands) -> Operands:
     """Return the operands without an epilogue."""
     channels = given.out.shape[3]
-    ones = builder.constant(np.ones(channels, np.float32))
-    none = builder.constant(np.zeros(channels, np.float32))
-    bounds = builder.constant(np.array([-math.inf, math.inf], np.float32))
+    ones, none = (builder.row(number, count=channels) for number in (1.0, 0.0))
+    bounds = builder.row(-math.inf, math.inf)
     return replace(given, scale=ones, shift=none, residual=None, bounds=bounds, activation="none")
 
 
