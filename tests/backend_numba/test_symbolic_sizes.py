@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 
 import numpy as np
@@ -15,6 +16,9 @@ from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs.ir.specialize import specialize, symbols
 from gptrs.ir.symbolic_dim import evaluated
 from gptrs_backend_numba.backend import NumbaBackend, create
+from gptrs_backend_numba.codegen import compiled
+from gptrs_backend_numba.codegen.compiled import WantedKernel
+from gptrs_backend_numba.compiler import at_other_sizes, lower
 from gptrs_backend_numba.run.assembly import Sizes
 from gptrs_backend_numba.run.executable import NumbaExecutable
 from gptrs_backend_numba.run.input_binding import InputBinding
@@ -199,6 +203,46 @@ func @main(%x: f32[?0, 256], %y: f32[?0, 256], %w: f32[?1, 256]) -> (f32[?0, 256
     assert len(shapes) == 2
     np.testing.assert_array_equal(found[0], 2 * rows)
     np.testing.assert_array_equal(found[1], 2 * pool)
+
+
+class _AskedError(Exception):
+    """Raised in place of a compilation, with the keys of the kernels."""
+
+
+def test_kernels_of_other_sizes_are_compiled_with_those_of_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As if no store had any kernel; none is compiled."""
+
+    def ask(kernels: Iterable[WantedKernel]) -> None:
+        raise _AskedError({kernel.key for kernel in kernels})
+
+    def asked(special: Program, others: Iterable[Program] | None = None) -> set[str]:
+        with pytest.raises(_AskedError) as error:
+            lower(special, [InputRole.ARGUMENT, InputRole.PARAMETER], 2, others=others)
+        return error.value.args[0]
+
+    monkeypatch.setattr(compiled, "_KERNELS", {})
+    monkeypatch.setattr(compiled, "_kept", lambda key, function: None)
+    monkeypatch.setattr("gptrs_backend_numba.compiler.compile_together", ask)
+    guards = SizeGuards({0: 1, 1: 32, 2: 32})
+    with deciding(guards):
+        program = parse_program("""ptir.v0.5
+func @main(%x: f32[?0, 16, ?1, ?2], %w: f32[144, 16]) -> f32[?0, ?1, ?2, 16] {
+  %0 = transpose %x {permutation = [0, 2, 3, 1]} : f32[?0, ?1, ?2, 16]
+  %1 = custom_call %0, %w {target = "gptrs.numba.conv2d.f32.v1",
+    results = [f32[?0, ?1, ?2, 16]], attrs = {window = [3, 3], stride = [1, 1],
+    padding = [1, 1, 1, 1], dilation = [1, 1], scale = false, shift = false, residual = false,
+    activation = "none"}} : f32[?0, ?1, ?2, 16]
+  %2 = add %0, %1 : f32[?0, ?1, ?2, 16]
+  return %2
+}""")
+    first = specialize(program, guards.example)
+    alone, together = asked(first), asked(first, at_other_sizes(program, first, guards))
+    assert alone < together
+    for batch, height, width in ((1, 60, 44), (3, 17, 9), (2, 70, 91), (5, 100, 100), (1, 7, 8)):
+        special = specialize(program, {0: batch, 1: height, 2: width})
+        assert asked(special) <= together
 
 
 def test_profiles_show_the_sizes_of_the_run() -> None:

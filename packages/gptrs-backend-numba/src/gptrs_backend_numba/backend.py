@@ -32,7 +32,7 @@ from gptrs_backend_numba.codegen.compiled import LISTENERS, compiled_task, kerne
 from gptrs_backend_numba.codegen.kernel_pack import pack_parts
 from gptrs_backend_numba.codegen.targets import TARGETS, Target
 from gptrs_backend_numba.codegen.targets import VARIABLE as TARGET_VARIABLE
-from gptrs_backend_numba.compiler import lower, lower_symbolic, needs_each_size
+from gptrs_backend_numba.compiler import at_other_sizes, lower, lower_symbolic, needs_each_size
 from gptrs_backend_numba.fusion import VARIABLE as FUSE
 from gptrs_backend_numba.fusion import is_on
 from gptrs_backend_numba.kept_weights.weight_store import (
@@ -259,19 +259,22 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads, Backend):
         with deciding(guards.deriving()) as sizes:
             require_supported(self, program, symbolic=True)
             if needs_each_size(program):
-                return self._for_each_size(program, roles)
+                return self._for_each_size(program, roles, guards)
             RUN_LOCK.claim()
             schedule, lowered = lower_symbolic(program, roles, self.threads, sizes)
             return NumbaExecutable(schedule, lowered.main.body.params, roles, self.threads)
 
-    def _for_each_size(self, program: Program, roles: Sequence[InputRole]) -> SpecializedPrograms:
+    def _for_each_size(
+        self, program: Program, roles: Sequence[InputRole], guards: SizeGuards
+    ) -> SpecializedPrograms:
         """Return what lowers a program for each size; the first has kernels made for others."""
         first = True
 
         def lowered(special: Program) -> tuple[int, Executable]:
             nonlocal first
             RUN_LOCK.claim()
-            schedule = lower(special, roles, self.threads, for_others=first)
+            others = at_other_sizes(program, special, guards) if first else None
+            schedule = lower(special, roles, self.threads, others=others)
             first = False
             made = NumbaExecutable(schedule, special.main.body.params, roles, self.threads)
             return 0, made

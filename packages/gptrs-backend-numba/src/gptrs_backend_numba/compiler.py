@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from importlib import import_module
+from itertools import product
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,7 +15,7 @@ from gptrs.backend.contract import InputRole
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Program, Value
 from gptrs.ir.size_guards import SizeGuards, active_guards, greatest
-from gptrs.ir.specialize import specialize
+from gptrs.ir.specialize import Specializer, specialize, symbol_sources
 from gptrs.ir.symbolic_dim import symbol, symbols_of
 from gptrs_backend_numba import lowering
 from gptrs_backend_numba.codegen.compiled import missing_kernels
@@ -171,15 +172,22 @@ LOWERINGS = tuple(
 
 
 def lower(
-    program: Program, roles: Sequence[InputRole], threads: int, *, for_others: bool = False
+    program: Program,
+    roles: Sequence[InputRole],
+    threads: int,
+    *,
+    others: Iterable[Program] | None = None,
 ) -> Schedule:
     """Return the schedule of a supported program for `threads` threads.
 
-    Kernels that it needs and no store has are compiled, by several processes if they are many;
-    with `for_others`, so are those that its convolutions need for images of other sizes.
+    Kernels that it needs and no store has are compiled, by several processes if they are many. If
+    there are such, so are those that `others` need, see `at_other_sizes`.
     """
-    with missing_kernels() as missing, all_heights() if for_others else nullcontext():
+    with missing_kernels() as missing, nullcontext() if others is None else all_heights():
         schedule = _lowered(program, roles, threads)
+        if missing and others is not None:
+            for other in others:
+                _lowered(other, roles, threads)
     if missing:
         compile_together(missing.values())
         schedule = _lowered(program, roles, threads)
@@ -237,6 +245,27 @@ def needs_each_size(program: Program) -> bool:
         for function in program.reachable()
         for step in function.body.walk()
     )
+
+
+_BATCHES, _SCALES = (1, 2, 8), (0.25, 0.5, 1, 2, 4)
+
+
+def at_other_sizes(program: Program, special: Program, guards: SizeGuards) -> Iterator[Program]:
+    """Yield `program` for sizes around those of `special`: few and many images, small and large.
+
+    The size of an image decides the algorithm of a layer, whether its elements are shared among
+    threads, and which axes are one. Another size would compile what these need when it comes.
+    """
+    sources = symbol_sources(program.main.body.params)
+    types = [param.type for param in special.main.body.params]
+    known = {symbol: types[at].shape[axis] for symbol, (at, axis) in sources.items()}
+    counts = [symbol for symbol, (_, axis) in sources.items() if axis == 0]
+    specializer = Specializer(program)
+    for batch, scale in product(_BATCHES, _SCALES):
+        sizes = {symbol: int(size * scale) for symbol, size in known.items()}
+        sizes |= dict.fromkeys(counts, batch)
+        if sizes != known and guards.accept({**guards.example, **sizes}):
+            yield specializer.at(sizes)
 
 
 def _without_empty(program: Program, sizes: SizeGuards) -> Program:
