@@ -32,6 +32,7 @@ from gptrs_backend_numba.codegen import interpreter
 from gptrs_backend_numba.codegen.compiled import COMPILING, compiled
 from gptrs_backend_numba.codegen.machine_code import Kernel
 from gptrs_backend_numba.codegen.read_faults import handle_read_faults
+from gptrs_backend_numba.cost_model import Jump, Next
 from gptrs_backend_numba.kept_weights.weight_store import known_elements
 from gptrs_backend_numba.memory import POOL, address_of, aligned, fill_byte, kernel_memory_filled
 from gptrs_backend_numba.packing import PACKED_WEIGHTS, Arrangement
@@ -290,6 +291,7 @@ def _nbytes(view: View) -> int:
 
 _CALLS_AT_ONCE = 32
 """Kernel calls after which Python gets a chance to see Ctrl-C, before their time is known."""
+_ALL_CALLS = 1 << 40
 _SHORT, _LONG = 0.002, 0.05
 """Seconds: a batch of calls below the first is doubled, above the second it starts small again."""
 
@@ -330,6 +332,9 @@ class NumbaExecutable(Executable):
         self._interpret = compiled(interpreter.run_schedule)
         self._interpret_alone = self._interpret.one_at_a_time()
         self._calls_at_once = _CALLS_AT_ONCE
+        repeats = any(isinstance(step, (Jump, Next)) for step in schedule.steps)
+        self._is_short = len(self._code.calls) <= _CALLS_AT_ONCE and not repeats
+        """Whether all calls run at once in any case, so that nobody asks for their time."""
         self._profiled: tuple[int, Profiler] | None = None
         """The profiler of a run, and the number of changes of sizes when it was made."""
         for index, array in enumerate(schedule.constants):
@@ -408,6 +413,8 @@ class NumbaExecutable(Executable):
     def _interpret_all(self) -> int:
         """Run all instructions; return 0, or -1 - the position of the call that failed."""
         position = self._code.begin
+        if self._is_short:
+            return self._interpret_alone(self._start, position, _ALL_CALLS)
         while True:
             started = time.perf_counter()
             position = self._interpret_alone(self._start, position, self._calls_at_once)

@@ -95,7 +95,7 @@ def replay(step: CompiledStep, inputs: Sequence[Leaf], cached: bool) -> Tree:
         else execute.buffer_of(leaf, backend)
         for leaf in leaves
     ]
-    weights = step.weights
+    weights = step.weights if step.parameters else None
     if step.donated:
         _prepare_donation(step, inputs, buffers)
     results, outcome = step.prepared.submit(leaves, buffers, cached, weights)
