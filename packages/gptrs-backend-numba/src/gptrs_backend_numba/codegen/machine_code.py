@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -86,14 +86,18 @@ class Kernel:
             raise MemoryError
         return slots[0]
 
-    def one_at_a_time(self) -> Callable[..., int]:
-        """Return the same call for a caller whose calls never overlap: it takes 0.4 us less."""
-        slots, call = _Slots(), self._call
+    def one_at_a_time(self, *first: int) -> Callable[..., int]:
+        """Return the call with the `first` arguments for a caller whose calls never overlap.
+
+        It takes 0.4 us less, and 0.06 for each of these: they are converted once.
+        """
+        slots = _Slots()
         address = ctypes.addressof(slots)
-        failure = address + 8
+        places = map(ctypes.c_void_p, (address, address + 8))
+        call = partial(self._call, *places, *map(ctypes.c_int64, first))
 
         def run(*arguments: int) -> int:
-            if call(address, failure, *arguments):
+            if call(*arguments):
                 raise MemoryError
             return slots[0]
 

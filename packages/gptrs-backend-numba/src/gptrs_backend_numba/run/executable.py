@@ -330,11 +330,13 @@ class NumbaExecutable(Executable):
         outputs = [self._location(MemorySpace.RESULT, at) for at in range(len(schedule.results))]
         self._outputs = OutputBinding(schedule.results, outputs, types, self._sizes)
         self._interpret = compiled(interpreter.run_schedule)
-        self._interpret_alone = self._interpret.one_at_a_time()
+        self._interpret_alone = self._interpret.one_at_a_time(self._start)
         self._calls_at_once = _CALLS_AT_ONCE
         repeats = any(isinstance(step, (Jump, Next)) for step in schedule.steps)
-        self._is_short = len(self._code.calls) <= _CALLS_AT_ONCE and not repeats
-        """Whether all calls run at once in any case, so that nobody asks for their time."""
+        is_short = len(self._code.calls) <= _CALLS_AT_ONCE and not repeats
+        whole = self._start, self._code.begin, _ALL_CALLS
+        self._interpret_whole = self._interpret.one_at_a_time(*whole) if is_short else None
+        """Runs all calls where that is one batch in any case, so that nobody asks for its time."""
         self._profiled: tuple[int, Profiler] | None = None
         """The profiler of a run, and the number of changes of sizes when it was made."""
         for index, array in enumerate(schedule.constants):
@@ -412,12 +414,12 @@ class NumbaExecutable(Executable):
 
     def _interpret_all(self) -> int:
         """Run all instructions; return 0, or -1 - the position of the call that failed."""
+        if self._interpret_whole is not None:
+            return self._interpret_whole()
         position = self._code.begin
-        if self._is_short:
-            return self._interpret_alone(self._start, position, _ALL_CALLS)
         while True:
             started = time.perf_counter()
-            position = self._interpret_alone(self._start, position, self._calls_at_once)
+            position = self._interpret_alone(position, self._calls_at_once)
             if position <= 0:
                 return position
             seconds = time.perf_counter() - started
