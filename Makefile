@@ -5,7 +5,7 @@ QUICK := backends capture conformance/test_checks.py conformance/test_op_cases.p
   ir models/test_llama_config.py nn optimizer repository runtime/generation
 # Where it is set, each of the hundreds of processes that tests start compiles all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
-# The part that `make check` runs: by the date, or 3/14 to repeat the run that printed it.
+# The part that `make check` runs: by the date, or 3/28 to repeat the run that printed it.
 EXHAUSTIVE ?= today
 FUZZ_SECONDS ?= 60
 BENCH_FLAGS ?=
@@ -54,7 +54,7 @@ quick: .venv/.installed-test ## run the fast tests of core on the reference back
 test: .venv/.installed-test ## run the tests that are neither long nor exhaustive; without torch some are skipped
 	@$(BIN)/pytest $(PYTEST_FLAGS) -m 'not long'
 
-check: .venv/.installed-check ## what CI runs: lint, types, docs, the tests with torch, a fourteenth of the exhaustive ones, paths
+check: .venv/.installed-check ## what CI runs: lint, types, docs, the tests with torch, of the exhaustive ones those of the day, paths
 	@# Each of these keeps one core busy.
 	@$(MAKE) --no-print-directory -j2 types lint docs
 	@$(BIN)/pytest $(PYTEST_FLAGS) --exhaustive $(EXHAUSTIVE)

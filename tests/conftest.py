@@ -124,24 +124,21 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark all but a sample of the cases of a large test, and leave out what is not asked for.
+    """Mark all but a sample of the cases of each test, and leave out what is not asked for.
 
-    On `ref`, which compiles nothing, every case runs. On a backend that compiles, a test with more
-    than `_ENOUGH` cases keeps a sixteenth, at least `_ENOUGH`, or N if it is marked `sample(N)`; a
-    test of no backend is sampled only with that mark. Where the cases are a product, the sample
-    grows until each value of each parameter occurs. A test marked `whole` keeps all. The others are
-    marked `exhaustive`, the same ones in every process.
+    A test keeps an eighth of its cases, at least `_ENOUGH`, or one if it is `long`; on `ref` and
+    without a backend, one that is not `long` keeps all, unless they are a product of parameters. Of
+    a product the sample grows until each value of each parameter occurs. `sample(N)` sets another
+    number, and keeps all on `ref`; `whole` keeps all. The others are marked `exhaustive`, as some
+    are already, the same ones in every process.
     """
     cases: defaultdict[tuple[str, str], list[pytest.Function]] = defaultdict(list)
     for item in items:
-        if not isinstance(item, pytest.Function) or item.get_closest_marker("whole"):
-            continue
-        parameters = _parameters(item)
-        backend = str(parameters.get("backend", "none"))
-        if backend != "ref" and ("backend" in parameters or item.get_closest_marker("sample")):
-            cases[item.nodeid.partition("[")[0], backend].append(item)
-    for of_one_test in cases.values():
-        _sample(of_one_test)
+        fixed = item.get_closest_marker("whole") or item.get_closest_marker("exhaustive")
+        if isinstance(item, pytest.Function) and fixed is None:
+            cases[item.nodeid.partition("[")[0], _backend(item)].append(item)
+    for (_, backend), of_one_test in cases.items():
+        _sample(of_one_test, backend)
     part, parts = _part(config)
     left_out = [item for item in items if not _runs(item, part, parts)]
     if left_out:
@@ -171,22 +168,32 @@ def _part(config: pytest.Config) -> tuple[int, int]:
     return int(found[1]) - 1, int(found[2])
 
 
-def _sample(items: list[pytest.Function]) -> None:
+def _sample(items: list[pytest.Function], backend: str) -> None:
     """Mark `exhaustive` what is beyond the sample, unless it brings a new value of a parameter.
 
     Where a parameter has a value of its own for each case, values say nothing about coverage.
     """
     mark = items[0].get_closest_marker("sample")
-    kept: int = mark.args[0] if mark else max(_ENOUGH, len(items) // 16)
+    long = items[0].get_closest_marker("long") is not None
     # By a hash: neighbours in a table are alike, and each process has to find the same.
     items.sort(key=lambda item: zlib.crc32(item.name.encode()))
     values = [_values(item) for item in items]
-    product = kept > 0 and all(len({each[k] for each in values}) < len(items) for k in values[0])
+    product = all(len({each[k] for each in values}) < len(items) for k in values[0])
+    compiles = backend not in ("", "ref")
+    if (mark and backend == "ref") or not (mark or compiles or long or product):
+        return
+    kept: int = mark.args[0] if mark else max(1 if long else _ENOUGH, len(items) // _SHARE)
     seen = {pair for each in values[:kept] for pair in each.items()}
     for item, each in zip(items[kept:], values[kept:], strict=True):
-        if not product or seen.issuperset(each.items()):
+        if not (product and kept) or seen.issuperset(each.items()):
             item.add_marker(pytest.mark.exhaustive)
         seen.update(each.items())
+
+
+def _backend(item: pytest.Function) -> str:
+    """Return the name of the backend that a case runs on; of most tests, that is none."""
+    parameters = _parameters(item)
+    return str(parameters.get("backend", parameters.get("compiling", "")))
 
 
 def _values(item: pytest.Function) -> dict[str, tuple[type, Hashable]]:
@@ -258,8 +265,9 @@ def without_amx(monkeypatch: pytest.MonkeyPatch) -> None:
 _BESIDE_OTHERS = {"backend_jax", "jax_import", "models", "torch_import"}
 _IN_MAKE_TEST = {"test_bert.py", "test_llama.py", "test_llama_config.py", "test_vit.py"}
 """Of the models, one of each build, so that `make test` notices what breaks them all."""
-_ENOUGH = 6
-_DAYS = 14
+_ENOUGH, _SHARE = 6, 8
+"""Of the cases of a test one in `_SHARE` runs every day, and at least so many."""
+_DAYS = 28
 """In so many days all exhaustive cases come round in `make check`."""
 _finished = itertools.count(1)
 

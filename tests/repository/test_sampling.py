@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
+import zlib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -46,10 +51,27 @@ def test_sampled(x): pass
 @pytest.mark.parametrize("x", range(5))
 def test_on_the_reference_only(backend, x): pass
 
+@pytest.mark.long
+@pytest.mark.parametrize("x", range(30))
+def test_long(backend, x): pass
+
+@pytest.mark.long
+@pytest.mark.parametrize("x", range(5))
+def test_long_without_a_backend(x): pass
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "x", [3, *(pytest.param(x, marks=pytest.mark.exhaustive) for x in range(10, 40))]
+)
+def test_long_with_marked_ones(x): pass
+
 @pytest.mark.exhaustive
 def test_marked(backend): pass
 
 def test_where_it_compiles(compiling): pass
+
+@pytest.mark.parametrize("x", range(20))
+def test_many_where_it_compiles(compiling, x): pass
 """
 
 
@@ -59,7 +81,10 @@ def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
     command += ["-c", str(Path(conftest.__file__).parents[1] / "pyproject.toml")]
     command += ["--backends", "ref,numba", "--confcutdir", str(folder), *options, str(folder)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def collected(folder: Path, *options: str) -> list[str]:
@@ -68,57 +93,74 @@ def collected(folder: Path, *options: str) -> list[str]:
     return [line.rpartition("::")[2] for line in done.stdout.splitlines() if "::" in line]
 
 
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return collected(tmp_path_factory.mktemp("all"), "--exhaustive", "all")
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return collected(tmp_path_factory.mktemp("none"))
+
+
 @pytest.mark.long
-def test_the_default_tier_has_all_cases_on_ref_and_a_sample_where_it_compiles(tmp_path: Path):
-    everything, kept = collected(tmp_path, "--exhaustive", "all"), collected(tmp_path)
-    several = 200 + conftest._ENOUGH + 300 + 100 + 100 + 5 + 1
-    assert len(everything) == 2 * several + 100 + 100 + 30 + 1
+def test_the_default_tier_has_a_sample_of_the_cases(everything: list[str], kept: list[str]):
+    several = 200 + conftest._ENOUGH + 300 + 100 + 100 + 5 + 30 + 1
+    assert len(everything) == 2 * several + 100 + 100 + 30 + 5 + 31 + 1 + 20
     assert set(kept) <= set(everything)
     counts = {
-        "test_many": 200 + 12,
+        "test_many": 200 + 25,
         "test_few": 2 * conftest._ENOUGH,
-        "test_subjects": 100 + 6,
+        "test_subjects": 100 + 12,
         "test_whole": 200,
         "test_without_a_backend": 100,
         "test_sampled": 7,
         "test_on_the_reference_only": 5,
+        "test_long": 3 + 3,
+        "test_long_without_a_backend": 1,
+        "test_long_with_marked_ones": 1,
         "test_marked": 0,
         "test_where_it_compiles": 1,
+        "test_many_where_it_compiles": conftest._ENOUGH,
     }
+    assert "test_long_with_marked_ones[3]" in kept
     for name, count in counts.items():
         assert sum(each.startswith(f"{name}[") for each in kept) == count, name
-    assert kept == collected(tmp_path), "the same in every process"
-    product = [name for name in kept if name.startswith("test_product[numba-")]
-    assert 30 <= len(product) <= 18 + 30
-    _require_all_values(product, 10, 30)
+    for backend in ("ref", "numba"):
+        product = [name for name in kept if name.startswith(f"test_product[{backend}-")]
+        assert 37 <= len(product) <= 37 + 30
+        _require_all_values(product, 10, 30)
     product = [name for name in kept if name.startswith("test_sampled_product[")]
     assert 10 <= len(product) <= 2 + 20
     _require_all_values([name.replace("[", "-") for name in product], 10, 10)
 
 
 @pytest.mark.long
-def test_the_parts_of_the_exhaustive_cases_are_all_of_them_once(tmp_path: Path):
-    everything, kept = collected(tmp_path, "--exhaustive", "all"), set(collected(tmp_path))
-    parts = [set(collected(tmp_path, "--exhaustive", f"{k}/3")) - kept for k in (1, 2, 3)]
-    assert sum(map(len, parts)) == len(everything) - len(kept)
-    assert set.union(*parts) == set(everything) - kept
-    assert min(map(len, parts)) > 0.2 * sum(map(len, parts))
-    shown = run(tmp_path, "--exhaustive", "today", "-v").stdout
-    day = shown.partition("exhaustive cases: --exhaustive ")[2].split("\n")[0]
-    assert day in {f"{k}/{conftest._DAYS}" for k in range(1, conftest._DAYS + 1)}
+def test_each_exhaustive_case_runs_on_one_day_of_the_period(
+    tmp_path: Path, everything: list[str], kept: list[str]
+):
+    done = run(tmp_path, "--exhaustive", "today", "-v")
+    day, days = re.findall("exhaustive cases: --exhaustive ([0-9]+)/([0-9]+)\n", done.stdout)[0]
+    assert int(days) == conftest._DAYS
+    names = {name: f"test_it.py::{name}" for name in everything if name not in set(kept)}
+    parts = {name: zlib.crc32(each.encode()) % conftest._DAYS + 1 for name, each in names.items()}
+    assert set(parts.values()) == set(range(1, conftest._DAYS + 1))
+    of_today = {name for name, part in parts.items() if part == int(day)}
+    found = set(re.findall("<Function (.*)>", done.stdout))
+    assert found == {*kept, *of_today}, "the sample is the same in every process"
 
 
 def test_nothing_compiles_on_the_reference(tmp_path: Path):
     kept = collected(tmp_path, "--backends", "ref")
-    assert not [name for name in kept if name.startswith("test_where_it_compiles")]
+    assert not [name for name in kept if "where_it_compiles" in name]
     assert [name for name in kept if name.startswith("test_few")]
 
 
 @pytest.mark.parametrize("part", ["some", "0/3", "4/3", "1/"])
-def test_a_part_that_is_none_is_refused(tmp_path: Path, part: str):
-    done = run(tmp_path, "--exhaustive", part)
-    assert done.returncode == 4
-    assert f"K/N with 1 <= K <= N, got `{part}`" in done.stdout + done.stderr
+def test_a_part_that_is_none_is_refused(part: str):
+    config: Any = SimpleNamespace(option=SimpleNamespace(exhaustive=part))
+    with pytest.raises(pytest.UsageError, match=f"K/N with 1 <= K <= N, got `{part}`"):
+        conftest._part(config)
 
 
 def _require_all_values(names: list[str], *counts: int) -> None:
