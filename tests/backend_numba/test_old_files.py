@@ -27,16 +27,16 @@ KINDS = ("mamba2", "mamba", "gpt2", "deberta-v2", "beit", "convnext", "t5", "wav
 
 
 @pytest.mark.long
-def test_another_process_computes_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", [dtypes.bf16, dtypes.f16], ids=str)
+def test_another_process_computes_the_same(dtype: dtypes.DType, tmp_path: Path) -> None:
     rng, expected = np.random.default_rng(3), {}
-    for dtype in (dtypes.bf16, dtypes.f16):
 
-        def weight(shape: Sequence[int], dtype: dtypes.DType = dtype) -> np.ndarray:
-            return rng.normal(0.3, 0.4, shape).astype(dtype.numpy)
+    def weight(shape: Sequence[int]) -> np.ndarray:
+        return rng.normal(0.3, 0.4, shape).astype(dtype.numpy)
 
-        for kind in KINDS:
-            folder = save_tiny_model(tmp_path / f"{kind}-{dtype}", kind, create(), weight=weight)
-            expected[str(folder)] = result(gptrs.load_model(folder, "ref"))
+    for kind in KINDS:
+        folder = save_tiny_model(tmp_path / kind, kind, create(), weight=weight)
+        expected[str(folder)] = result(gptrs.load_model(folder, "ref"))
     settings = {"PYTHONPATH": os.pathsep.join(sys.path), VARIABLE: str(1 << 30)}
     for number in range(2):
         results = tmp_path / f"{number}.npz"
@@ -47,4 +47,4 @@ def test_another_process_computes_the_same(tmp_path: Path) -> None:
                 error = np.abs(found[folder] - wanted).max() / np.abs(wanted).max()
                 assert error <= 1e-4, f"{Path(folder).name} in process {number}"
     kept = list((tmp_path / "cache" / "numba" / "weights").glob("*/*/*-*"))
-    assert len(kept) > 20 * len(KINDS), "forms of weights"
+    assert len(kept) > 10 * len(KINDS), "forms of weights"

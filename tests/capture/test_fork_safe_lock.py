@@ -34,7 +34,7 @@ for thread in threads:
     thread.start()
 started.wait()
 statuses = []
-for _ in range(20):
+for _ in range(6):
     child = os.fork()
     if not child:
         statistics = cache.statistics
@@ -49,7 +49,7 @@ go_on.set()
 stop.set()
 for thread in threads:
     thread.join()
-assert statuses == [0] * 20, statuses
+assert statuses == [0] * 6, statuses
 assert cache.find_or_make(pending, lambda reason: "again").value == "by the parent"
 """
 

@@ -15,7 +15,7 @@ import multiprocessing, os, sys, threading
 import gptrs
 model = gptrs.load_model(sys.argv[1], backend=sys.argv[2])
 def text(first):
-    return gptrs.generate(model, [first, 2, 3], max_tokens=20, temperature=0, ignore_eos=True)
+    return gptrs.generate(model, [first, 2, 3], max_tokens=8, temperature=0, ignore_eos=True)
 def tokens(first):
     return text(first).token_ids
 right = [tokens(n) for n in range(1, 7)]

@@ -87,7 +87,7 @@ def test_models_come_and_go_and_give_their_memory_back(folders, managed):
 def test_requests_in_flight_end_or_are_told(folders, managed):
     with managed() as (client, _, engine):
         client.post("/models/load", json={"model": f"other={folders['chat']}"})
-        slow = {**ASKED, "model": "other", "max_tokens": 90, "ignore_eos": True, "n": 16}
+        slow = {**ASKED, "model": "other", "max_tokens": 90, "ignore_eos": True, "n": 4}
         found = []
 
         def ask():

@@ -371,7 +371,7 @@ def test_many_different_watches_are_answered_or_told_to_wait(client, engine):
         steer = [{"layer": "h.0", "vector": vector}]
         return client.post(
             TEXT,
-            json={"prompt": PROMPT, "max_tokens": 40, "interventions": {"steer": steer}},
+            json={"prompt": PROMPT, "max_tokens": 8, "interventions": {"steer": steer}},
         ).status_code
 
     with ThreadPoolExecutor(24) as threads:
