@@ -58,7 +58,7 @@ check: .venv/.installed-check ## what CI runs: lint, types, docs, the tests with
 	@# Each of these keeps one core busy.
 	@$(MAKE) --no-print-directory -j2 types lint docs
 	@$(BIN)/pytest $(PYTEST_FLAGS) --exhaustive $(EXHAUSTIVE)
-	@$(BIN)/python tools/run_paths.py --others $(PYTEST_FLAGS)
+	@$(BIN)/python tools/run_paths.py --others $(PYTEST_FLAGS) --exhaustive $(EXHAUSTIVE)
 
 exhaustive: .venv/.installed-check ## run every test there is
 	@$(BIN)/pytest $(PYTEST_FLAGS) --exhaustive all
