@@ -125,6 +125,7 @@ def test_a_run_that_reads_what_is_gone_is_refused(weights: Path) -> None:
     assert all("weights.safetensors` became shorter" in line for line in lines), lines
 
 
+@pytest.mark.exhaustive
 @pytest.mark.long
 def test_a_run_that_reads_a_packed_weight_that_is_gone_is_refused(tmp_path: Path) -> None:
     done = subprocess.run(

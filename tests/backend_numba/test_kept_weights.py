@@ -100,6 +100,7 @@ def test_the_second_model_packs_nothing(store, folder, monkeypatch):
     assert store.written == written
 
 
+@pytest.mark.exhaustive
 @pytest.mark.long
 def test_parts_of_quantized_weights_are_kept_in_the_form_that_is_read(store, tmp_path, monkeypatch):
     """Of a first model, nothing but panels and the table of tokens; the second one decodes none."""
@@ -186,6 +187,7 @@ def test_a_deferred_weight_may_be_a_small_argument(store):
     np.testing.assert_array_equal(np.asarray(found), -stored)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["mamba2", "qwen3_next"])
 def test_small_weights_of_bf16_that_programs_derive_from_are_read(store, tmp_path, kind):
     """Decays are `-exp(A_log)`; the file counts as old, so that its weights are deferred."""

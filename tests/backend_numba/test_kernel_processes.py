@@ -190,6 +190,7 @@ def test_a_process_survives_a_cache_that_was_tampered_with(
     assert finish(start(root))[0] == 0, "the entries are whole again"
 
 
+@pytest.mark.exhaustive
 def test_a_process_survives_kernels_that_changed_places(root: Path) -> None:
     assert finish(start(root))[0] == 4
     entries = sorted(path for path in (root / "numba").iterdir() if path.name != ".lock")
@@ -201,6 +202,7 @@ def test_a_process_survives_kernels_that_changed_places(root: Path) -> None:
     assert "is damaged, or belongs to another kernel" in said
 
 
+@pytest.mark.exhaustive
 def test_a_kernel_sealed_under_the_name_of_another_one_is_not_linked(root: Path) -> None:
     """The seal is no signature: the name of the function is compared, too."""
     assert finish(start(root))[0] == 4

@@ -80,6 +80,7 @@ def run(backend: Backend, program: Program, operands: Sequence[np.ndarray]) -> l
     return [backend.to_host(buffer) for buffer in buffers]
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(("op", "operands"), CASES, ids=lambda item: getattr(item, "name", ""))
 def test_the_same_as_the_reference(op: Op, operands: Sequence[np.ndarray]) -> None:
     program = program_of(op, operands)

@@ -124,6 +124,7 @@ def tiers(executable: NumbaExecutable, inputs: Sequence[np.ndarray]) -> list[boo
     return ["(parts)" in each.kernel for each in told]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.paths
 @pytest.mark.parametrize("name", CHAINS)
 def test_parts_give_the_bits_of_the_fused_kernel(

@@ -85,10 +85,12 @@ def test_two_processes_go_over_to_the_kernel_that_one_compiles(folder: Path) -> 
     assert start(folder, WAITS).communicate(timeout=400) == ("kernel kernel\n", "")
 
 
+@pytest.mark.exhaustive
 def test_a_fork_goes_over_as_its_parent_does(folder: Path) -> None:
     assert start(folder, FORKS).communicate(timeout=400) == ("parts parts kernel\n", "")
 
 
+@pytest.mark.exhaustive
 def test_a_process_ends_at_once_while_its_kernel_is_compiled(folder: Path) -> None:
     kept = sorted(folder.glob("numba/[0-9a-f]*"))
     assert start(folder, ENDS).communicate(timeout=400) == ("parts parts\n", "")

@@ -43,6 +43,7 @@ def compiled(
     return executable
 
 
+@pytest.mark.sample(4)
 @pytest.mark.paths
 @pytest.mark.parametrize("name", FORMS)
 def test_results_are_those_of_rounded_activations(name: str) -> None:
@@ -122,6 +123,7 @@ def test_what_is_not_finite_spoils_its_row_alone() -> None:
     np.testing.assert_array_equal(found[2:], 0)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["Q4_0", "Q8_0"])
 def test_a_model_reads_its_file_as_it_is(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch

@@ -57,7 +57,7 @@ TYPES = (dtypes.si32, dtypes.si64, dtypes.i1, dtypes.f32)
 
 
 @pytest.mark.long
-@pytest.mark.sample(16)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("donate", [False, True])
 @pytest.mark.parametrize("seed", range(25))
 def test_results_are_those_of_the_reference(seed: int, donate: bool) -> None:

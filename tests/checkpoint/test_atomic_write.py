@@ -95,6 +95,7 @@ def test_an_exception_leaves_what_was_there(tmp_path, old):
     assert old is None or path.read_bytes() == old
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("old", [None, OLD], ids=["a new file", "an old file"])
 def test_a_writer_killed_at_any_call_leaves_the_old_or_the_new_file(tmp_path, old):
     path = tmp_path / "file"

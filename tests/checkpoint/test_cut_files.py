@@ -21,6 +21,7 @@ from gptrs_runtime.converting.convert import convert
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 
+@pytest.mark.sample(1)
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "budget"), [("m", "off"), ("m", "60%"), ("m.gptrschk", "off")])
 def test_a_file_that_is_cut_in_the_middle_of_a_step(tmp_path: Path, name: str, budget: str):

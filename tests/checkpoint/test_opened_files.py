@@ -132,6 +132,7 @@ ATTACKS = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 def test_attacks_open_nothing_outside(tmp_path: Path, attack: Callable[[Path], None]) -> None:
     save_file(ARRAYS, tmp_path / "secret.safetensors")

@@ -135,6 +135,7 @@ def test_load_on_an_engine_and_a_server(gptrs, tmp_path):
     assert "medians of 1 round, engine and HTTP in turn" in text.err
 
 
+@pytest.mark.exhaustive
 @pytest.mark.long
 def test_a_server_has_the_cache_that_was_asked_for(gptrs, tmp_path):
     pytest.importorskip("uvicorn", reason="gptrs-serve is not installed")

@@ -118,6 +118,7 @@ def _fields(op):
     return op.attribute_kinds
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("fault", MISCOMPILED)
 def test_a_pass_that_is_wrong_is_named_and_its_instruction_found(case, monkeypatch, fault):
     exchanged, new = MISCOMPILED[fault]

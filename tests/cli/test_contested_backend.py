@@ -53,6 +53,7 @@ def test_our_backend_computes_and_the_contest_is_told(shadowed, tmp_path):
     assert left_out.out == theirs.out
 
 
+@pytest.mark.exhaustive
 @pytest.mark.long
 def test_lists_and_the_doctor_agree_with_what_is_used(shadowed):
     def listed(**environment: str):

@@ -219,6 +219,7 @@ def whole(model_directory, tmp_path_factory) -> str:
     return subprocess.run(command, capture_output=True, check=True, env=environment).stdout.decode()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.long
 @pytest.mark.parametrize("missing", [1, 50, 300])
 @pytest.mark.parametrize("to_stdout", [False, True])
@@ -392,6 +393,7 @@ def test_conversations_in_a_file(gptrs, tmp_path):
         assert alone["prompt"] == f"system: s<|end|>\nuser: {text}<|end|>\nassistant: "
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("source", ["pipe", "stdin"])
 def test_prompts_may_come_through_a_pipe(gptrs_process, model_directory, prompts, tmp_path, source):
     asked = ["generate", "--model", model_directory, "--greedy", "--max-tokens", 2, "--prompts"]

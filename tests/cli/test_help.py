@@ -136,6 +136,7 @@ def test_the_bare_command_says_how_to_begin(gptrs):
         assert word in result.out
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [

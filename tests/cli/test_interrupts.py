@@ -112,6 +112,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.long
 @pytest.mark.parametrize("every", [0.0, 0.003, 0.03])
 @pytest.mark.parametrize("after", [0.1, 1.0])

@@ -154,6 +154,7 @@ def test_other_kinds_are_started(check, name: str) -> None:
     ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.long
 def test_the_kit_of_its_kind_is_the_last_step(check, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPTRS_BACKEND", "ref")

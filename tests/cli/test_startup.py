@@ -70,6 +70,7 @@ def test_a_warm_generate_imports_what_it_runs_only(model_directory, monkeypatch)
     assert not [name for name in imported if name.startswith(("gptrs.optimizer.passes.", "numba."))]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "words",
     [
@@ -83,6 +84,7 @@ def test_options_of_plain_types_are_read_without_pydantic(words):
     assert "pydantic" not in imported_by(*words.split(), *model)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("command", ["generate", "doctor", "validate", "conformance", "bench"])
 def test_the_help_of_a_command_imports_no_kernels(command):
     assert imported_by(command, "--help").isdisjoint(KERNELS)

@@ -21,6 +21,7 @@ def test_there_are_enough() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
 def test_a_wrong_kernel_is_caught(mutant: Mutant) -> None:
     for op in mutant.ops:

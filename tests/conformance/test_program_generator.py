@@ -190,6 +190,7 @@ def test_a_size_is_asked_for():
         assert max(lengths) <= size + 12
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("hash_seed", ["0", "1", "random"])
 def test_a_seed_fixes_program_and_inputs_in_every_process(hash_seed: str):
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}

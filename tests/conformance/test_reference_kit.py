@@ -142,6 +142,7 @@ def test_a_plain_function_is_enough(folder):
     assert report.checks["gives the hidden states"] == "refused"
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(
     ("check", "fault"), [(check, fault) for check, found in FAULTS.items() for fault in found]
 )

@@ -25,7 +25,7 @@ from gptrs_torch.dynamo import table  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("on_reference"), pytest.mark.long]
 SAMPLES = 4
-PARTS = 8
+PARTS = 16
 LARGEST = 20_000
 DIFFERENT = {
     **dict.fromkeys(

@@ -56,7 +56,7 @@ def claimed(backend: Backend, program: Program) -> list[int]:
 
 
 @pytest.mark.long
-@pytest.mark.sample(4)
+@pytest.mark.sample(0)
 @pytest.mark.parametrize("path", PATHS, ids=identified)
 def test_results(path: Path, backend: Backend):
     golden: Golden = load(path)

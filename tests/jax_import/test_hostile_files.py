@@ -105,6 +105,7 @@ def test_a_constant_that_says_to_be_enormous_is_never_written_out(tmp_path: Path
     assert "f32[1099511627776]" in str(module.program())
 
 
+@pytest.mark.exhaustive
 def test_calls_that_double_each_time_are_bounded(tmp_path: Path) -> None:
     names = [f"f{number}" for number in range(25)]
     functions = [

@@ -62,11 +62,13 @@ def test_its_own_tests_pass(made: Path, kind: Kind) -> None:
     _require_own_tests(made, Names(kind, NAME))
 
 
+@pytest.mark.exhaustive
 def test_an_implementation_of_a_chosen_functional_passes_its_own_tests(made: Path) -> None:
     ran = _require_own_tests(made, Names.of(Kind.FUNCTIONAL, f"gelu.{NAME}", False))
     assert "skipped" not in ran, ran
 
 
+@pytest.mark.exhaustive
 def test_any_functional_can_be_implemented(tmp_path: Path) -> None:
     for name in functional_names():
         files = rendered(Names.of(Kind.FUNCTIONAL, f"{name}.x", False))
@@ -83,6 +85,7 @@ def test_any_functional_can_be_implemented(tmp_path: Path) -> None:
         assert subprocess.run(command, timeout=60).returncode == 0
 
 
+@pytest.mark.exhaustive
 def test_a_backend_with_composites_passes_its_own_tests(made: Path) -> None:
     ran = _require_own_tests(made, Names(Kind.BACKEND, WHOLE), "-k", "claim or needs or logits")
     assert "10 passed" in ran, ran

@@ -99,6 +99,7 @@ UNRUNNABLE = {
 """Operator sets, inputs, outputs, and the node of models that cannot be run."""
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("case", UNRUNNABLE)
 def test_inspect_shows_a_file_that_cannot_be_run(run, case, capsys):
     opsets, takes, gives, node = UNRUNNABLE[case]
@@ -121,6 +122,7 @@ def test_inspect_shows_a_file_that_cannot_be_run(run, case, capsys):
     assert "weights     3 tensors, 7 elements, 48 B" in printed
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -158,6 +160,7 @@ def test_validate_compares_with_a_file_a_model_and_a_backend(run):
     assert (code, "runs on `numba` itself" in found["message"]) == (2, True)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

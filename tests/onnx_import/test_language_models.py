@@ -44,6 +44,7 @@ CARRIED = {
 KINDS = {**CACHED, **CARRIED}
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_texts_that_share_steps_have_the_logits_of_each_alone(
     tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture

@@ -184,6 +184,7 @@ def model_of(name: str) -> Any:
     return model
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_quantized_networks_run_on_integer_kernels(name: str) -> None:
     model = model_of(name)

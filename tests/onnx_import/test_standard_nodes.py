@@ -80,6 +80,7 @@ def compare(case: Any, name: str, found: np.ndarray, wanted: np.ndarray) -> None
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.long
 @pytest.mark.sample(0)
 def test_deformable_convolutions_are_right(cases: list[Any], backend: Any) -> None:

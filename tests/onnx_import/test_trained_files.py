@@ -134,6 +134,7 @@ def compared(name: str, folder: Path, backend: str, monkeypatch: pytest.MonkeyPa
     assert count <= most + is_wanted()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", [name for name in FILES if name not in LARGE])
 def test_files_compute_what_onnx_runtime_does(
     name: str, unpacked: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch

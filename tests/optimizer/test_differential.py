@@ -72,7 +72,7 @@ def programs() -> list[Program]:
     return plain + [baited_program(seed, size=80, weight=BAIT_WEIGHT) for seed in SEEDS[:30]]
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("pass_", PASSES, ids=lambda pass_: pass_.name)
 def test_each_pass_keeps_every_bit(pass_: Pass):
     changed = unstable = 0

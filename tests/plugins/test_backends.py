@@ -282,6 +282,7 @@ def test_a_lack_of_memory_is_told_as_one(backends, error):
         get_backend()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of address space are those of Linux")
 @pytest.mark.parametrize("mebibytes", [220, 260, 300])
 def test_a_process_with_little_memory_says_so(mebibytes):

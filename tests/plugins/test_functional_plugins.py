@@ -89,6 +89,7 @@ def test_a_forced_one_says_what_it_does_not_take(probe):
     assert approximate
 
 
+@pytest.mark.exhaustive
 @pytest.mark.long
 def test_the_environment_overrides_what_models_run(probe):
     plain = probe(MODEL)["answer"]

@@ -46,6 +46,7 @@ def gptrs_cli(folder: Path | None, *arguments: object) -> subprocess.CompletedPr
     )
 
 
+@pytest.mark.sample(0)
 def test_it_generates_what_its_definition_says(stranger, model, backend):
     run = gptrs_cli(
         *(stranger, "generate", "--model", model, "--prompt-ids", "4,9,2", "--greedy", "--json"),

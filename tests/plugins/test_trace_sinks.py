@@ -236,6 +236,7 @@ def run(installed, tmp_path):
 REPORT = re.compile(r"\d+\.\d{6} s  program \d+, run_program\n", re.MULTILINE)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.long
 def test_a_stranger_installed_for_real_listens_when_it_is_named(run):
     assert not REPORT.search(run().stderr)

@@ -163,6 +163,7 @@ def test_a_program_for_all_sizes_and_its_errors(tmp_path):
     assert subprocess.run([_built(made)], cwd=tmp_path / "out", check=True).returncode == 0
 
 
+@pytest.mark.exhaustive
 def test_an_encoder_serves_batches_and_lengths(tmp_path):
     folder, settings = save_tiny_bert(tmp_path / "bert"), {"backend": "numba", "threads": 1}
     made = compile_library(folder, tmp_path / "out", wheel="1", **settings)

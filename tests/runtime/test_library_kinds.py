@@ -79,6 +79,7 @@ def program(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.exhaustive
 @X86
 def test_a_library_of_several_targets_takes_one_that_runs(program: Path, tmp_path: Path) -> None:
     made = compile_library(
@@ -96,6 +97,7 @@ def test_a_library_of_several_targets_takes_one_that_runs(program: Path, tmp_pat
     assert not list((tmp_path / "out").glob("*.o"))
 
 
+@pytest.mark.exhaustive
 @X86
 def test_objects_for_another_machine_are_linked_by_a_script(
     program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -140,6 +140,7 @@ FORMS = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("form", FORMS)
 def test_each_form_computes_what_peft_computes(form, tmp_path):
     make, settings, lora = FORMS[form]

@@ -59,6 +59,7 @@ def router(model):
     return ".".join(names[0].split(".")[3:])
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "kind",
     [
@@ -73,6 +74,7 @@ def test_experts_of_each_kind(kind, tmp_path):
     np.testing.assert_allclose(changed(tmp_path), expected, rtol=1e-4, atol=2e-4)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("parameters", [FUSED[:1], FUSED[1:], FUSED])
 @pytest.mark.parametrize("patterns", [{}, {"rank_pattern": {"gate_up_proj": 2, "down_proj": 3}}])
 def test_ranks_and_single_matrices(parameters, patterns, tmp_path):
@@ -168,6 +170,7 @@ OLD = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("joined", [False, True])
 @pytest.mark.parametrize("kind", OLD)
 def test_experts_as_layers_of_their_own(kind, joined, tmp_path):

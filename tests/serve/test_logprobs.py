@@ -59,6 +59,7 @@ def own_bytes(model, token):
     return list(model.tokenizer.token_bytes(token, special=False) or b"")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", MADE)
 def test_bytes_of_a_chat_are_those_of_its_text(served, name, seed):

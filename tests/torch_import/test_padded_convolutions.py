@@ -19,7 +19,7 @@ from gptrs.optimizer import optimize  # noqa: E402
 from gptrs_torch.dynamo import table  # noqa: E402
 from gptrs_torch.graph import GraphFunction  # noqa: E402
 
-pytestmark = [pytest.mark.long, pytest.mark.whole]
+pytestmark = pytest.mark.long
 
 FOLDED: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "of one axis": ((2, 3, 9), (4, 3, 3), {"pad": (2, 0)}),

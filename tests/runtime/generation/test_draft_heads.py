@@ -99,6 +99,7 @@ def head_logits(head, tokens, guides):
     return head.guided_step(ragged_step(tokens, [0], [table]), guides, buffers)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", sorted(FAMILIES))
 def test_a_head_is_its_block_on_token_and_state(kind, tmp_path):
     """A model of one layer, the block of the head, whose table has what the head feeds it."""

@@ -74,6 +74,7 @@ def finished(scheduler, texts):
     return steps
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("seed", range(24))
 def test_texts_are_those_without_guesses(seed, any_length):
     """Lookup, drafts good and bad, windows, shifting contexts, company, interrupts."""
