@@ -21,7 +21,7 @@ from gptrs_runtime.quantize import quantize
 from gptrs_runtime.sources.find_model import find_model
 from gptrs_train import commands, runs
 from gptrs_train import losses as learner_losses
-from gptrs_train.data import DataError
+from gptrs_train.chat_rows import DataError
 from gptrs_train.learner import Batch, Learner, LowRank
 from gptrs_train.saved_run import SavedRunError
 from train.runs_support import CONFIGS, save_lm, stream

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from gptrs.errors import UsageError
+from gptrs_runtime.chat.template import ChatTemplateError
 from gptrs_runtime.load import load_model
+from gptrs_train import chat_rows
 from gptrs_train.batches import Rows, Windows, order_of, split
-from gptrs_train.data import DataError, Example, ModelTexts, Source, files_of, read_source
+from gptrs_train.chat_rows import DataError, Example
+from gptrs_train.data import ModelTexts, Source, files_of, read_source
 
 END = 999
 
@@ -81,6 +84,11 @@ A, B, C, D, E = (ord(letter) for letter in "abcde")
          [900, A, B, END, 901, [C], [END], 900, D, END, 901, [E], [END]]),
         ({"messages": [*CHAT[:1], {**CHAT[1], "weight": 0}, *CHAT[2:]]}, True, False,
          [900, A, B, END, 901, C, END, 900, D, END, 901, [E], [END]]),
+        ({"prompt": CHAT[:3], "completion": CHAT[3:], "text": None}, True, False,
+         [900, A, B, END, 901, C, END, 900, D, END, 901, [E], [END]]),
+        ({"conversations": [{"from": "human", "value": "a b"}, {"from": "gpt", "value": "c"}],
+          "system": "d", "tools": "[]"}, True, False,
+         [900, D, END, 900, A, B, END, 901, [C], [END]]),
     ],
 )  # fmt: skip
 def test_rows_of_each_form_are_learnt_as_asked(row, mask, templated, expected, tmp_path):
@@ -98,6 +106,16 @@ def test_rows_of_each_form_are_learnt_as_asked(row, mask, templated, expected, t
             False,
             r"train\.jsonl:2 has `input`, `output`; a row needs",
         ),
+        ({"prompt": "a", "chosen": "b", "rejected": "c"}, True, "2 has `chosen`, `rejected`: pref"),
+        ({**PAIR, "label": False}, True, "has a `label` that says whether its completion is good"),
+        ({"instruction": "a", "input": "", "output": "b"}, False, "call the instruction, with"),
+        ({"input_ids": [1], "labels": [1]}, False, "has `input_ids`: rows are texts"),
+        ({"conversations": [{"from": "function_call", "value": "{}"}]}, False,
+         "2: a message is `from` `'function_call'`; known are `human`"),
+        ({"messages": CHAT, "system": 3}, False, "2: `system` must be a text"),
+        ({"messages": CHAT, "tools": "{"}, False, "2: `tools`.* is not usable JSON"),
+        ({"messages": [{"role": "user", "content": [
+            {"type": "image_url", "image_url": {"url": "data:,"}}]}]}, False, "2 has an image"),
         ({"prompt": "a"}, False, r"train\.jsonl:2 has `prompt`; a row needs"),
         ({"text": 3}, False, r"train\.jsonl:2: `text` must be a text, got `3`"),
         ({"text": ""}, False, r"train\.jsonl:2: `text` is empty"),
@@ -111,7 +129,7 @@ def test_rows_of_each_form_are_learnt_as_asked(row, mask, templated, expected, t
         ({"messages": [CHAT[0], {**CHAT[1], "weight": 2}]}, True, "must be 0 or 1, got `2`"),
         ({"messages": CHAT, "enable_thinking": "no"}, True, "2: `enable_thinking` must be true or"),
     ],
-)
+)  # fmt: skip
 def test_a_bad_row_is_named_by_its_line(row, mask, problem, tmp_path):
     path = rows_file(tmp_path, PAIR, row)
     with pytest.raises(DataError, match=problem):
@@ -135,6 +153,63 @@ def test_rows_have_their_own_variables_of_the_template(tmp_path):
     found = read_source(rows_file(tmp_path, row), Told, 1000, mask_prompt=True)
     assert found.examples[0].tokens[0] == 7
     assert found.examples[0].tokens[-1] == END
+
+
+class Thoughtful(Words):
+    """As Qwen3's template: thoughts before an answer that no question follows, instructions (800)
+    before the last question as in Mistral's."""
+
+    def _chat(self, chat):
+        last = max(n for n, each in enumerate(chat.messages) if each["role"] == "user")
+        found = []
+        for number, message in enumerate(chat.messages):
+            part = super()._chat(chat.with_messages([message]))
+            part = part[:-1] if chat.answers else part
+            thinks = number > last and message["role"] == "assistant"
+            found += [800] * (number == last) + ([*part[:1], 850, *part[1:]] if thinks else part)
+        return [*found, 901] if chat.answers else found
+
+
+def test_answers_are_found_in_chats_whose_template_rewrites_what_precedes_the_last_question(
+    tmp_path,
+):
+    turns = [*CHAT[:1], {"role": "assistant", "content": "a b"}, *CHAT[2:]]
+    path = rows_file(tmp_path, {"messages": turns})
+    (found,) = read_source(path, Thoughtful, 1000, mask_prompt=True).examples
+    assert shown(found) == [
+        900, A, B, END, 901, [A], [B], [END], 800, 900, D, END, 901, [850], [E], [END]
+    ]  # fmt: skip
+
+
+def test_answers_that_a_template_leaves_out_are_named(tmp_path):
+    class Last(Words):
+        def _chat(self, chat):
+            return super()._chat(chat.with_messages(chat.messages[-2:]))
+
+    path = rows_file(tmp_path, {"messages": CHAT})
+    with pytest.raises(DataError, match=r"jsonl:1: the chat template leaves out message 1") as told:
+        read_source(path, Last, 1000, mask_prompt=True)
+    assert '"weight": 0' in told.value.hint
+
+
+def test_many_characters_are_rendered_in_groups_and_a_refused_chat_is_named(tmp_path, monkeypatch):
+    groups = []
+
+    class Refusing(Words):
+        def encode_chats(self, chats):
+            groups.append(len(chats))
+            texts = [str(chat.messages) for chat in chats]
+            if refused := [n for n, text in enumerate(texts) if "odd" in text]:
+                raise ChatTemplateError("roles must alternate", refused[0])
+            return super().encode_chats(chats)
+
+    monkeypatch.setattr(chat_rows, "_CHARACTERS", 200)
+    rows = [{"messages": CHAT}] * 4
+    read_source(rows_file(tmp_path, *rows), Refusing, 1000)
+    assert groups == [2, 2]
+    path = rows_file(tmp_path, *rows, {"messages": [{"role": "odd", "content": "a"}]})
+    with pytest.raises(DataError, match=r"jsonl:5: .*: roles must alternate"):
+        read_source(path, Refusing, 1000)
 
 
 def test_texts_that_never_end_are_noted(tmp_path, caplog):
@@ -163,9 +238,11 @@ def test_files_that_nothing_is_learnt_from_are_refused(tmp_path):
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
     with pytest.raises(DataError, match=r"is not text in UTF-8: .* at byte 3"):
         read(tmp_path / "latin.txt")
-    (tmp_path / "rows.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(UsageError, match=r"rows are not read from .json files"):
-        read(tmp_path / "rows.json")
+    for name, hint in (("rows.json", "read_json"), ("a.NDJSON", "call it"), ("b.csv.gz", "unpack")):
+        (tmp_path / name).write_text("[]", encoding="utf-8")
+        with pytest.raises(UsageError, match=r"rows are not read from \.[a-z]+ files") as told:
+            read(tmp_path / name)
+        assert hint in told.value.hint
     np.arange(10, dtype="<u2").tofile(odd)
     with pytest.raises(DataError, match=r"has 10 tokens .* need 11"):
         Windows(read(odd), 10, 2, 0)

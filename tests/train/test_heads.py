@@ -19,7 +19,7 @@ from gptrs_runtime.sources.find_model import find_model
 from gptrs_runtime.text_classes.classify import all_classes, classify, rank
 from gptrs_runtime.text_classes.fill import tag
 from gptrs_train import commands
-from gptrs_train.data import DataError
+from gptrs_train.chat_rows import DataError
 from gptrs_train.head_rows import Encoder, HeadRow, HeadRows, goal_of
 from gptrs_train.heads import HeadLearner
 from gptrs_train.products import write_product

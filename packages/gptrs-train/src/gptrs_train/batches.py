@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from gptrs.api import UsageError
 from gptrs.quoting import quoted
-from gptrs_train.data import DataError, Example, Source
+from gptrs_train.chat_rows import DataError, Example
+from gptrs_train.data import Source
 from gptrs_train.learner import Batch
 
 _SPLIT: Final = 1 << 32

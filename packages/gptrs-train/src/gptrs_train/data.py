@@ -6,22 +6,24 @@ import logging
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, Protocol
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from gptrs.api import GptrsError, UsageError
 from gptrs.progress import Progress
-from gptrs.quoting import listed, quoted, shown_value
+from gptrs.quoting import listed, quoted
 from gptrs.strict_json import parse_object
-from gptrs_runtime.chat.conversation import Conversation, conversation_of
+from gptrs_runtime.chat.conversation import Conversation
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.tokenization.tokenizer import TextTokenizer
+from gptrs_train.chat_rows import Chat, DataError, Example, chat_examples, chat_of, shared, text_of
 
 _logger = logging.getLogger("gptrs")
 FORMS: Final = "`messages`, `prompt` with `completion`, or `text`"
+ROWS: Final = ".jsonl"
+"""The suffix of files with rows."""
 TRAIN: Final = "train"
 VALID: Final = ("valid", "validation", "val")
 """The names of files in a folder of data, without their suffixes."""
@@ -32,20 +34,6 @@ _ROWS: Final = 500
 """Rows that are tokenized at once."""
 _PIECE: Final = 1 << 20
 """Characters of a plain text that are tokenized at once; pieces end with a line."""
-
-
-class DataError(GptrsError):
-    """A file of data cannot be read, or has rows from which nothing can be learnt."""
-
-    exit_code = 3
-    code = "data"
-
-
-class Example(NamedTuple):
-    """A text: its tokens, si32 [N], and which of them are learnt, i1 [N]."""
-
-    tokens: np.ndarray
-    learnt: np.ndarray
 
 
 class Source(Struct, frozen=True):
@@ -153,8 +141,14 @@ def _in_folder(folder: Path, names: Sequence[str]) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-_TABLES: Final = frozenset({".json", ".csv", ".tsv", ".parquet", ".arrow", ".gz", ".zip", ".zst"})
-"""Suffixes of files with rows in formats that are not read."""
+_TABLES: Final = {
+    ".json": "read_json", ".csv": "read_csv", ".tsv": "read_table", ".parquet": "read_parquet",
+    ".arrow": "read_feather", ".feather": "read_feather", ".xlsx": "read_excel",
+}  # fmt: skip
+"""Suffixes of files with rows in formats that are not read, and what of pandas reads them."""
+_PACKED: Final = frozenset({".gz", ".bz2", ".xz", ".zip", ".zst"})
+_LINES: Final = frozenset({".ndjson", ".jsonlines", ".jl"})
+"""Other suffixes of files that are called .jsonl here."""
 
 
 def read_source(
@@ -171,21 +165,16 @@ def read_source(
     messages of the assistant are learnt. UsageError for tables in other formats. DataError names
     the file and the line that is wrong.
     """
-    if path.suffix in _TABLES:
-        # As text the model would learn the braces and commas, and nobody would be told.
-        raise UsageError(
-            f"{quoted(str(path), 200)}: rows are not read from {path.suffix} files",
-            hint="write each row as a JSON object on a line of a .jsonl file;"
-            " for text of this form, name the file .txt",
-        )
-    if mask_prompt and path.suffix != ".jsonl":
+    suffix = path.suffix.lower()
+    _require_read(path, suffix)
+    if mask_prompt and suffix != ROWS:
         raise UsageError(
             f"{quoted(str(path), 200)} is not a .jsonl file: it has no prompts to mask",
             hint="write prompts and completions as rows of a .jsonl file",
         )
-    if path.suffix == ".bin":
+    if suffix == ".bin":
         stream = _token_file(path)
-    elif path.suffix == ".jsonl":
+    elif suffix == ROWS:
         rows = list(read_rows(path))
         if not rows:
             raise DataError(f"{quoted(str(path), 200)} has no rows")
@@ -197,6 +186,22 @@ def read_source(
         stream = _text_file(path, texts())
     _require_known(path, (stream,), vocabulary)
     return Source(path, stream=stream)
+
+
+def _require_read(path: Path, suffix: str) -> None:
+    """Refuse files of rows in other formats: as text, the model would learn braces and commas."""
+    if suffix in _LINES:
+        hint = "call it .jsonl"
+    elif suffix in _PACKED:
+        hint = "unpack it"
+    elif suffix in _TABLES:
+        hint = (
+            f"`pandas.{_TABLES[suffix]}(FILE).to_json('train.jsonl', orient='records', lines=True)`"
+            " writes each row as a JSON object on a line; for text of this form, name the file .txt"
+        )
+    else:
+        return
+    raise UsageError(f"{quoted(str(path), 200)}: rows are not read from {suffix} files", hint=hint)
 
 
 def _note_endless(path: Path, examples: Sequence[Example], texts: Texts) -> None:
@@ -257,12 +262,8 @@ def _require_known(path: Path, parts: Iterator[np.ndarray] | Sequence[np.ndarray
                 )
 
 
-_ENDINGS: Final = ("add_generation_prompt", "continue_final_message")
-"""Fields of conversations that learning sets itself."""
 _Row = tuple[str, Mapping[str, object]]
 """The name of a line in messages, and its object."""
-_Answers = Sequence[tuple[int, int]]
-"""For each answer of a chat the part before it and the part that ends with it, by index."""
 
 
 def read_rows(path: Path) -> Iterator[_Row]:
@@ -275,7 +276,9 @@ def read_rows(path: Path) -> Iterator[_Row]:
             if len(line) > _MOST_LINE:
                 raise DataError(f"{where} has more than {_MOST_LINE // 10**6} MB")
             if line.strip():
-                yield where, parse_object(line, where, DataError, hint="each line is an object")
+                row = parse_object(line, where, DataError, hint="each line is an object")
+                # Tables of rows of several forms have a null for each column of the other forms.
+                yield where, {name: each for name, each in row.items() if each is not None}
 
 
 def _examples(
@@ -291,108 +294,44 @@ def _examples(
 
 def _tokenized(rows: Sequence[_Row], texts: Texts, mask_prompt: bool) -> list[Example]:
     """Return the examples of some rows; all chats among them are rendered together."""
-    parts: list[Conversation] = []
-    chats: list[tuple[int, _Answers]] = []
+    chats: list[Chat] = []
     found: list[Example | None] = []
     for where, row in rows:
-        chat = _chat(where, row, texts)
-        if chat is None:
-            found.append(_plain(where, row, texts, mask_prompt))
-            continue
-        try:
-            own, answers = _prefixes(where, chat, mask_prompt)
-        except UsageError as error:
-            raise DataError(f"{where}: {error.message}", hint=error.hint) from None
-        chats.append((len(parts), answers))
-        found.append(None)
-        parts += own
-    tokens = texts.encode_chats(parts) if parts else []
-    rendered = iter([_answered(tokens[first:], answers) for first, answers in chats])
-    return [next(rendered) if each is None else each for each in found]
+        _require_known_form(where, row)
+        if (chat := chat_of(where, row, templated=texts.templated)) is not None:
+            chats.append(chat)
+        found.append(_plain(where, row, texts, mask_prompt) if chat is None else None)
+    made = iter(chat_examples(chats, texts.encode_chats, mask_prompt=mask_prompt) if chats else ())
+    return [next(made) if each is None else each for each in found]
 
 
-def _chat(where: str, row: Mapping[str, object], texts: Texts) -> Mapping[str, object] | None:
-    """Return a row that is a chat, with `messages`; None for texts."""
-    if "messages" in row:
-        return row
-    prompt, completion = row.get("prompt"), row.get("completion")
-    if isinstance(prompt, list) and isinstance(completion, list):
-        return {
-            **row,
-            "messages": [*cast("list[object]", prompt), *cast("list[object]", completion)],
-        }
-    if "text" in row or not texts.templated or "prompt" not in row or "completion" not in row:
-        return None
-    pair = (("user", "prompt"), ("assistant", "completion"))
-    messages = [{"role": role, "content": text_of(where, row, name)} for role, name in pair]
-    return {**row, "messages": messages}
+_PREFERRED: Final = "keep only the preferred answers, as `completion` or in `messages`"
+_ELSEWHERE: Final[Sequence[tuple[frozenset[str], str, str]]] = (
+    (frozenset({"chosen", "rejected"}), "preferences are not learnt", _PREFERRED),
+    (frozenset({"preferred_output", "non_preferred_output"}), "preferences are not learnt",
+     _PREFERRED),
+    (frozenset({"instruction", "output"}), "templates of prompts differ",
+     "call the instruction, with the `input` behind it, `prompt`, and the `output` `completion`"),
+    (frozenset({"input_ids"}), "rows are texts",
+     "give the texts, or tokens in a .bin file: uint16, as nanoGPT writes them"),
+)  # fmt: skip
+"""Columns of rows that are not read, why not, and what to do."""
 
 
-def _prefixes(
-    where: str, row: Mapping[str, object], mask_prompt: bool
-) -> tuple[list[Conversation], _Answers]:
-    """Return a chat and, to mask its prompts, its first messages before and with each answer."""
-    given = row["messages"]
-    if not isinstance(given, list) or not given:
-        raise DataError(f"{where}: `messages` must be a list of at least one message")
-    messages = cast("list[Mapping[str, object]]", given)
-    stated = conversation_of({name: value for name, value in row.items() if name not in _ENDINGS})
-
-    def part(count: int, answers: bool) -> Conversation:
-        return replace(stated, messages=messages[:count], add_generation_prompt=answers)
-
-    whole = [part(len(messages), False)]
-    counted = [_counts(where, number, each) for number, each in enumerate(whole[0].messages)]
-    if not mask_prompt:
-        if not all(counted):
-            raise DataError(
-                f"{where} has a message of `weight` 0, but all messages are learnt",
-                hint="learn only answers, with --mask-prompt, or remove the weights",
-            )
-        return whole, []
-    answers = [
-        number
-        for number, message in enumerate(whole[0].messages)
-        if message["role"] == "assistant" and number and counted[number]
-    ]
-    if not answers:
+def _require_known_form(where: str, row: Mapping[str, object]) -> None:
+    """Refuse rows of known forms that would be misread, or cannot be read, with what to do."""
+    if "messages" in row or "text" in row:
+        return
+    if isinstance(row.get("label"), bool) and row.keys() >= {"prompt", "completion"}:
         raise DataError(
-            f"{where} has no message of the assistant after another one, or only ones of `weight`"
-            " 0: nothing is learnt"
+            f"{where} has a `label` that says whether its completion is good: preferences are not"
+            " learnt",
+            hint="keep the rows whose `label` is true, without this column",
         )
-    pairs: list[tuple[int, int]] = []
-    for number in answers:
-        pairs.append((len(whole), len(whole) + 1))
-        whole += [part(number, True), part(number + 1, False)]
-    return whole, pairs
-
-
-def _counts(where: str, number: int, message: Mapping[str, object]) -> bool:
-    """Return whether a message counts in the loss, by the `weight` of OpenAI's format."""
-    weight = message.get("weight", 1)
-    if weight not in (0, 1):
-        raise DataError(
-            f"{where}: `weight` of message {number} must be 0 or 1, got {shown_value(weight)}"
-        )
-    return weight == 1
-
-
-def _answered(parts: Sequence[list[int]], answers: _Answers) -> Example:
-    """Return the first part, a whole chat, to learn its answers; all of it if there are none."""
-    whole = np.array(parts[0], np.int32)
-    learnt = np.full(len(whole), not answers)
-    for before, after in answers:
-        # Found by rendering the chat up to and with the answer, as nothing else locates its tokens
-        # for every template: some merge messages, or drop the thoughts of earlier answers.
-        learnt[_shared(whole, parts[before]) : _shared(whole, parts[after])] = True
-    return Example(whole, learnt)
-
-
-def _shared(whole: np.ndarray, other: list[int]) -> int:
-    """Return how many first tokens two texts share: a template may change what follows."""
-    size = min(len(whole), len(other))
-    differs = np.flatnonzero(whole[:size] != np.array(other[:size], np.int32))
-    return int(differs[0]) if len(differs) else size
+    for columns, reason, hint in _ELSEWHERE:
+        if row.keys() >= columns:
+            names = ", ".join(f"`{name}`" for name in row if name in columns)
+            raise DataError(f"{where} has {names}: {reason}", hint=hint)
 
 
 def _plain(where: str, row: Mapping[str, object], texts: Texts, mask_prompt: bool) -> Example:
@@ -416,15 +355,5 @@ def _ended(texts: Texts, text: str, masked: int) -> Example:
     if masked:
         # Not the length of the prompt's tokens: its last token may merge with the first characters
         # of the completion, and the merged token is learnt.
-        learnt[: _shared(whole, texts.encode(text[:masked]))] = False
+        learnt[: shared(whole, np.array(texts.encode(text[:masked]), np.int32))] = False
     return Example(whole, learnt)
-
-
-def text_of(where: str, row: Mapping[str, object], name: str) -> str:
-    """Return the text in a column; DataError for anything else, and for an empty one."""
-    value = row[name]
-    if not isinstance(value, str):
-        raise DataError(f"{where}: `{name}` must be a text, got {shown_value(value)}")
-    if not value and name != "prompt":
-        raise DataError(f"{where}: `{name}` is empty")
-    return value

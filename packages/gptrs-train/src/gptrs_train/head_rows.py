@@ -15,7 +15,8 @@ from gptrs.progress import Progress
 from gptrs.quoting import listed, quoted, shown_value
 from gptrs_runtime.tokenization.tokenizer import TextTokenizer
 from gptrs_train.batches import DataFacts, drawn
-from gptrs_train.data import DataError, read_rows, text_of
+from gptrs_train.chat_rows import DataError, text_of
+from gptrs_train.data import ROWS, read_rows
 from gptrs_train.heads import Goal, Problem, Task, TextBatch
 
 FORMS: Final[Mapping[Task, Sequence[tuple[str, ...]]]] = {
@@ -86,7 +87,7 @@ class Encoder(Struct, frozen=True):
 
 def task_of(path: Path) -> Task | None:
     """Return the task for the columns of the first row; None for texts to continue."""
-    if path.suffix != ".jsonl" or not path.is_file():
+    if path.suffix.lower() != ROWS or not path.is_file():
         return None
     row = next((row for _, row in read_rows(path)), cast("Mapping[str, object]", {}))
     return next((task for task in FORMS if _fitting(row, task)), None)
@@ -94,7 +95,7 @@ def task_of(path: Path) -> Task | None:
 
 def read_head_rows(path: Path, task: Task) -> list[HeadRow]:
     """Return the rows of a file; DataError names the line that is wrong."""
-    if path.suffix != ".jsonl":
+    if path.suffix.lower() != ROWS:
         raise UsageError(
             f"{quoted(str(path), 200)} is not a .jsonl file, which rows for a head require"
         )

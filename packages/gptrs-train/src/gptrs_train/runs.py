@@ -42,7 +42,8 @@ from gptrs_train.batches import (
     longest,
     split,
 )
-from gptrs_train.data import DataError, ModelTexts, Source, Texts, files_of, read_source
+from gptrs_train.chat_rows import DataError
+from gptrs_train.data import ModelTexts, Source, Texts, files_of, read_source
 from gptrs_train.draft_learner import DraftLearner, NewDraftHead
 from gptrs_train.head_rows import Encoder, HeadRow, HeadRows, goal_of, read_head_rows, task_of
 from gptrs_train.heads import HeadLearner, Task
