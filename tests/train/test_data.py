@@ -322,12 +322,20 @@ def test_an_epoch_of_a_stream_has_each_of_its_tokens_at_most_once(tokens):
 
 
 def test_a_held_out_part_is_apart():
-    rest, held = split(Source("", stream=np.arange(100)), 0.1, 0)
+    rest, held = split(Source("", stream=np.arange(100)), 0.1, 0, 12)
     assert (rest.stream[-1], held.stream[0]) == (89, 90)
     source = Source("", examples=texts())
-    rest, held = split(source, 0.1, 0)
-    assert (len(rest.examples), len(held.examples)) == (36, 4)
-    assert split(source, 0.0, 0)[1] is None
+    rest, held = split(source, 0.1, 0, 12)
+    assert (len(rest.examples), len(held.examples)) == (37, 3)  # a few have nothing to learn
+    assert split(source, 0.0, 0, 12)[1] is None
+
+
+def test_a_text_without_a_token_to_learn_is_not_held_out():
+    long = Example(np.arange(9), np.arange(9) > 7)  # its answer is cut off
+    source = Source("", examples=[long] * 30 + [Example(np.arange(3), np.ones(3, bool))] * 10)
+    rest, held = split(source, 0.1, 0, 4)
+    assert [len(each.tokens) for each in held.examples] == [3]
+    assert len(rest.examples) == 39
 
 
 def test_texts_of_the_demo_model_end_with_its_token(tmp_path):

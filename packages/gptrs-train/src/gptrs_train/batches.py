@@ -74,8 +74,11 @@ def drawn(seed: int, first: int, size: int, count: int) -> list[tuple[int, int]]
     return [(epoch, int(order_of(seed, epoch, count)[place])) for epoch, place in draws]
 
 
-def split(source: Source, share: float, seed: int) -> tuple[Source, Source | None]:
-    """Return the part to learn from and a held-out `share`: the end of a stream, or some texts."""
+def split(source: Source, share: float, seed: int, length: int) -> tuple[Source, Source | None]:
+    """Return the part to learn from and a held-out `share`: the end of a stream, or some texts.
+
+    Only texts with a token to learn in rows of `length` are held out.
+    """
     if share <= 0:
         return source, None
     if source.stream is not None:
@@ -85,10 +88,12 @@ def split(source: Source, share: float, seed: int) -> tuple[Source, Source | Non
             Source(source.path, stream=source.stream[:cut]),
             Source(source.path, stream=source.stream[cut:]),
         )
-    count = int(len(source.examples) * share)
-    if not count:
+    rest = range(len(source.examples))
+    # A held-out part of prompts alone, cut before their answers, would evaluate nothing.
+    usable = [n for n in rest if _has_learnt(source.examples[n], length)]
+    held = {usable[n] for n in held_out(seed, share, len(usable))}
+    if not held:
         return source, None
-    held, rest = held_out(seed, share, len(source.examples)), range(len(source.examples))
     return (
         Source(source.path, examples=[source.examples[n] for n in rest if n not in held]),
         Source(source.path, examples=[source.examples[n] for n in rest if n in held]),
@@ -235,9 +240,13 @@ def _fitting(examples: Sequence[Example], length: int) -> tuple[list[Example], i
     for tokens, learnt in examples:
         cut += len(tokens) > length + 1
         short = Example(tokens[: length + 1], learnt[: length + 1])
-        if short.learnt[1:].any():
+        if _has_learnt(short, length):
             found.append(short)
     return found, cut, len(examples) - len(found)
+
+
+def _has_learnt(text: Example, length: int) -> bool:
+    return bool(text.learnt[1 : length + 1].any())
 
 
 def _packed(texts: Sequence[Example], length: int) -> list[list[Example]]:

@@ -400,7 +400,7 @@ def _read(
     except OSError as error:
         raise _unreadable(error) from error
     if held is None:
-        source, held = split(source, data.held_out, settings.seed)
+        source, held = split(source, data.held_out, settings.seed, settings.length)
     return *_batches(source, held, settings, data.packed), digests
 
 
