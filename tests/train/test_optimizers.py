@@ -80,6 +80,10 @@ CASES = {
         optimizers.adamw(RATE, (0.8, 0.95), 1e-4, 0.2),
         lambda t, p: t.optim.AdamW(p, 0.05, betas=(0.8, 0.95), eps=1e-4, weight_decay=0.2),
     ),
+    "adamw without moments": (
+        optimizers.adamw(RATE, (0.0, 0.0), 0.0, 0.0),
+        lambda t, p: t.optim.AdamW(p, 0.05, betas=(0.0, 0.0), eps=0.0, weight_decay=0.0),
+    ),
     "adafactor": (optimizers.adafactor(RATE), transformers_adafactor(lr=0.05)),
     "adafactor others": (
         optimizers.adafactor(
@@ -201,3 +205,9 @@ def test_schedules_rise_then_follow_their_formula(form, reference):
         for count, rate in zip(counts, found, strict=True):
             expected = (count + 1) / 21 if count < 20 else FORMULAS[form](count - 20)
             assert float(rate.numpy()) == pytest.approx(3 * expected, rel=1e-5), count
+
+
+def test_the_time_scale_of_inverse_sqrt_without_a_warm_up_is_that_of_transformers(reference):
+    schedule = schedules.schedule_of("inverse_sqrt", 3.0, 100, 0)
+    with use_backend(reference):
+        assert schedule(gptrs.tensor(np.float32(30_000))).item() == pytest.approx(1.5)

@@ -104,7 +104,7 @@ def adamw(
             g = _wide(g)
             # The forms of torch (lerp, then mul and addcmul), so that rounding agrees with it over
             # many steps.
-            mean = mean + (g - mean) * (1 - first)
+            mean = _moved(mean, g, first)
             square = square * second + g * g * (1 - second)
             # Epsilon outside the root, and after the correction, as in torch; inside it, small
             # gradients would take other steps.
@@ -179,7 +179,7 @@ def muon(
 
         def of(g: Tensor, p: Tensor, mean: Tensor) -> Sequence[Tensor]:
             g = _wide(g)
-            mean = mean + (g - mean) * (1 - momentum)
+            mean = _moved(mean, g, momentum)
             change = orthogonalized(g + (mean - g) * momentum if nesterov else mean, steps)
             size = _MUON_RMS * math.sqrt(max(map(int, p.shape[-2:])))
             return -step * _with_decay(change * size, p, weight_decay, every), mean
@@ -341,6 +341,11 @@ _MATRIX: Final = 2
 
 def _with_decay(change: Tensor, p: Tensor, weight_decay: float, decayed: Decayed) -> Tensor:
     return change + weight_decay * _wide(p) if weight_decay and decayed(p) else change
+
+
+def _moved(mean: Tensor, g: Tensor, beta: float) -> Tensor:
+    """Return `beta * mean + (1 - beta) * g`, from the nearer one: with `beta` 0 exactly `g`."""
+    return mean + (g - mean) * (1 - beta) if beta > 0.5 else g - (g - mean) * beta
 
 
 def _left(beta: float, made: Tensor) -> Tensor:

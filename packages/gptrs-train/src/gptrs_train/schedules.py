@@ -12,6 +12,7 @@ from gptrs.api.models import Tensor
 Schedule = Callable[[Tensor], Tensor | float]
 """The learning rate f32 [] after `count` updates, f32 []; the first update has `count` 0."""
 Form = Literal["constant", "linear", "cosine", "inverse_sqrt"]
+_TIMESCALE: Final = 10_000
 FORMS: Final[tuple[Form, ...]] = ("constant", "linear", "cosine", "inverse_sqrt")
 
 
@@ -57,12 +58,15 @@ def warmed(schedule: Schedule, steps: int, rate: float) -> Schedule:
 
 
 def schedule_of(form: Form, rate: float, steps: int, warmup: int, least: float = 0.0) -> Schedule:
-    """Return the schedule of a run of `steps` updates, whose first `warmup` rise to `rate`."""
+    """Return the schedule of a run of `steps` updates, whose first `warmup` rise to `rate`.
+
+    The time scale of `inverse_sqrt` is the warm-up, without one 10,000 updates, as in transformers.
+    """
     rest = max(steps - warmup, 1)
     after: Schedule = {
         "constant": lambda: constant(rate),
         "linear": lambda: linear(rate, least, rest),
         "cosine": lambda: cosine(rate, rest, least),
-        "inverse_sqrt": lambda: inverse_sqrt(rate, max(warmup, 1)),
+        "inverse_sqrt": lambda: inverse_sqrt(rate, warmup or _TIMESCALE),
     }[form]()
     return warmed(after, warmup, rate)
