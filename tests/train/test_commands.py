@@ -221,7 +221,10 @@ def test_what_is_there_is_kept_unless_told(tokens, tmp_path):
         gptrs(*args)
     gptrs(*args, "--resume")
     with pytest.raises(UsageError, match="is another one: `batch` was `2`, is `3`"):
-        gptrs(*args, "--resume", "--force", "--batch", 3)
+        gptrs(*args, "--resume", "--batch", 3)
+    (out / "training.json").write_text("{")
+    with pytest.raises(UsageError, match="out` exists"):
+        gptrs(*args, "--resume")
     gptrs(*args, "--force", "--batch", 3)
     for kept, problem in ((tmp_path / "model", "lies in"), (tmp_path, "lies in")):
         with pytest.raises(UsageError, match=problem):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import killed_training
 from gptrs.errors import UsageError
@@ -46,6 +47,14 @@ def test_a_run_goes_on_only_with_its_own_settings(tmp_path):
         SavedRun.beside(tmp_path / "out", {"rate": 2e-3, "save_every": 3}).load()
 
 
+def test_a_file_that_is_no_state_of_a_run_is_refused(tmp_path):
+    saved = SavedRun.beside(tmp_path / "out", {})
+    saved.begin()
+    save_file({"a": np.zeros(2)}, saved.folder / saved_run.STATE)
+    with pytest.raises(saved_run.SavedRunError, match=r"safetensors` is not the state of a run"):
+        saved.load()
+
+
 def test_a_run_has_one_process(tmp_path):
     saved, other = (SavedRun.beside(tmp_path / "out", {}) for _ in range(2))
     with saved.alone():
@@ -65,7 +74,7 @@ def test_measurements_after_the_saved_state_are_forgotten(tmp_path):
     saved = SavedRun.beside(tmp_path / "out", {})
     saved.begin()
     saved.save({"trained": {}}, saved_run.Progressed(step=2))
-    rows = [json.dumps({"step": step, "loss": 1.0}) for step in (1, 2, 3)]
+    rows = [json.dumps({"step": step, "loss": 1.0}) for step in (1, 2, 3)] + ["[1]", '"x"', "{}"]
     (saved.folder / "metrics.jsonl").write_text("\n".join([*rows, '{"step": 4, "lo']))
     saved.load()
     assert [row["step"] for row in metrics(saved.folder)] == [1, 2]

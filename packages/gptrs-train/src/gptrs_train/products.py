@@ -13,13 +13,14 @@ from typing import Any, Final
 import numpy as np
 from msgspec.structs import replace
 
-from gptrs.api import UsageError
+from gptrs.api import ModelError, UsageError
 from gptrs.checkpoint.adapter_config import BASE_DIGEST
 from gptrs.checkpoint.adapter_config import CONFIG as ADAPTER_CONFIG
 from gptrs.checkpoint.adapter_config import WEIGHTS as ADAPTER_WEIGHTS
 from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
 from gptrs.checkpoint.formats.safetensors import write_safetensors
 from gptrs.quoting import quoted
+from gptrs.strict_json import parse_object
 from gptrs_runtime.converting.atomic_folder import atomic_folder
 from gptrs_runtime.converting.convert import WRITERS, Destination, require_apart
 from gptrs_runtime.converting.model_content import StoredModel, in_dtype, stored_model
@@ -45,8 +46,7 @@ def require_new(out: Path, run: str, sources: Sequence[Path], *, resume: bool, f
     shown = quoted(str(out), 200)
     if folder_is_new(out):
         return
-    own = out / REPORT
-    if resume and own.is_file() and json.loads(own.read_bytes()).get("run") == run:
+    if resume and _written_by(out) == run:
         return
     if not force:
         raise UsageError(
@@ -63,6 +63,14 @@ def require_new(out: Path, run: str, sources: Sequence[Path], *, resume: bool, f
             f"{shown} is not a model or adapter, which --force could replace",
             hint="choose another folder, or remove it yourself",
         )
+
+
+def _written_by(out: Path) -> object:
+    """Return the digest of the run that wrote a folder, None if no report states it."""
+    try:
+        return parse_object((out / REPORT).read_bytes(), REPORT).get("run")
+    except (OSError, ModelError):
+        return None
 
 
 def write_product(

@@ -320,6 +320,8 @@ def _run(
     # All refusals come before the first update: hours of training must not end in "the folder
     # exists".
     def require() -> None:
+        if outputs.resume:
+            saved.require_same()
         if saved.writes:
             require_new(outputs.out, digest, sources, resume=outputs.resume, force=outputs.force)
             _require_unfinished(saved, outputs)

@@ -150,19 +150,34 @@ class SavedRun(Struct):
 
         UsageError where there is none, or for settings that differ.
         """
+        at = self.require_same()
+        with SafetensorsFile.open(self.folder / STATE) as file:
+            # Copies: the arrays of the file are views of its mapping, which ends with this scope.
+            state = _nested({name: file.read(name).copy() for name in file.names()})
+        self._read_metrics(at.step)
+        return state, at
+
+    def require_same(self) -> Progressed:
+        """Return the progress of the run; UsageError where none is saved, or another run's.
+
+        SavedRunError for a file that is not the state of a run.
+        """
         if not self.exists:
             raise UsageError(
                 f"there is no run to resume in {quoted(str(self.folder), 200)}",
                 hint="leave out --resume to start one",
             )
         with SafetensorsFile.open(self.folder / STATE) as file:
-            metadata = file.metadata
-            self._require_same(cast("dict[str, object]", json.loads(metadata["run"])))
-            at = msgspec.json.decode(metadata["at"], type=Progressed)
-            # Copies: the arrays of the file are views of its mapping, which ends with this scope.
-            state = _nested({name: file.read(name).copy() for name in file.names()})
-        self._read_metrics(at.step)
-        return state, at
+            try:
+                stated = msgspec.json.decode(file.metadata["run"], type=dict[str, object])
+                at = msgspec.json.decode(file.metadata["at"], type=Progressed)
+            except (KeyError, msgspec.MsgspecError):
+                raise SavedRunError(
+                    f"{quoted(str(self.folder / STATE), 200)} is not the state of a run",
+                    hint="leave out --resume to start over",
+                ) from None
+        self._require_same(stated)
+        return at
 
     def load_best(self) -> dict[str, np.ndarray]:
         """Return the weights of the best evaluation."""
@@ -188,7 +203,8 @@ class SavedRun(Struct):
         lines = path.read_bytes().splitlines() if path.is_file() else []
         self.metrics = []
         for line in lines:
-            with contextlib.suppress(ValueError):  # the last line of a killed process
+            # A killed process leaves half a line at the end.
+            with contextlib.suppress(ValueError, TypeError, KeyError):
                 row = cast("dict[str, Any]", json.loads(line))
                 # Updates after the saved one are made again, and would have two lines.
                 if row["step"] <= step:
