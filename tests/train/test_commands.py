@@ -219,7 +219,7 @@ def test_what_is_there_is_kept_unless_told(tokens, tmp_path):
     gptrs(*args)
     with pytest.raises(UsageError, match="out` exists"):
         gptrs(*args)
-    gptrs(*args, "--resume")
+    gptrs(*args, "--resume", "--save-every", 3)
     with pytest.raises(UsageError, match="is another one: `batch` was `2`, is `3`"):
         gptrs(*args, "--resume", "--batch", 3)
     (out / "training.json").write_text("{")

@@ -49,7 +49,7 @@ from gptrs_train.head_rows import Encoder, HeadRow, HeadRows, goal_of, read_head
 from gptrs_train.heads import HeadLearner, Task
 from gptrs_train.learner import Learner, LowRank
 from gptrs_train.products import require_new, write_product
-from gptrs_train.saved_run import SavedRun, SavedRunError, digest_of_file
+from gptrs_train.saved_run import SavedRun, SavedRunError, digest_of_file, digest_of_run
 from gptrs_train.trainer import Ended, Settings, Status, Trainer
 
 CONTINUE: Final[Literal["generate"]] = "generate"
@@ -313,7 +313,7 @@ def _run(
 ) -> Result:
     rows, valid, digests = read
     run = _identity(learner, settings, data, backend, [identity, *digests])
-    digest = hashlib.blake2b(json.dumps(run, sort_keys=True).encode(), digest_size=16).hexdigest()
+    digest = digest_of_run(run)
     sources = (learner.source.path, data.path)
     saved = SavedRun.beside(outputs.out, run, outputs.group)
 

@@ -240,6 +240,13 @@ class Metrics:
             raise SavedRunError(f"cannot write `{METRICS}`: {error.strerror}") from error
 
 
+def digest_of_run(run: Mapping[str, object]) -> str:
+    """Return a digest, in hex, of the settings of a run that change its bits."""
+    compared = {name: value for name, value in run.items() if name not in _NOT_COMPARED}
+    text = json.dumps(compared, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
 def digest_of_file(path: Path) -> str:
     """Return a digest of the content of a file, in hex."""
     with path.open("rb") as file:
