@@ -57,11 +57,16 @@ def values(
     return result
 
 
-def gptq(bits: int, version: int, *, ordered: bool = True) -> Made:
+def act_order() -> np.ndarray:
+    """The group of each column, in no order."""
+    return np.random.default_rng(0).permutation(np.arange(COLUMNS) // GROUP)
+
+
+def gptq(bits: int, version: int, *, ordered: bool = True, symmetric: bool = False) -> Made:
     codes, scale, zeros = drawn(bits, COLUMNS // GROUP)
-    groups = np.arange(COLUMNS) // GROUP
-    if not ordered:
-        groups = np.random.default_rng(0).permutation(groups)
+    if symmetric:
+        zeros = np.full_like(zeros, 1 << bits - 1)
+    groups = act_order() if not ordered else np.arange(COLUMNS) // GROUP
     stored = zeros - (1 if version == 1 else 0)
     tensors = {
         "qweight": words(codes, bits).T.copy(),
@@ -82,7 +87,7 @@ def awq() -> Made:
     return tensors, values(codes, scale, zeros, np.arange(COLUMNS) // GROUP)
 
 
-def packed(bits: int, symmetric: bool, size: int) -> Made:
+def packed(bits: int, symmetric: bool, size: int, *, ordered: bool = True) -> Made:
     codes, scale, zeros = drawn(bits, COLUMNS // size)
     if symmetric:
         zeros = np.full_like(zeros, 1 << bits - 1)
@@ -93,7 +98,11 @@ def packed(bits: int, symmetric: bool, size: int) -> Made:
     }
     if not symmetric:
         tensors["weight_zero_point"] = words(zeros.T.copy(), bits).T.copy()
-    return tensors, values(codes, scale, zeros, np.arange(COLUMNS) // size)
+    groups = np.arange(COLUMNS) // size
+    if not ordered:
+        groups = act_order()
+        tensors["weight_g_idx"] = groups.astype(np.int32)
+    return tensors, values(codes, scale, zeros, groups)
 
 
 def int8() -> Made:
@@ -148,6 +157,13 @@ def compressed(form: str, bits: int, symmetric: bool, size: int | None) -> Setti
     return {"quant_method": "compressed-tensors", "format": form, "config_groups": groups}
 
 
+def turned(location: str) -> Settings:
+    """W4A16 with a rotation at a place."""
+    groups = {"R1": {"type": "hadamard", "apply": [{"targets": ["x"], "location": location}]}}
+    settings = compressed("pack-quantized", 4, True, GROUP)
+    return {**settings, "transform_config": {"config_groups": groups}}
+
+
 def method(name: str, **settings: object) -> Settings:
     return {"quant_method": name, "bits": 4, "group_size": GROUP, **settings}
 
@@ -156,12 +172,21 @@ CASES: dict[str, tuple[Callable[[], Made], Settings]] = {
     "gptq v1": (lambda: gptq(4, 1), method("gptq")),
     "gptq v2, 8 bits": (lambda: gptq(8, 2), method("gptq", bits=8, checkpoint_format="gptq_v2")),
     "gptq act-order": (lambda: gptq(4, 1, ordered=False), method("gptq", desc_act=True)),
+    "gptq v1, symmetric": (lambda: gptq(4, 1, symmetric=True), method("gptq", sym=True)),
+    "gptq v2 called v1": (lambda: gptq(4, 2, symmetric=True), method("gptq", sym=True)),
     "awq": (awq, method("awq", zero_point=True, version="gemm")),
     "W4A16": (lambda: packed(4, True, GROUP), compressed("pack-quantized", 4, True, GROUP)),
     "W4A16 asymmetric": (
         lambda: packed(4, False, GROUP),
         compressed("pack-quantized", 4, False, GROUP),
     ),
+    **{
+        f"W4A16 act-order, {'a' * (not symmetric)}symmetric": (
+            partial(packed, 4, symmetric, GROUP, ordered=False),
+            compressed("pack-quantized", 4, symmetric, GROUP),
+        )
+        for symmetric in (True, False)
+    },
     "W8A16 of channels": (
         lambda: packed(8, True, COLUMNS),
         compressed("pack-quantized", 8, True, None),
@@ -188,7 +213,7 @@ CASES: dict[str, tuple[Callable[[], Made], Settings]] = {
         },
     ),
 }  # fmt: skip
-DECODED = {case for case in CASES if case.startswith("fp8")} | {"gptq act-order"}
+DECODED = {case for case in CASES if case.startswith("fp8") or "act-order" in case}
 
 
 def saved(
@@ -318,12 +343,19 @@ def test_codes_are_packed_as_the_library_does(tmp_path: Path) -> None:
         ({"quant_method": "fp8", "weight_block_size": [128, 0]}, "must be two numbers of at least"),
         ({"quant_method": "fp8", "expert_dtype": "fp4"}, "is supported as 'fp8' only"),
         ({"quant_method": "compressed-tensors", "format": "pack-quantized"}, "`config_groups`"),
+        (turned("input"), "`transform_config`.*turns what is at `input`, which is not supported"),
     ],
     ids=str,
 )
 def test_refused_settings(tmp_path: Path, settings: Settings, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         find_model(saved(tmp_path, packed(4, True, GROUP)[0], settings))
+
+
+def test_rotations_of_weights_are_in_the_stored_numbers(tmp_path: Path) -> None:
+    tensors, wanted = packed(4, True, GROUP)
+    model = find_model(saved(tmp_path, tensors, turned("weight_output")))
+    np.testing.assert_array_equal(model.weights.load("a.proj.weight"), wanted)
 
 
 def test_tensors_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -166,9 +166,10 @@ class PackedWeight(MadeTensor):
         if groups is None:
             return described.values(parts)
         # Columns are assigned to groups individually.
-        scale, zero = (parts[part][:, groups] for part in ("scale", "zero_point"))
-        difference = parts["codes"].astype(np.int32) - zero
-        return difference.astype(np.float32) * scale.astype(np.float32)
+        scale = parts["scale"][:, groups].astype(np.float32)
+        zeros = parts.get("zero_point")
+        zero = described.zero_point if zeros is None else zeros[:, groups]
+        return (parts["codes"].astype(np.int32) - zero).astype(np.float32) * scale
 
     @override
     def load_part(self, part: Part) -> np.ndarray:
@@ -203,9 +204,11 @@ class PackedWeight(MadeTensor):
         wanted = self.described().parts["zero_point"].shape
         if zeros.shape[0] < wanted[0] or zeros.shape[1] != wanted[1]:
             raise self.misfit(self.name, f"has zero points of {list(zeros.shape)}")
-        moved = zeros[: wanted[0]].astype(np.int32) + np.int32(self.scheme.zero_offset)
+        zeros, offset = zeros[: wanted[0]].astype(np.int32), self.scheme.zero_offset
+        if self.scheme.centered and np.all(zeros == 1 << bits - 1):
+            offset = 0  # as the second version of GPTQ stores them, whatever the settings say
         # Zero points are stored minus 1: 0 wraps to the greatest code.
-        return moved & np.int32((1 << bits) - 1)
+        return zeros + np.int32(offset) & np.int32((1 << bits) - 1)
 
 
 def _layers(stored: FileSource, codes: str, scale: str) -> Iterator[str]:

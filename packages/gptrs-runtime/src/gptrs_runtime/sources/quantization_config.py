@@ -11,6 +11,7 @@ from gptrs.checkpoint.config_fields import Fields
 from gptrs.errors import ModelError
 from gptrs.lazy_module import lazy_module
 from gptrs.quoting import listed, quoted, shown_value
+from gptrs.strict_json import record_of
 
 if TYPE_CHECKING:
     from gptrs_runtime.sources import format_kinds
@@ -32,8 +33,9 @@ class QuantizationScheme(Struct, frozen=True):
     """How the quantized weights of a folder are stored, all of them alike.
 
     `group_size` None stands for one scale a row. `zero_offset` is what is added to stored zero
-    points: 1 in the first version of GPTQ's files. `own` has the bits and the group size of single
-    layers, by their names. `block` has the rows and columns that share a scale.
+    points: 1 in the first version of GPTQ's files; `centered` promises that each is the middle one.
+    `own` has the bits and the group size of single layers, by their names. `block` has the rows and
+    columns that share a scale.
     """
 
     method: str
@@ -42,6 +44,7 @@ class QuantizationScheme(Struct, frozen=True):
     group_size: int | None
     symmetric: bool = False
     zero_offset: int = 0
+    centered: bool = False
     own: tuple[tuple[str, int, int], ...] = ()
     block: tuple[int, int] | None = None
 
@@ -147,6 +150,7 @@ def _gptq(fields: Fields) -> QuantizationScheme:
         fields.integer("bits"),
         _group_size(fields),
         zero_offset=1 if version == "gptq" else 0,
+        centered=fields.boolean("sym", False),
     )
 
 
@@ -165,6 +169,7 @@ def _group_size(fields: Fields) -> int | None:
 
 
 def _compressed(fields: Fields) -> QuantizationScheme:
+    _require_no_rotations(fields)
     groups = fields.get("config_groups")
     entries = (
         list(cast("Mapping[str, object]", groups).values()) if isinstance(groups, dict) else []
@@ -193,6 +198,29 @@ def _compressed(fields: Fields) -> QuantizationScheme:
         raise own.error("symmetric", "must be true for `int-quantized`")
     bits = own.integer("num_bits")
     return QuantizationScheme("compressed-tensors", layout, bits, size, symmetric)
+
+
+class _Rotation(Struct):
+    location: str
+
+
+class _Rotations(Struct):
+    apply: list[_Rotation] = []
+
+
+class _Transforms(Struct):
+    config_groups: dict[str, _Rotations] = {}
+
+
+def _require_no_rotations(fields: Fields) -> None:
+    """ModelError for transforms of activations; those of weights are part of the stored numbers."""
+    found = fields.get("transform_config", {})
+    transforms = record_of(found, _Transforms, f"`transform_config` of `{KEY}`")
+    for rotations in transforms.config_groups.values():
+        for each in rotations.apply:
+            if not each.location.startswith("weight_"):
+                problem = f"turns what is at {quoted(each.location)}, which is not supported"
+                raise fields.error("transform_config", problem)
 
 
 _READERS: Mapping[str, Callable[[Fields], QuantizationScheme]] = {
