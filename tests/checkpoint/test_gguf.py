@@ -292,6 +292,27 @@ def test_all_settings_of_yarn_are_followed_or_refused(tmp_path: Path) -> None:
         named(tmp_path, {}, **keys, llama__rope__scaling__yarn_attn_factor=1.2)
 
 
+@pytest.mark.parametrize(
+    ("keys", "factor"),
+    [
+        ({"llama__rope__scaling__factor": 4.0}, 4.0),
+        ({"llama__rope__scale_linear": 2.0}, 2.0),
+        ({"llama__rope__scale_linear": 2.0, "llama__rope__scaling__factor": 4.0}, 4.0),
+        ({"llama__rope__scaling__factor": 4.0, "llama__rope__scaling__type": "none"}, None),
+        ({"llama__rope__scaling__factor": 0.0}, None),
+    ],
+)
+def test_a_factor_without_a_type_scales_positions(
+    tmp_path: Path, keys: dict[str, Value], factor: float | None
+) -> None:
+    """As in llama.cpp, whose first files with a factor have no type of scaling."""
+    rope = named(tmp_path, {}, **keys).config["rope_parameters"]
+    scaled = (
+        {"rope_type": "default"} if factor is None else {"rope_type": "linear", "factor": factor}
+    )
+    assert rope == {**scaled, "rope_theta": 10000.0}
+
+
 def test_settings_that_no_kind_reads_are_told(tmp_path: Path) -> None:
     found = unread_in(named(tmp_path, {}, llama__attention__scale=0.5, llama__vocab_size=40))
     assert found is not None

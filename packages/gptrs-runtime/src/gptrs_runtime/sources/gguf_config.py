@@ -209,12 +209,18 @@ class GgufSettings:
     def _rope(self, head_dim: int) -> dict[str, object]:
         fields = self._fields
         theta = fields.number("rope.freq_base", 10000.0)
-        kind = fields.choice("rope.scaling.type", ("none", "linear", "yarn"), "none")
+        # As in llama.cpp: a factor alone is a linear one, and older files call it `scale_linear`.
+        older = fields.number("rope.scale_linear", 1.0)
+        factor = fields.number("rope.scaling.factor", older) or 1.0
+        kind = fields.choice("rope.scaling.type", ("none", "linear", "yarn"), "linear")
         rope: dict[str, object] = {"rope_type": "default", "rope_theta": theta}
         if _ROPE_FACTORS in self._tensors:
+            if kind == "yarn" or (kind == "linear" and factor != 1):
+                problem = f"cannot be {kind} beside the tensor {quoted(_ROPE_FACTORS)}"
+                raise fields.error("rope.scaling.type", problem)
             rope |= {"rope_type": "llama3", **self._llama3(theta, head_dim)}
-        elif kind != "none":
-            rope |= {"rope_type": kind, "factor": fields.number("rope.scaling.factor")}
+        elif kind == "yarn" or (kind == "linear" and factor != 1):
+            rope |= {"rope_type": kind, "factor": factor}
         if kind == "yarn":
             context = fields.integer("context_length")
             original = fields.integer("rope.scaling.original_context_length", context)
