@@ -152,6 +152,20 @@ def test_labels_of_ones_own(folders, models, multi_label):
         assert _as_pairs(ours) == list(zip(row["labels"], row["scores"], strict=True))
 
 
+@pytest.mark.parametrize("aggregation", ["first", "average", "max"])
+def test_an_unknown_word_is_a_word_of_its_own(folders, models, aggregation):
+    theirs = _pipeline("token-classification", folders["ner"])
+    text = "the Łódź sat 日本 on-Zürich"
+    tokens = models["ner"].tokenizer.encode(text)
+    assert tokens.count(models["ner"].tokenizer.number("[UNK]")) > 2
+    expected = [
+        (e["entity_group"], e["start"], e["end"], pytest.approx(e["score"], abs=2e-5))
+        for e in theirs(text, aggregation_strategy=aggregation, ignore_labels=[])
+    ]
+    (found,) = gptrs.tag(models["ner"], [text], aggregation, ignored=[])
+    assert [(e.label, e.start, e.end, e.score) for e in found] == expected
+
+
 @pytest.mark.parametrize("aggregation", ["none", "simple", "first", "average", "max"])
 def test_names_in_texts(folders, models, aggregation):
     theirs = _pipeline("token-classification", folders["ner"])

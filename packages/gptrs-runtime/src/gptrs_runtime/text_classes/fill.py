@@ -24,6 +24,10 @@ from gptrs_runtime.verb_requests import OUTSIDE
 # Classes of the words in a text: names, places, parts of speech.
 
 
+_UNKNOWN: Final = "[UNK]"
+"""A word that is not in the vocabulary, for tokenizers whose files give it no name."""
+
+
 class _Part(Struct, frozen=True, eq=False):
     """A token or a word: its position and the probability of each class."""
 
@@ -93,11 +97,13 @@ def whole_texts(model: LoadedModel, texts: Sequence[str]) -> list[EncodedText]:
 
 def _parts(model: LoadedModel, text: str, row: EncodedText, scores: np.ndarray) -> list[_Part]:
     found: list[_Part] = []
+    unknown = model.tokenizer.number(named_tokens(model.files).get("unk_token", _UNKNOWN))
     for token, (start, end), special, own in zip(
         row.tokens, row.offsets, row.special, scores, strict=True
     ):
         if not special:
-            follows = model.tokenizer.continues_word(token, text, start, end)
+            # An unknown word is one token, whose entry is seldom as long as the word.
+            follows = token != unknown and model.tokenizer.continues_word(token, text, start, end)
             found.append(_Part(start, end, own, follows and bool(found)))
     return found
 
