@@ -340,6 +340,28 @@ def test_the_settings_of_old_files_of_gpt_neox(tmp_path, backend_name):
     assert_close(gptrs.load_model(folder, backend=backend_name).forward(tokens), wanted)
 
 
+_WINDOW: dict[str, object] = {
+    **{"num_hidden_layers": 3, "sliding_window": 5, "use_sliding_window": True}
+}
+_MIXED: dict[str, object] = {
+    **{**_WINDOW, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
+}
+WINDOWS: dict[str, dict[str, object]] = {
+    "Qwen2Moe": {**_MIXED, "max_window_layers": 2, "shared_expert_intermediate_size": 20},
+    "Qwen3Moe": _MIXED,
+    "SmolLM3": {**_WINDOW, "no_rope_layers": [1, 0, 1], "pad_token_id": 0},
+}
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+def test_the_layers_of_a_window_follow_the_kind_where_a_file_does_not_list_them(tmp_path, kind):
+    folder = save_llama(tmp_path / "m", kind, **WINDOWS[kind])
+    edit_config(folder, layer_types=None)
+    tokens = some_tokens(1, 20)
+    wanted = torch_logits(folder, tokens)
+    assert_close(gptrs.load_model(folder, backend="ref").forward(tokens), wanted)
+
+
 FALCON: dict[str, object] = {
     **{"num_hidden_layers": None, "num_attention_heads": None, "num_kv_heads": None},
     **{"ffn_hidden_size": None, "new_decoder_architecture": None},

@@ -30,6 +30,7 @@ from gptrs_models.llama_switches import (
     root_of_width,
     switch,
     where,
+    windows,
 )
 
 
@@ -102,10 +103,8 @@ def _adjusted_width(fields: ConfigFields, config: LlamaConfig) -> int:
     return -(-inner // multiple) * multiple
 
 
-def _cwm(fields: ConfigFields, config: LlamaConfig) -> tuple[int, ...]:
+def _cwm(_: ConfigFields, config: LlamaConfig) -> tuple[int, ...]:
     """Return the layers with the window: all except every fourth, starting with the first."""
-    if fields.get("layer_types") is not None:
-        return config.sliding_layers
     return tuple(layer for layer in range(config.num_hidden_layers) if layer % 4)
 
 
@@ -177,7 +176,8 @@ KINDS: dict[str, Kind] = {
     "smollm3": Kind(
         128256, 11008, 36, 4, 32768,
         switch(
-            **biases("attention_bias"), mlp_bias=flag("mlp_bias"), unrotated_layers=_smollm3
+            **biases("attention_bias"), mlp_bias=flag("mlp_bias"), unrotated_layers=_smollm3,
+            sliding_layers=windows(_smollm3),
         ),
         hidden_size=2048, heads=16, theta=2e6, tied=True,
     ),
@@ -281,7 +281,8 @@ KINDS: dict[str, Kind] = {
         own_names={"hidden_act": "mlp_activation"},
     ),
     "cwm": Kind(
-        128256, 21504, 64, 8, 131072, switch(sliding_layers=_cwm, mlp_bias=flag("mlp_bias")),
+        128256, 21504, 64, 8, 131072,
+        switch(sliding_layers=windows(_cwm), mlp_bias=flag("mlp_bias")),
         epsilon=1e-5, head_dim=128, sliding_window=8192, hidden_size=6144, heads=48, theta=1e6,
         rope=_llama3(1e6, 16.0),
     ),

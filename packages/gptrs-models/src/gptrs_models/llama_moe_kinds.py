@@ -20,6 +20,7 @@ from gptrs_models.llama_switches import (
     Switch,
     Value,
     biases,
+    every_layer,
     flag,
     granite,
     grouped,
@@ -36,6 +37,7 @@ from gptrs_models.llama_switches import (
     switch,
     values_of,
     where,
+    windows,
 )
 from gptrs_models.mamba2 import MambaLayers
 
@@ -77,6 +79,12 @@ mixtral_mixture = partial(mixture, scope="block_sparse_moe", gate="w1", up="w3",
 
 def _sparse(fields: ConfigFields, config: LlamaConfig) -> tuple[int, ...]:
     return sparse_layers(fields, config.num_hidden_layers)
+
+
+def _qwen2_windows(fields: ConfigFields, config: LlamaConfig) -> range:
+    """Return the layers with the window: every second of the first ones."""
+    first = fields.integer("max_window_layers", 28, minimum=0)
+    return range(0, min(first, config.num_hidden_layers), 2)
 
 
 def _shared(default: int) -> Reading:
@@ -322,7 +330,7 @@ MOE_KINDS: dict[str, Kind] = {
     "qwen2_moe": Kind(
         151936, 5632, 24, 16, 32768,
         switch(
-            qkv_bias=flag("qkv_bias", True),
+            qkv_bias=flag("qkv_bias", True), sliding_layers=windows(_qwen2_windows),
             experts=mixture(
                 "num_experts", count=60, chosen=4, inner=1408, shared=_shared(5632),
                 layers=_sparse, normalized=flag("norm_topk_prob"),
@@ -333,7 +341,7 @@ MOE_KINDS: dict[str, Kind] = {
     "qwen3_moe": Kind(
         151936, 6144, 24, 4, 32768,
         switch(
-            qwen3,
+            qwen3, sliding_layers=windows(every_layer),
             experts=mixture(
                 "num_local_experts", "num_experts", count=128, chosen=8, inner=768,
                 layers=_sparse, normalized=flag("norm_topk_prob"),

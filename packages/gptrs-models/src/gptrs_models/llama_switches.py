@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias, cast
 
 from msgspec.structs import replace
@@ -121,6 +121,17 @@ def full_layers(_: ConfigFields, config: LlamaConfig) -> tuple[int, ...]:
     """Return the indices of the layers without the window."""
     layers = range(config.num_hidden_layers)
     return tuple(layer for layer in layers if layer not in config.sliding_layers)
+
+
+def windows(default: Callable[[ConfigFields, LlamaConfig], Iterable[int]]) -> Reading:
+    """Return a reader of the layers with the window: of `layer_types`, else of `default`."""
+
+    def read(fields: ConfigFields, config: LlamaConfig) -> tuple[int, ...]:
+        if config.sliding_window is None or fields.get("layer_types") is not None:
+            return config.sliding_layers
+        return tuple(default(fields, config))
+
+    return read
 
 
 def root_of_width(_: ConfigFields, config: LlamaConfig) -> float:
