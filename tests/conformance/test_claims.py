@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection
 
 import numpy as np
@@ -72,6 +73,35 @@ def test_a_claim_that_computes_something_else_fails(wrong: Callable[..., np.ndar
     assert outcome.status == "fail"
     assert "softmax" in outcome.reason
     assert outcome.reason.endswith("which its decomposition gives")
+
+
+def stale():
+    """A kernel that keeps what it made for a shape, as of weights that it packs."""
+    kept: dict[tuple[int, ...], np.ndarray] = {}
+    return lambda x, axis: kept.setdefault(x.shape, right(x, axis))
+
+
+def varying():
+    """A kernel whose last digits differ from run to run."""
+    runs = itertools.count()
+    return lambda x, axis: right(x, axis) * (1 + next(runs) * 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (stale(), "which its decomposition gives"),
+        (varying(), "the same inputs again"),
+        (lambda x, axis: right(x.ravel(order="K").reshape(x.shape), axis), "on transposed views"),
+        (lambda x, axis: right(np.nan_to_num(x), axis), "large and hidden"),
+        (lambda x, axis: right(x, axis) * (1 + (x.size > 64)), "a vector"),
+    ],
+    ids=["kept by its shape", "varies", "reads memory in order", "without NaN", "long rows"],
+)
+def test_a_claim_that_is_wrong_for_some_runs_and_operands_fails(wrong, reason: str):
+    outcome = run_check(claiming(wrong), claim_check("softmax"))
+    assert outcome.status == "fail"
+    assert reason in outcome.reason
 
 
 def test_a_claim_that_never_fires_is_told_with_its_reasons():

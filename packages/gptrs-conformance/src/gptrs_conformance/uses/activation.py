@@ -58,10 +58,12 @@ X = normal(1, 3, 4)
 SPREAD = normal(2, 2, 5) * 4
 POINT = normal(3)
 BATCH = normal(4, 2, 3, 4) * 3
-LARGE = np.array([0.0, -0.0, 20.0, -20.0, 88.0, -100.0, 6.0, -3.0, 3.0, 1e-6], np.float32)
+LARGE = np.array([0.0, -0.0, 20.0, -20.0, 88.0, -100.0, 6.0, -3.0, 3.0, 1e-6, np.inf, np.nan],
+                 np.float32)  # fmt: skip
 EDGES = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-30, -1e30, 6.0, 88.0], np.float32)
 ENDS = np.array([np.inf, -np.inf, np.nan, 1e30, -1e30], np.float32)
-HIDDEN = np.array([[1e4, 1e4 - 1, -np.inf], [-1e4, -np.inf, -1e4]], np.float32)
+HIDDEN = np.array([[1e4, 1e4 - 1, -np.inf], [-1e4, -np.inf, -1e4], [0, np.nan, 1], [0, -200, -1e4]],
+                  np.float32)  # fmt: skip
 COUNTS = np.array([-3, 0, 2, 9])
 BLIND = normal(7, 6, 5)
 BLIND[1], BLIND[2, 1:], BLIND[4] = -np.inf, -np.inf, -np.inf
@@ -129,6 +131,11 @@ USES = (
         torch=lambda torch, x: torch.softmax(x, 1)),
     Use("softmax", (HIDDEN,), F.softmax, softmax, "large and hidden", small_floats=False,
         torch=lambda torch, x: torch.softmax(x, -1)),
+    # Longer than a vector of any processor, by a part of one.
+    Use("softmax", (normal(9, 75),), F.softmax, softmax, "a vector",
+        torch=lambda torch, x: torch.softmax(x, -1)),
+    Use("softmax", (normal(9, 2, 1, 3, 2),), lambda x: F.softmax(x, -3),
+        lambda x: softmax(x, -3), "an axis of 1", torch=lambda torch, x: torch.softmax(x, -3)),
     Use("softmax", (normal(5, 2, 0),), F.softmax, lambda x: x, "empty axis",
         torch=lambda torch, x: torch.softmax(x, -1)),
     Use("safe_softmax", (X,), F.safe_softmax, softmax),

@@ -157,6 +157,12 @@ USES = (
     Use("attention", (*SHARED, SPOTS), F.attention, attended, "i1 mask", torch=_torch),
     Use("attention", (*SHARED, BIAS), F.attention,
         lambda q, k, v, bias: attended(q, k, v, bias=bias), "float mask", torch=_torch),
+    # More keys and queries than a tile of a kernel has, and all settings together.
+    Use("attention", (*heads(37, 75, 4, 2), np.random.default_rng(8).random((2, 1, 37, 75)) < 0.8),
+        lambda q, k, v, mask: F.attention(
+            q, k, v, mask, scale=0.4, causal=True, window=40, offset=30, softcap=3.0),
+        lambda q, k, v, mask: attended(q, k, v, mask & seen(37, 75, 30, 40), 0, 0.4, 3.0),
+        "many positions, all settings"),
     Use("attention", (*SHARED, np.array([4, 5])),
         lambda q, k, v, lengths: F.attention(q, k, v, F.padding_mask(lengths, 5), causal=True),
         lambda q, k, v, lengths: attended(

@@ -13,7 +13,7 @@ from gptrs_conformance.running import normal
 
 X = normal(1, 3, 4)
 ROWS = np.array([[2, 0], [4, 4]])
-CHOICES = np.array([2, 0, 2])
+CHOICES = np.array([2, 0, 0, 2, 2])
 
 
 def _einsum(
@@ -44,12 +44,20 @@ USES = (
     _einsum("ij,kj->", np.arange(6).reshape(2, 3), np.arange(9).reshape(3, 3)),
     Use("embedding", (ROWS, normal(7, 5, 3)), F.embedding, lambda i, w: w[i],
         torch=lambda torch, i, w: torch.nn.functional.embedding(i, w)),
-    Use("grouped_linear", (normal(3, 3, 5), normal(4, 4, 9, 5) / 2, CHOICES), F.grouped_linear,
+    Use("grouped_linear", (normal(3, 5, 5), normal(4, 4, 9, 5) / 2, CHOICES), F.grouped_linear,
         lambda x, w, g: np.einsum("ri,roi->ro", x, w[g])),
     Use("linear", (X, normal(8, 5, 4) / 2, normal(9, 5)), F.linear, lambda x, w, b: x @ w.T + b,
         torch=lambda torch, x, w, b: torch.nn.functional.linear(x, w, b)),
     Use("linear", (normal(1, 3, 64), normal(2, 32, 64) / 8, normal(3, 32)), F.linear,
         lambda x, w, b: x @ w.T + b, "many weights",
+        torch=lambda torch, x, w, b: torch.nn.functional.linear(x, w, b)),
+    Use("linear", (normal(1, 2, 1, 3, 4), normal(2, 4, 5) / 2, normal(3, 5)),
+        lambda x, w, b: F.linear(x, w, b, "in_out"), lambda x, w, b: x @ w + b, "in_out, rank 4",
+        torch=lambda torch, x, w, b: torch.nn.functional.linear(x, w.T, b)),
+    Use("linear", (normal(1, 4), normal(2, 5, 4) / 2), F.linear, lambda x, w: w @ x,
+        "a vector, no bias", torch=lambda torch, x, w: torch.nn.functional.linear(x, w)),
+    Use("linear", (normal(1, 3, 0), normal(2, 5, 0), normal(3, 5)), F.linear,
+        lambda x, w, b: x @ w.T + b, "no inputs",
         torch=lambda torch, x, w, b: torch.nn.functional.linear(x, w, b)),
     Use("matmul", (normal(1, 2, 1, 3, 4), normal(2, 5, 4, 2) / 2), F.matmul, np.matmul,
         torch=lambda torch, x, y: torch.matmul(x, y)),
