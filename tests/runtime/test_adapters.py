@@ -40,7 +40,8 @@ def save_adapter(folder, modules, seed=1, rank=4, sizes=SIZES, **settings):
             tensors[name] = rng.normal(0, 0.2, shape).astype(np.float32)
     folder.mkdir()
     save_file(tensors, folder / "adapter_model.safetensors")
-    config = {"peft_type": "LORA", "r": rank, "lora_alpha": 8, "bias": "none", **settings}
+    named = {"target_modules": sorted({m.rpartition(".")[2] for m in modules})}
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": 8, "bias": "none", **named, **settings}
     (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder
 
@@ -262,6 +263,9 @@ def test_no_key_of_a_pattern_takes_long():
             for key in ("(a+)+", "(a", "a{9}", "(a|(b))", "(?=a)", "[z-a]", "a" * 501)
         ),
         ({"kasa_config": {"beta": 1}}, "`kasa_config` is set"),
+        ({"layers_pattern": "h"}, "set `layers_to_transform`, too"),
+        ({"target_modules": ".*q_proj", "layers_to_transform": [0]}, "is for a list of modules"),
+        ({"layers_to_transform": [0], "layers_pattern": "(?=h)"}, "`layers_pattern` has the exp"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(settings, message, tmp_path):
@@ -305,6 +309,10 @@ def test_an_adapter_without_what_its_settings_say_is_refused(settings, message, 
             {"target_modules": ["q_proj"], "layers_to_transform": [0], "layers_pattern": "layers"},
             "q ",
         ),
+        (
+            {"target_modules": ["q_proj"], "layers_to_transform": [0], "layers_pattern": "l.*s"},
+            "q ",
+        ),
     ],
 )
 def test_settings_choose_among_the_modules_of_a_file(settings, expected, tmp_path, caplog):
@@ -325,6 +333,7 @@ def test_settings_choose_among_the_modules_of_a_file(settings, expected, tmp_pat
     [
         ({"target_modules": ["v_proj"]}, "means none of the modules in"),
         ({"target_modules": "q_proj"}, "means none of the modules in"),
+        ({"target_modules": ""}, "means none of the modules in"),
         ({"r": 8}, "another rank than its factors have: 4"),
         ({"rank_pattern": {"q_proj": 8}}, "another rank than its factors have: 4"),
     ],
@@ -333,6 +342,14 @@ def test_settings_that_contradict_a_file_are_refused(settings, message, tmp_path
     folder = save_adapter(tmp_path / "adapter", LLAMA, **settings)
     with pytest.raises((ModelError, CheckpointError), match=message):
         LowRankAdapter(folder)
+
+
+def test_without_target_modules_all_of_the_file_is_used_with_a_note(tmp_path, caplog):
+    named = LowRankAdapter(save_adapter(tmp_path / "named", LLAMA))
+    assert not caplog.text
+    every = LowRankAdapter(save_adapter(tmp_path / "every", LLAMA, target_modules=None))
+    assert "has no `target_modules`: all modules in" in caplog.text
+    assert every.digest == named.digest
 
 
 def test_without_use_dora_magnitudes_are_skipped_with_a_note(tmp_path, caplog):

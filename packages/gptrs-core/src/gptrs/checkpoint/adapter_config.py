@@ -6,7 +6,7 @@ import hashlib
 import logging
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal
@@ -51,10 +51,10 @@ _CHANGES_BASE: Final = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
 
 class AdapterConfig(Struct, frozen=True):
-    """The settings of a LoRA adapter that are read, as PEFT calls them."""
+    """The settings of a LoRA adapter that are read, with the names and defaults of PEFT."""
 
-    lora_alpha: float
-    r: int | None = None
+    lora_alpha: float = 8
+    r: int = 8
     rank_pattern: dict[str, int] | None = None
     alpha_pattern: dict[str, float] | None = None
     target_modules: list[str] | str | None = None
@@ -64,7 +64,7 @@ class AdapterConfig(Struct, frozen=True):
     use_rslora: bool | None = None
     use_dora: bool | None = None
     init_lora_weights: bool | str | None = None
-    target_parameters: list[str] | str | None = None
+    target_parameters: list[str] | None = None
     peft_version: str | None = None
     modules_to_save: list[str] | None = None
     ensure_weight_tying: bool | None = None
@@ -82,11 +82,11 @@ class AdapterConfig(Struct, frozen=True):
         True if they choose parameters, or by an expression that is not simple.
         """
         wanted = self.target_modules
-        if _is_named(self.exclude_modules, module):
+        if _is_named(self.exclude_modules, module) or _is_inside(self.modules_to_save, module):
             return False
         if self.target_parameters or wanted is None:
             return True
-        if isinstance(wanted, str):
+        if isinstance(wanted, str) and wanted:
             known = wanted.lower() != "all-linear" and _is_simple(wanted)
             return not known or _is_meant(wanted, module, whole=True)
         # Or the end of a name: some writers shorten those in the file.
@@ -103,18 +103,14 @@ class AdapterConfig(Struct, frozen=True):
 
         Factors of experts may have ranks of their own.
         """
-        told = self.r is not None and not _EXPERTS.search(module)
-        if not told or not all(map(_is_simple, self.rank_pattern or ())):
+        if _EXPERTS.search(module) or not all(map(_is_simple, self.rank_pattern or ())):
             return True
-        return rank == _by_pattern(self.rank_pattern, module, self.r or 0)
+        return rank == _by_pattern(self.rank_pattern, module, self.r)
 
     def is_apart(self, module: str) -> bool:
         """Return whether a module is a copy of its own, and an output layer tied to it is not."""
         # PEFT copies these modules, also from an output layer that is tied to a table.
-        apart = (not self.ensure_weight_tying and self.modules_to_save) or ()
-        parts = module.split(".")
-        around = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
-        return any(_matches(name, each) for name in apart for each in around)
+        return not self.ensure_weight_tying and _is_inside(self.modules_to_save, module)
 
 
 def adapter_config(settings: Mapping[str, object], where: str) -> AdapterConfig:
@@ -140,14 +136,33 @@ def adapter_config(settings: Mapping[str, object], where: str) -> AdapterConfig:
             f"`init_lora_weights` is {shown_value(init)}, which changes the model itself",
             "save it converted to plain LoRA (`path_initial_model_for_weight_conversion`)",
         )
-    for name in config.alpha_pattern or ():
-        if not _is_simple(name):
+    _require_readable(config, refused)
+    return config
+
+
+def _require_readable(config: AdapterConfig, refused: Callable[[str, str], ModelError]) -> None:
+    """Raise the error of `refused` for settings that contradict each other, as PEFT does, and for
+    expressions that are not simple."""
+    wanted, pattern = config.target_modules, config.layers_pattern or []
+    for name in ("layers_to_transform", "layers_pattern"):
+        if isinstance(wanted, str) and getattr(config, name) is not None:
             raise refused(
-                f"`alpha_pattern` has the expression {shown_value(name)}",
+                f"`{name}` is for a list of modules, and `target_modules` is {shown_value(wanted)}",
+                "give `target_modules` as a list, or the layers in its expression",
+            )
+    if pattern and config.layers_to_transform is None:
+        raise refused("`layers_pattern` is set", "set `layers_to_transform`, too, or neither")
+    expressions = {
+        "alpha_pattern": config.alpha_pattern or (),
+        "layers_pattern": [pattern] if isinstance(pattern, str) else pattern,
+    }
+    for name, key in ((name, key) for name, keys in expressions.items() for key in keys):
+        if not _is_simple(key):
+            raise refused(
+                f"`{name}` has the expression {shown_value(key)}",
                 "supported are names, and expressions of characters, classes `[0-9]`, and groups"
                 " `(a|b)` that do not come more than once",
             )
-    return config
 
 
 def _is_simple(key: str) -> bool:
@@ -209,12 +224,22 @@ def _is_named(names: Sequence[str] | str | None, module: str) -> bool:
     return any(_matches(name, module) for name in names or ())
 
 
+def _is_inside(names: Sequence[str] | None, module: str) -> bool:
+    """Return whether a module is one of these names, or a part of one."""
+    parts = module.split(".")
+    around = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+    return any(_matches(name, each) for name in names or () for each in around)
+
+
 def _layer(module: str, patterns: Sequence[str]) -> int | None:
-    """Return the first number in a name that follows a list of layers: one of `patterns` if any."""
+    """Return the first number in a name that follows a list of layers.
+
+    Expressions of `patterns`, if any, match the list.
+    """
     parts = module.split(".")
     for at, part in enumerate(parts[:-1]):
         before = ".".join(parts[:at])
-        listed_in = any(_matches(p, before) for p in patterns) if patterns else at > 1
+        listed_in = any(_is_meant(p, before) for p in patterns) if patterns else at > 1
         if part.isdecimal() and listed_in:
             return int(part)
     return None
@@ -454,6 +479,13 @@ class LowRankAdapter:
         if unknown:
             _LOG.warning(
                 "%s has unknown settings, which are ignored: %s", where, listed(unknown, 3)
+            )
+        if config.target_modules is None and not config.target_parameters and changes:
+            _LOG.warning(
+                "%s has no `target_modules`: all modules in %s are adapted, where PEFT takes only"
+                " its defaults for the type of the model",
+                where,
+                WEIGHTS,
             )
         meant = {module: dict(parts) for module, parts in changes.items() if config.means(module)}
         left = [module for module in changes if module not in meant]
