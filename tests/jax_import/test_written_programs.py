@@ -102,6 +102,19 @@ def test_free_sizes_stay_free(tmp_path: Path, suffix: str) -> None:
             assert np.array_equal(have, right)  # the same ops on the same backend: the same bits
 
 
+@pytest.mark.parametrize("suffix", [".stablehlo", ".mlir"])
+def test_files_are_the_same_again_and_name_no_code_of_this_machine(
+    tmp_path: Path, suffix: str
+) -> None:
+    text = "ptir.v0.5\nfunc @main(%x: f32[2]) -> f32[2] {\n %0 = tanh %x : f32[2]\n return %0\n}\n"
+    model, path = outgoing_program(parse_program(text), "p"), tmp_path / f"p{suffix}"
+    export(model, path)
+    first = path.read_bytes()
+    assert b".py" not in first
+    export(model, path)
+    assert path.read_bytes() == first
+
+
 def test_a_program_that_refuses_to_be_written_leaves_no_file(tmp_path: Path) -> None:
     program = parse_program("""ptir.v0.5
 func @main(%x: f32[2]) -> f32[2] {

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import jax
 import numpy as np
@@ -23,6 +23,7 @@ _load = cast("Any", serialize_executable.deserialize_and_load)
 
 
 _TOLD_BYTES = 4096
+_PLACES: Final = "jax_traceback_in_locations_limit"
 InputType = tuple[tuple[int, ...], np.dtype[np.generic]]
 """The shape and the type of the elements of an input."""
 
@@ -187,3 +188,17 @@ def setting(name: str) -> object:
 def change_setting(name: str, value: object) -> None:
     """Change a setting of JAX for this process."""
     _jax.config.update(name, value)
+
+
+@contextmanager
+def without_places() -> Generator[None]:
+    """Within it, traced programs do not name the lines of code that made them.
+
+    Files would otherwise have paths of this machine, and differ by who calls.
+    """
+    before = setting(_PLACES)
+    change_setting(_PLACES, 0)
+    try:
+        yield
+    finally:
+        change_setting(_PLACES, before)

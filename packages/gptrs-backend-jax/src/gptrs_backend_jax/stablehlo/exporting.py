@@ -30,7 +30,7 @@ from gptrs.api.programs import (
     symbols,
 )
 from gptrs_backend_jax.backend import JaxBackend
-from gptrs_backend_jax.client import all_types
+from gptrs_backend_jax.client import all_types, without_places
 from gptrs_backend_jax.devices import chosen_device
 from gptrs_backend_jax.walk import ProgramWalk, entered, left
 
@@ -152,7 +152,7 @@ def to_exported(model: OutgoingModel) -> Any:
         raise UnsupportedError(
             f"the weights take {weight_bytes} bytes, a StableHLO module has at most {_MAX_BYTES}"
         )
-    with all_types(device):
+    with all_types(device), without_places():
         sizes = _symbolic_sizes(model, numbers)
         structures = [
             _jax.ShapeDtypeStruct(
