@@ -220,7 +220,7 @@ def document(model, words=WORDS, weights=True):
         known[step.result] = f"\0{position}"
         steps.append([known[step.result], step.op.name, *(known[each] for each in step.operands)])
     return {
-        "inputs": {each.name: each.shape for each in model.inputs},
+        "inputs": {each.name: [str(each.dtype), *each.shape] for each in model.inputs},
         "weights": {each.name: each.whole().tolist() if weights else 0 for each in model.weights},
         "steps": steps,
         "outputs": dict(zip(model.outputs, [known[v] for v in body.results], strict=True)),
@@ -246,7 +246,8 @@ def read_words(path, backend):
         return {name: values[value] for name, value in found["outputs"].items()}
 
     inputs = {
-        name: ModelInput(name, dtypes.f32, tuple(shape)) for name, shape in found["inputs"].items()
+        name: ModelInput(name, getattr(dtypes, dtype), tuple(shape))
+        for name, (dtype, *shape) in found["inputs"].items()
     }
     # The protocol wants a class with `__call__`.
     kind = type("Words", (SimpleNamespace,), {"__call__": lambda self, **given: run(**given)})
@@ -290,9 +291,33 @@ def _turned(found):
 
 
 def _fixed(found):
-    inputs = {name: [3 if isinstance(n, str) else n for n in shape]
-              for name, shape in found["inputs"].items()}  # fmt: skip
+    inputs = {name: [dtype, *(3 if isinstance(n, str) else n for n in shape)]
+              for name, (dtype, *shape) in found["inputs"].items()}  # fmt: skip
     return {**found, "inputs": inputs}
+
+
+def _floats(found):
+    return {**found, "inputs": {name: ["f32", *shape] for name, (_, *shape)
+                                in found["inputs"].items()}}  # fmt: skip
+
+
+def _to_stem(model, path):
+    """The first dot of a name begins the suffix."""
+    return write_words(model, path.with_name(path.name.split(".")[0] + path.suffix))
+
+
+def _of_path(model, path):
+    return write_words(model, path, lambda found: {**found, "path": str(path)})
+
+
+def _four_digits(found):
+    weights = {name: np.float32(np.char.mod("%.4g", each)).tolist()
+               for name, each in found["weights"].items()}  # fmt: skip
+    return {**found, "weights": weights}
+
+
+def _sorted(found):
+    return {**found, "inputs": dict(sorted(found["inputs"].items()))}
 
 
 def _swapped(found):
@@ -358,10 +383,12 @@ EXPORTERS = {
         "no list": lambda model, path: write_words(model, path) and None,
         "other paths": lambda model, path: write_words(model, path) and [path.parent / "x"],
         "a file left over": _leftover,
+        "another name": _to_stem,
         "an empty file": lambda model, path: path.touch() or [path],
     },
     "writes the same bytes again": {
-        "the time": _changed(lambda found: {**found, "time": time.perf_counter_ns()})
+        "the time": _changed(lambda found: {**found, "time": time.perf_counter_ns()}),
+        "its path": _of_path,
     },
     "refuses by name before it writes": {
         "no name": _nameless,
@@ -378,6 +405,7 @@ EXPORTERS = {
     "comes back the same": {
         "operands in reverse": _changed(_turned),
         "sizes fixed": _changed(_fixed),
+        "floats alone": _changed(_floats),
         "other outputs": _changed(
             lambda found: {
                 **found,
@@ -388,9 +416,10 @@ EXPORTERS = {
     "brings weights back": {
         "outputs swapped": _changed(_swapped),
         "rounded": _changed(_half),
+        "four digits": _changed(_four_digits),
         "reversed": _changed(_transposed),
     },
-    "takes awkward names": {"cleaned": _changed(_clean_names)},
+    "takes awkward names": {"cleaned": _changed(_clean_names), "sorted": _changed(_sorted)},
 }
 
 

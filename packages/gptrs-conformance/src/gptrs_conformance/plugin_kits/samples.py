@@ -60,6 +60,41 @@ _BODIES: Mapping[str, str] = {
   return %1""",
 }
 """Bodies of programs of two inputs f32[?0, 2], from plain ones to those that few formats have."""
+_WHOLE: Mapping[str, str] = {
+    "two free sizes": """(%x: f32[?0, ?1], %y: f32[?1, ?0]) -> f32[?0, ?1] {
+  %0 = transpose %y {permutation = [1, 0]} : f32[?0, ?1]
+  %1 = sub %0, %x : f32[?0, ?1]
+  return %1""",
+    "an input that nothing reads": """(%x: f32[?0, 2], %y: f32[?0, 2]) -> f32[?0, 2] {
+  %0 = tanh %y : f32[?0, 2]
+  return %0""",
+    "outputs that are inputs, and one value twice": """(%x: f32[?0, 2], %y: f32[?0, 2])
+  -> (f32[?0, 2], f32[?0, 2], f32[?0, 2]) {
+  %0 = tanh %x : f32[?0, 2]
+  return %0, %y, %0""",
+    "whole numbers": """(%x: si32[?0, 2], %y: si32[?0, 2]) -> si32[?0, 2] {
+  %0 = sub %x, %y : si32[?0, 2]
+  return %0""",
+    "halves": """(%x: f16[?0, 2], %y: f16[?0, 2]) -> f16[?0, 2] {
+  %0 = add %x, %y : f16[?0, 2]
+  return %0""",
+    "constants": """(%x: f32[?0, 3], %y: f32[?0, 3]) -> f32[?0, 3] {
+  %0 = constant {value = [[0.1, -2.0, 3000000.0]]} : f32[1, 3]
+  %1 = broadcast_to %0 {shape = [?0, 3]} : f32[?0, 3]
+  %2 = mul %x, %1 : f32[?0, 3]
+  %3 = add %2, %y : f32[?0, 3]
+  return %3""",
+    "a choice": """(%x: f32[?0, 2], %y: f32[?0, 2]) -> (f32[?0, 2], i1[?0, 2]) {
+  %0 = compare %x, %y {direction = lt} : i1[?0, 2]
+  %1 = select %0, %x, %y : f32[?0, 2]
+  return %1, %0""",
+    "parts of arrays": """(%x: f32[?0, 3], %y: f32[?0, 3]) -> (f32[?0, 4], f32[?0]) {
+  %0 = concat %y, %x {axis = 1} : f32[?0, 6]
+  %1 = slice %0 {starts = [0, 1], sizes = [?0, 4]} : f32[?0, 4]
+  %2 = reduce %x {kind = max, axes = [1]} : f32[?0]
+  return %1, %2""",
+}
+"""Programs of two inputs `x` and `y` of other types and shapes."""
 _WEIGHTED = """ptir.v0.5
 func @main(%x: f32[4, 3], %w: f32[4, 3], %v: f32[4, 3]) -> (f32[4, 3], f32[4, 3]) {
   %0 = mul %x, %w : f32[4, 3]
@@ -70,12 +105,29 @@ func @main(%x: f32[4, 3], %w: f32[4, 3], %v: f32[4, 3]) -> (f32[4, 3], f32[4, 3]
 
 
 def programs() -> dict[str, OutgoingModel]:
-    """Return programs without weights, each of the inputs `x` and `y` with one free size."""
+    """Return programs without weights, each of the inputs `x` and `y` with free sizes."""
     found: dict[str, OutgoingModel] = {}
     for name, body in _BODIES.items():
         result = "f32[?0, 1]" if "f32[?0, 1]" in body else "f32[?0, 2]"
         text = f"ptir.v0.5\nfunc @main(%x: f32[?0, 2], %y: f32[?0, 2]) -> {result} {{{body}\n}}\n"
         found[name] = outgoing_program(parse_program(text), "sample")
+    for name, body in _WHOLE.items():
+        text = f"ptir.v0.5\nfunc @main{body}\n}}\n"
+        found[name] = outgoing_program(parse_program(text), "sample")
+    return found
+
+
+def inputs_of(model: OutgoingModel, size: int, seed: int = 3) -> dict[str, np.ndarray]:
+    """Return numbers for the inputs of a program of the kit; its free sizes are `size` and more."""
+    random, sizes = np.random.default_rng(seed), dict[str, int]()
+    found: dict[str, np.ndarray] = {}
+    for each in model.inputs:
+        shape = [
+            dim if isinstance(dim, int) else sizes.setdefault(dim, size + len(sizes))
+            for dim in each.shape or ()
+        ]
+        numbers = random.normal(size=shape) * (1 if each.dtype.is_float else 100)
+        found[each.name] = numbers.astype(each.dtype.numpy)
     return found
 
 
