@@ -96,10 +96,14 @@ COMMANDS = {
         "raises": {"answer": "raise UsageError('no')"},
         "by chance": {"answer": "import random; print(random.random())"},
         "a traceback": {"answer": "print('Traceback (most recent call last)', file=sys.stderr)"},
+        "colours": {"answer": "print('\\x1b[1m3\\x1b[0m')"},
+        "a warning of Python": {"answer": "import warnings; warnings.warn('old')"},
+        "plain paths alone": {"answer": "print(str(file).encode('ascii'))"},
     },
     "works with json": {
         "a table": {"answer": "print('bytes: 3')"},
         "NaN": {"answer": "print(json.dumps(float('nan')))"},
+        "a name twice": {"answer": """print('{"a": 1, "a": 2}')"""},
         "nothing": {"answer": "pass"},
     },
     "fails with one line": {
@@ -107,12 +111,17 @@ COMMANDS = {
         "its own code": {"refuse": "sys.exit(9)", "report": "raise"},
         "silence": {"refuse": "raise typer.Exit(3)", "report": "sys.exit(3)"},
         "no error": {"refuse": "return"},
+        "no words": {"refuse": "raise UsageError('')"},
         "two lines": {"refuse": "print('error: no', file=sys.stderr); raise UsageError('no')"},
     },
     "fails with json": {
         "words": {"report": 'print("error: it failed"); sys.exit(2)'},
         "of its own": {"report": 'print(json.dumps({"error": "failed"})); sys.exit(2)'},
         "an error of Python": {"refuse": "{}['a']"},
+        "another code": {
+            "report": "found = report(error, as_json='--json' in sys.argv, debug=False);"
+            " sys.exit(found + ('--json' in sys.argv))"
+        },
         "success": {"refuse": "print(json.dumps({'schema': 'gptrs.error/1'})); sys.exit(0)"},
     },
 }

@@ -12,7 +12,9 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -37,6 +39,16 @@ _OURS = (
     "encodings",
 )
 _EXIT_CODES = (1, 2, 3, 4, 5)
+_NOISE = {
+    "a traceback": re.compile(r"Traceback \(most recent call last\)"),
+    "an exception that Python ignored": re.compile(r"^Exception ignored", re.MULTILINE),
+    "a warning of Python": re.compile(r"\.py:\d+: \w*Warning"),
+    "colours for a terminal": re.compile("\x1b\\["),
+    "bytes that are not UTF-8": re.compile("\ufffd"),
+}
+"""What no user or script should meet in the output."""
+_FOLDER = "größe 50% v1.2"
+"""The name of the folder for arguments: commands must take any."""
 _IMPORTED = re.compile(r"import time:\s*\d+ \|\s*\d+ \| +([A-Za-z_][\w.]*)")
 
 Words = Sequence[str | os.PathLike[str]]
@@ -88,6 +100,11 @@ def _run(subject: Command, *words: str | os.PathLike[str], flags: Sequence[str] 
         )
     except subprocess.TimeoutExpired as error:
         raise CheckFailure(f"`{_shown(words)}` takes longer than {_SECONDS:g} s") from error
+    for noise, pattern in _NOISE.items():
+        found = pattern.search(ended.stdout + ended.stderr)
+        if found is not None:
+            shown = found.string[max(found.start() - 60, 0) :].strip()[-200:]
+            raise CheckFailure(f"`{_shown(words)}` writes {noise}: {shown!r}")
     return _Ended(ended.returncode, ended.stdout, ended.stderr)
 
 
@@ -138,16 +155,25 @@ def refuses_unknown_options(subject: Command, backend: Backend) -> None:
 
 
 def _require_one_error(ended: _Ended, what: str) -> None:
-    if "Traceback (most recent call last)" in ended.err:
-        raise CheckFailure(f"{what} ends with a traceback: {ended.err.strip()[-200:]}")
     if "this is a bug in gptrs or a plugin" in ended.err:
         raise CheckFailure(f"{what} raises an error of Python: {ended.err.strip()[-200:]}")
     errors = [line for line in ended.err.splitlines() if line.startswith("error:")]
+    if [each.strip() for each in errors] == ["error:"]:
+        raise CheckFailure(f"{what} does not say what is wrong: {ended.err[:200]!r}")
     # Two lines are two errors to a reader, none is a silent failure.
     if len(errors) != 1:
         raise CheckFailure(
             f"{what} gives {len(errors)} lines `error: ...`, expected one: {ended.err[:200]!r}"
         )
+
+
+@contextmanager
+def _folder() -> Generator[Path]:
+    """A folder for the files of a command, with a name that is not plain."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / _FOLDER
+        path.mkdir()
+        yield path
 
 
 def _takes_json(subject: Command) -> bool:
@@ -161,15 +187,13 @@ def works(subject: Command, backend: Backend) -> None:
     printed: list[str] = []
     for _ in range(2):
         # A folder for each: a command may refuse to write where it wrote before.
-        with tempfile.TemporaryDirectory() as folder:
-            words = subject.works(Path(folder))
+        with _folder() as folder:
+            words = subject.works(folder)
             ended = _run(subject, *words)
             shown = ended.err.strip()[-200:]
             if ended.code:
                 raise CheckFailure(f"`{_shown(words)}` ends with {ended.code}: {shown}")
-            if "Traceback (most recent call last)" in ended.err:
-                raise CheckFailure(f"`{_shown(words)}` writes a traceback: {shown}")
-            printed.append(ended.out.replace(folder, ""))
+            printed.append(ended.out.replace(str(folder.parent), ""))
     if printed[0] != printed[1]:
         raise CheckFailure(f"it prints {printed[0]!r:.100}, then {printed[1]!r:.100}")
 
@@ -178,8 +202,8 @@ def works_with_json(subject: Command, backend: Backend) -> None:
     """`--json` gives one JSON value on one line, if the command has the option."""
     if subject.works is None or not _takes_json(subject):
         raise absent("it has no `--json`, or no arguments are given with which it works")
-    with tempfile.TemporaryDirectory() as folder:
-        words = subject.works(Path(folder))
+    with _folder() as folder:
+        words = subject.works(folder)
         ended = _run(subject, *words, "--json")
         if ended.code:
             raise CheckFailure(
@@ -192,13 +216,19 @@ def _require_json(text: str, what: str) -> object:
     def refuse(word: str) -> object:
         raise ValueError(f"`{word}` is no JSON")
 
+    def fields(pairs: Sequence[tuple[str, object]]) -> object:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError(f"a name stands twice among {[name for name, _ in pairs]}")
+        return dict(pairs)
+
+    read = partial(json.loads, parse_constant=refuse, object_pairs_hook=fields)
     lines = text.splitlines()
     try:
         # Lines first: streams of JSON lines are allowed, and then the last one is the result.
-        found = [cast("object", json.loads(line, parse_constant=refuse)) for line in lines]
+        found = [cast("object", read(line)) for line in lines]
     except ValueError:
         try:
-            return cast("object", json.loads(text, parse_constant=refuse))
+            return cast("object", read(text))
         except ValueError as error:
             raise CheckFailure(f"{what} writes no JSON: {text[:120]!r} ({error})") from error
     if not found:
@@ -212,6 +242,8 @@ def fails_with_one_line(subject: Command, backend: Backend) -> None:
     if ended.code not in _EXIT_CODES:
         raise CheckFailure(f"an error ends with {ended.code}, expected one of {_EXIT_CODES}")
     _require_one_error(ended, "an error")
+    if any(line in ended.out for line in ended.err.splitlines() if line.startswith("error:")):
+        raise CheckFailure(f"an error stands on standard output, too: {ended.out[:120]!r}")
 
 
 def fails_with_json(subject: Command, backend: Backend) -> None:
@@ -230,13 +262,16 @@ def fails_with_json(subject: Command, backend: Backend) -> None:
         )
     if fields.get("code") == "internal":
         raise CheckFailure(f"an error of Python comes through: {str(fields.get('message'))[:200]}")
+    plain = _failed(subject)
+    if plain.code != ended.code:
+        raise CheckFailure(f"an error ends with {plain.code}, with `--json` with {ended.code}")
 
 
 def _failed(subject: Command, *more: str) -> _Ended:
     if subject.fails is None:
         raise absent("no arguments are given with which it fails")
-    with tempfile.TemporaryDirectory() as folder:
-        words = subject.fails(Path(folder))
+    with _folder() as folder:
+        words = subject.fails(folder)
         ended = _run(subject, *words, *more)
         if not ended.code:
             raise CheckFailure(f"`{_shown(words)}` ends with 0, an error is expected")
