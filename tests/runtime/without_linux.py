@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import ctypes
+import fcntl
 import io
 import mmap
 import os
@@ -30,6 +31,7 @@ LINUX_ONLY = {
     ),
     mmap: "MADV_HUGEPAGE MADV_NOHUGEPAGE MADV_POPULATE_READ MAP_POPULATE MADV_REMOVE",
     time: "CLOCK_BOOTTIME CLOCK_TAI",
+    fcntl: "F_SETPIPE_SZ F_GETPIPE_SZ F_ADD_SEALS",
 }
 _open, _io_open, _os_open, _find = builtins.open, io.open, os.open, ctypes.CDLL.__getattr__
 

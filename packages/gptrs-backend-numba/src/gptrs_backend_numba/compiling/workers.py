@@ -133,8 +133,9 @@ class Workers:
             )
             assert worker.stdin is not None
             # It reads between two kernels only; who sends it a hundred of them shall not wait.
-            with contextlib.suppress(OSError):
-                fcntl.fcntl(worker.stdin, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+            if hasattr(fcntl, "F_SETPIPE_SZ"):  # of Linux alone
+                with contextlib.suppress(OSError):
+                    fcntl.fcntl(worker.stdin, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
             self._started.append(worker)
 
 

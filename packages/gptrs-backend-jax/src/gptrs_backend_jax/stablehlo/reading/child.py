@@ -56,7 +56,8 @@ def _limit_memory(size: int) -> None:
     limit = mapped + _ROOM + _GROWTH * size
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     most = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    if sys.platform != "darwin":  # refuses to limit the address space
+        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
