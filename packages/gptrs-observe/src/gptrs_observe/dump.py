@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import logging
@@ -40,6 +39,7 @@ from gptrs.checkpoint.formats.tensor_archive import write_archive, write_tensors
 from gptrs.errors import GptrsError, UsageError
 from gptrs.fork_safe_lock import ForkSafeLock
 from gptrs.ir.tensor_type import TensorType
+from gptrs.operating_system import lock_file
 from gptrs.quoting import quoted
 from gptrs_observe.dump_records import (
     ProgramRecord,
@@ -96,7 +96,7 @@ class DumpFolder:
     def new_program(self, origin: str) -> tuple[int, str]:
         """Make the folder of a program; return its number, larger than any before, and its name."""
         with self._reported(), (self._root / MARKER).open("rb") as marker:
-            fcntl.flock(marker, fcntl.LOCK_EX)  # one process at a time takes a number
+            lock_file(marker.fileno(), wait=True)  # one process at a time takes a number
             # From the folder, not from a counter: a later process adds to the same dump.
             number = 1 + max(map(_number_of, os.listdir(self._root)), default=-1)
             name = f"program-{number:06}-{_slug(origin)}"
@@ -146,7 +146,7 @@ class DumpFolder:
             problem = "is neither empty nor an earlier dump, nothing was written"
             raise UsageError(f"{shown} {problem}", hint=_CHOOSE)
         with (self._root / MARKER).open("a+b", buffering=0) as marker:
-            fcntl.flock(marker, fcntl.LOCK_EX)  # another process may be starting a dump here
+            lock_file(marker.fileno(), wait=True)  # another process may be starting a dump here
             marker.seek(0)
             found = marker.read()
             if not found:

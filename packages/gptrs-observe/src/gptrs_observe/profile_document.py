@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 
 from msgspec.structs import asdict
 
 from gptrs import __version__
 from gptrs.backend.contract import InputRole
+from gptrs.operating_system import peak_memory
 from gptrs_observe.attribution import REST, attribution
 from gptrs_observe.measure.step_work import MachineLimits
 from gptrs_observe.profile import KernelTotals, Profile
 from gptrs_observe.verdict import verdict_of
-
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None
 
 FORMAT, VERSION = "gptrs-profile", 1
 
@@ -76,7 +71,7 @@ def memory(profile: Profile) -> dict[str, int]:
         "weights": sum(weights.values()),
         "donated": most[InputRole.DONATED],
         "arguments": most[InputRole.ARGUMENT],
-        "process_peak": _resident_peak(),
+        "process_peak": peak_memory(),
     }
 
 
@@ -94,11 +89,3 @@ def caches(profile: Profile) -> dict[str, int]:
         "kernels_from_disk": calls.get("load kernel", 0),
         "captures": calls.get("capture", 0),
     }
-
-
-def _resident_peak() -> int:
-    """Return the peak memory of the process in bytes; 0 if unknown."""
-    if resource is None:
-        return 0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

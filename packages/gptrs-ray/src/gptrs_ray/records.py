@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import io
 import itertools
@@ -22,6 +21,7 @@ from msgspec import Struct
 from gptrs.api import UsageError
 from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.checkpoint.files.open_file import open_regular, read_whole
+from gptrs.operating_system import lock_file
 from gptrs.quoting import quoted
 from gptrs.strict_json import parse_object
 from gptrs_ray.cluster import InputRowsError, OutputRowsError
@@ -165,7 +165,7 @@ class Results:
             self._folder.mkdir(exist_ok=True)
             self._lock = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             # Released by the kernel even if the process is killed, so no stale lock remains.
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(self._lock)
         except BlockingIOError as error:
             self._close()
             raise OutputRowsError(f"another process writes to {self._shown}") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -21,6 +20,7 @@ from gptrs.api.backends import ProcessGroup
 from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile, write_safetensors
+from gptrs.operating_system import lock_file
 from gptrs.quoting import quoted, shown_value
 
 STATE: Final = "state.safetensors"
@@ -104,7 +104,7 @@ class SavedRun(Struct):
 
     def _lock(self, descriptor: int) -> None:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(descriptor)
         except BlockingIOError:
             raise UsageError(
                 f"another process is writing the run in {quoted(str(self.folder), 200)}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import resource
 import signal
 import sys
 import threading
@@ -23,6 +22,7 @@ from gptrs.api import GptrsError, UsageError
 from gptrs.api.backends import Backend
 from gptrs.api.models import Tensor, tensor
 from gptrs.capture.execute import use_backend
+from gptrs.operating_system import peak_memory
 from gptrs.quoting import listed
 from gptrs_runtime.option_fields import NUMBERS, TEXT, Missing, Option, Options
 from gptrs_train import optimizers
@@ -279,7 +279,6 @@ class Trainer:
     def _status(self, clock: _Clock, loss: float) -> Status:
         at = self.at
         speed, left = clock.speed(at, self._settings.steps)
-        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return Status(
             step=at.step,
             steps=self._settings.steps,
@@ -288,8 +287,7 @@ class Trainer:
             scores=self.scores,
             speed=speed,
             unit=self._learner.unit,
-            # ru_maxrss is in bytes on macOS, in KiB on Linux.
-            memory=used * (1 if sys.platform == "darwin" else 1024),
+            memory=peak_memory(),
             left=left,
         )
 

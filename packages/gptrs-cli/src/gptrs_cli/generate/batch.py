@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import os
 import stat
@@ -16,6 +15,7 @@ from typing import BinaryIO
 from msgspec.structs import asdict
 
 from gptrs.errors import GptrsError, ModelError, UsageError
+from gptrs.operating_system import lock_file
 from gptrs.private_files import write_all
 from gptrs.progress import StepProgress
 from gptrs.quoting import quoted, shown_value
@@ -165,7 +165,7 @@ def _opened(path: Path, shown: str) -> BinaryIO:
         file.close()
         raise OutputFileError(f"cannot write {shown}: it is no regular file")
     try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_file(file.fileno())
     except BlockingIOError as error:
         file.close()
         raise OutputFileError(f"another process writes to {shown}") from error

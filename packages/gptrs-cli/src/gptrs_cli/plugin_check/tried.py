@@ -6,7 +6,6 @@ It imports little of gptrs first: modules that are already imported would cost t
 from __future__ import annotations
 
 import importlib.metadata
-import resource
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -19,6 +18,7 @@ import gptrs
 from gptrs import api
 from gptrs.errors import PluginError
 from gptrs.lazy_module import lazy_module
+from gptrs.operating_system import peak_memory
 from gptrs.plugins.descriptions import (
     BackendPlugin,
     CommandPlugin,
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 else:
     conformance = lazy_module("gptrs_runtime.conformance")
 
-_PEAK_UNIT = 1 if sys.platform == "darwin" else 1024
-"""Bytes per unit of `ru_maxrss`."""
 _MOST_FAILURES = 5
 _OURS = frozenset({"platformdirs"})
 """Packages that gptrs imports for a plugin."""
@@ -161,7 +159,7 @@ def _plugin_kit(kind: str, name: str, progress: StepProgress) -> dict[str, objec
 @contextmanager
 def _measured(cost: dict[str, object]) -> Generator[None]:
     """Scope that measures its time, imports and memory into `cost`."""
-    modules, peak = set(sys.modules), _peak_bytes()
+    modules, peak = set(sys.modules), peak_memory()
     started, busy = time.perf_counter(), time.process_time()
     try:
         yield
@@ -172,7 +170,7 @@ def _measured(cost: dict[str, object]) -> Generator[None]:
         new = set(sys.modules) - modules
         cost["modules"] = len(new)
         cost["packages"] = _foreign(new)
-        cost["bytes"] = _peak_bytes() - peak
+        cost["bytes"] = peak_memory() - peak
 
 
 def _foreign(modules: set[str]) -> list[str]:
@@ -180,7 +178,3 @@ def _foreign(modules: set[str]) -> list[str]:
     known = importlib.metadata.packages_distributions()
     tops = {name.partition(".")[0] for name in modules} - _OURS
     return sorted(top for top in tops if top in known and not top.startswith("gptrs"))
-
-
-def _peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _PEAK_UNIT

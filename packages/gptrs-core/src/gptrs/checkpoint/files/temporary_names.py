@@ -8,10 +8,11 @@ ones.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
 import shutil
+
+from gptrs.operating_system import lock_file
 
 _PREFIX = ".gptrs-"
 _SUFFIX = ".partial"
@@ -32,7 +33,7 @@ def new_temporary(folder: int, *, is_folder: bool = False) -> tuple[str, int]:
             if is_folder:  # another writer took it for abandoned before it was opened
                 continue
             raise
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        lock_file(descriptor, wait=True)
         if _is_same_file(folder, name, descriptor):
             return name, descriptor
         os.close(descriptor)  # or before it was locked
@@ -58,7 +59,7 @@ def _remove_unlocked(folder: int, name: str) -> None:
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(name, flags, dir_fd=folder)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_file(descriptor)
         if _is_same_file(folder, name, descriptor):
             remove(folder, name)
     finally:
