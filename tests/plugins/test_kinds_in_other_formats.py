@@ -174,7 +174,8 @@ def test_a_file_that_no_kind_reads_is_refused_with_what_is_read(install, folder,
     write_by_hand(folder, path, "other")
     with pytest.raises(ModelError, match=r"is `other`, which gptrs does not read") as caught:
         find_model(path)
-    assert "the architectures that are read: `attn-only`" in str(caught.value)
+    assert "take the safetensors of the model" in str(caught.value)
+    assert "architectures that are read: `attn-only`" in str(caught.value)
 
 
 def install_two(install: Install, own: str, second: str, marker: str = "") -> None:

@@ -66,7 +66,8 @@ def gguf_kind(
         known = sorted({word for plugin, _ in usable_kinds() for word in plugin.gguf})
         raise ModelError(
             f"{said} gptrs does not read",
-            hint=f"the architectures that are read: {listed(known, 99)}",
+            hint="take the safetensors of the model, if `gptrs list models` has its kind; the"
+            f" architectures that are read: {listed(known, 99)}",
         )
     found.sort(key=lambda each: each[:2])
     _require_one([name for *order, name, _ in found if tuple(order) == found[0][:2]], said)
