@@ -138,10 +138,10 @@ class LoadedModel(CapableModel):
 
     def __repr__(self) -> str:
         can = ", ".join(sorted(self.capabilities)) or "no capabilities"
-        facts = ", ".join([f"{self.kind} on {self.backend.name}", *self._size()])
+        facts = ", ".join([f"{self.kind} on {self.backend.name}", *self.size()])
         return f"<LoadedModel {self.name}: {facts}; {can}>"
 
-    def _size(self) -> list[str]:
+    def size(self) -> list[str]:
         """Return the number of its parameters with their types, and the length of its context."""
         types = [self.weights.type_of(name) for name in self.weights.names()]
         sizes = Counter[str]()

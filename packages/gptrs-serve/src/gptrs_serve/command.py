@@ -39,7 +39,14 @@ from gptrs_serve.listening import (
 from gptrs_serve.problems import LOCAL_HOSTS
 from gptrs_serve.request_log import LogFormat, json_log
 from gptrs_serve.residence import Residence
-from gptrs_serve.served import WRITING, Served, load_drafts, load_models, with_adapters
+from gptrs_serve.served import (
+    WRITING,
+    Served,
+    load_default,
+    load_drafts,
+    load_models,
+    with_adapters,
+)
 from gptrs_serve.watched_runs import Interventions, Vectors, read_presets
 
 _ORIGIN: Final = re.compile(
@@ -340,7 +347,8 @@ def serve(
         def opened() -> tuple[Starlette, Served]:
             runs_on = options.made_backend(led=True) if group is None else _leading(options)
             loads = partial(load, options=options.on(runs_on))
-            loaded = with_adapters(load_models(models or ["demo"], loads), adapter or [])
+            named = load_models(models, loads) if models else load_default(loads)
+            loaded = with_adapters(named, adapter or [])
             made_engine = partial(Engine, prompt_lookup=prompt_lookup, mtp=mtp, **limits, **cache)
             engine = _engine(made_engine, loaded, draft or [], runs_on)
             served = Served(loaded, engine, most_output, most_requests)

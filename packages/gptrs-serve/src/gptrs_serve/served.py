@@ -11,6 +11,8 @@ import numpy as np
 
 from gptrs.api import ContextLengthError, UsageError
 from gptrs.api.backends import Backend
+from gptrs.plugins.descriptions import DemoModelPlugin
+from gptrs.plugins.manager import manager
 from gptrs.quoting import listed
 from gptrs_runtime.chat.conversation import Conversation
 from gptrs_runtime.generation.generate import GenerationOptions, TokenScores
@@ -19,6 +21,7 @@ from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.serving.answers import AnswerStream
 from gptrs_runtime.serving.engine import MOST_REQUESTS, Engine
+from gptrs_runtime.sources.recommended import first_choice
 from gptrs_runtime.tokenization.encoded_text import TextLength
 from gptrs_runtime.verbs import Verb
 from gptrs_serve.accounts import Account, Ledger
@@ -364,6 +367,20 @@ def load_models(
         require_served(name, model)
         loaded[name] = model
     return loaded
+
+
+def load_default(load: Callable[[str | None], LoadedModel]) -> dict[str, LoadedModel]:
+    """Load the bundled model, and say on standard error what it is and how to serve others."""
+    model = load(None)
+    about = {record.name: record.summary for record in manager().records(DemoModelPlugin)}
+    facts = ", ".join(filter(None, [about.get(model.name), *model.size()]))
+    print(
+        f"no model was named: the bundled `{model.name}` is served ({facts});"
+        f" name a model that was tuned to chat: {first_choice('chat')}",
+        file=sys.stderr,
+        flush=True,
+    )
+    return {model.name: model}
 
 
 def require_served(name: str, model: LoadedModel) -> None:

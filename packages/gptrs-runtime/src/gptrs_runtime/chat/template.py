@@ -17,6 +17,7 @@ from gptrs.quoting import clipped, shown_value
 from gptrs_runtime.chat.conversation import Conversation
 from gptrs_runtime.chat.messages import Message, as_templates_read, require_free_names
 from gptrs_runtime.chat.render_worker import WorkerError, worker
+from gptrs_runtime.sources.recommended import first_choice
 from gptrs_runtime.tokenization.special_tokens import named_tokens
 
 _CONFIG: Final = "tokenizer_config.json"
@@ -198,8 +199,7 @@ def chat_template_of(files: ModelFiles, name: str, *, with_tools: bool = False) 
         raise ModelError(
             f"`{name}` has no chat template",
             hint="continue a prompt with `gptrs generate`, without --chat; models that were tuned"
-            f" to chat have a template in `{_FILE}` or `{_CONFIG}`; `smollm2:135m` is a small"
-            " one of the Hugging Face hub, `gptrs models recommended chat` shows more",
+            f" to chat have a template in `{_FILE}` or `{_CONFIG}`; {first_choice('chat')}",
         )
     if not isinstance(source, str):
         raise ModelError(f"`chat_template` in {_CONFIG} must be text, found {shown_value(source)}")

@@ -64,6 +64,15 @@ def recommended() -> list[RecommendedModel]:
     ]
 
 
+def first_choice(task: Task) -> str:
+    """Return a small model for a task, and the command that lists more, as the end of a hint."""
+    found = next(each for each in recommended() if each.task == task)
+    return (
+        f"`{found.short}` is a small one of the Hugging Face hub,"
+        f" `gptrs models recommended {task}` shows more"
+    )
+
+
 def hub_name(short: str) -> str | None:
     """Return the name on the hub that a short name of the list means; None for other names."""
     for each in recommended():
