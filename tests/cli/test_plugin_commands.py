@@ -47,7 +47,8 @@ def stranger(tmp_path, gptrs_process):
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1.0\n")
     entries = [f"{name} = stranger_plugin:{name.upper()}" for name in COMMANDS]
-    lines = ["[gptrs.commands]", *entries, "crash = stranger_crash:PLUGIN", ""]
+    lines = ["[gptrs.commands]", *entries, "crash = stranger_crash:PLUGIN"]
+    lines += ["[gptrs.command]", "wrong_group = stranger_plugin:GREET", ""]
     (info / "entry_points.txt").write_text("\n".join(lines))
     described = (
         DESCRIBE.format(name=name.upper(), command=name, summary=summary, factory=factory)
@@ -122,6 +123,9 @@ def test_a_command_runs_with_its_options(stranger):
 def test_its_errors_are_reported_like_ours(stranger):
     result = stranger("greet", "nobody")
     assert (result.code, result.err) == (2, "error: there is nobody; name somebody\n")
+    result = stranger("wrong_group")
+    assert result.code == 4
+    assert "group `gptrs.command`; did you mean `gptrs.commands`?" in result.err
     result = stranger("greet")
     assert (result.code, result.out) == (2, "")
     assert "see `gptrs greet --help`" in result.err

@@ -209,7 +209,7 @@ def test_a_distribution_without_metadata_is_listed(install, tmp_path):
 
 
 def test_other_groups_are_none_of_our_business(install):
-    install("dist", {"console_scripts": {"x": "boom:P"}, "gptrs.unknown": {"y": "boom:P"}})
+    install("dist", {group: {"x": "boom:P"} for group in ("console_scripts", "gptrs_cool.x")})
     assert configure().records() == []
 
 

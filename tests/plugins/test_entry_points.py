@@ -7,6 +7,8 @@ import os
 
 import pytest
 
+from gptrs.errors import PluginError
+from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.entry_points import LARGEST_FILE, MOST_ENTRIES, Metadata, metadata_of
 from gptrs.plugins.manager import configure
 
@@ -116,6 +118,38 @@ def test_a_file_may_be_a_link(install, tmp_path):
     file.rename(tmp_path / "kept")
     file.symlink_to(tmp_path / "kept")
     assert [record.state for record in configure().records()] == ["available"]
+
+
+@pytest.mark.parametrize(
+    ("group", "hint"),
+    [
+        ("gptrs.backend", "did you mean `gptrs.backends`?"),
+        ("gptrs_backends", "did you mean `gptrs.backends`?"),
+        ("gptrs-models", "did you mean `gptrs.models`?"),
+        ("gptrs.qqq", "the groups are `gptrs.backends`, `gptrs.commands`, "),
+    ],
+)
+def test_a_group_that_gptrs_does_not_have_is_told_with_the_nearest_one(
+    install, caplog, group, hint
+):
+    install("acme-dist", {group: {"acme": "acme_x:P"}})
+    plugins = configure()
+    (record,) = plugins.records()
+    reason = f"gptrs reads no entry points in the group `{group}`"
+    assert (record.name, record.kind, record.state) == ("acme", "plugin", "misplaced")
+    assert record.reason == reason
+    assert record.hint.startswith(hint)
+    with pytest.raises(PluginError, match="there is no backend `acme`; available: none") as error:
+        plugins.find(BackendPlugin, "acme")
+    assert f"plugin `acme` (from acme-dist 1.0) is misplaced: {reason}; {hint}" in str(error.value)
+    assert caplog.records == []
+
+
+def test_a_strict_selection_refuses_a_misplaced_plugin(install, monkeypatch):
+    install("acme-dist", {"gptrs.backend": {"acme": "acme_x:P"}})
+    monkeypatch.setenv("GPTRS_PLUGIN_STRICT", "1")
+    with pytest.raises(PluginError, match=r"is misplaced: .* did you mean `gptrs.backends`\?"):
+        configure().records()
 
 
 def test_a_pipe_stops_no_process(tmp_path, probe):

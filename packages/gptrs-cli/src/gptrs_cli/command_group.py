@@ -15,7 +15,7 @@ from gptrs.install_hints import install_own
 from gptrs.lazy_module import lazy_module
 from gptrs.plugins.descriptions import CommandPlugin
 from gptrs.plugins.manager import PluginManager, manager
-from gptrs.plugins.refusals import failure
+from gptrs.plugins.refusals import failure, refusal
 from gptrs.plugins.selection import is_own
 from gptrs_cli.options.groups import with_options
 from gptrs_cli.plain_commands import Application, PlainGroup
@@ -94,6 +94,9 @@ class CommandGroup(PlainGroup):
             # DISTRIBUTION:NAME; for others this raises the reason why the command cannot be used.
             summary = manager().find(CommandPlugin, cmd_name).summary
             return LazyCommand(cmd_name, summary, functools.partial(_load, cmd_name))
+        for record in manager().misplaced():
+            if record.name == name:
+                raise refusal(record)
         # After the plugins: where the package is installed, its command was found above.
         if cmd_name in _OF_PACKAGES:
             package = _OF_PACKAGES[cmd_name]

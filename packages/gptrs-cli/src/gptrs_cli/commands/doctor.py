@@ -351,7 +351,7 @@ def _plugin_checks(plugins: PluginManager) -> Iterator[Check]:
     """Yield the state of each plugin. Backends were created: only that shows a missing library."""
     for record in plugins.installed():
         state = "ok" if record.state.usable else "broken"
-        if record.state in (PluginState.DISABLED, PluginState.DUPLICATE):
+        if record.state in (PluginState.DISABLED, PluginState.DUPLICATE, PluginState.MISPLACED):
             state = "note"
         detail = f"{record.name} ({record.distribution} {record.version}) is {record.state}"
         detail += f": {record.reason}" if record.reason else ""

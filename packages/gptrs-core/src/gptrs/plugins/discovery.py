@@ -7,7 +7,7 @@ the reason.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 from typing import TypeVar, cast
 
@@ -22,13 +22,15 @@ from gptrs.plugins.foreign_code import foreign_import
 from gptrs.plugins.hookspecs import EXTENSION_POINTS, HOOKS, ExtensionPoint, Hooks
 from gptrs.plugins.selection import Selection, canonical, is_own
 from gptrs.plugins.state import PluginRecord, PluginState, label
-from gptrs.quoting import joined, one_line
+from gptrs.quoting import did_you_mean, joined, listed, one_line, quoted
 
 Found = TypeVar("Found")
 DISTRIBUTION = "distribution"
 """The kind of records for distributions with unreadable entry points."""
 SEVERAL = "*"
 """The name of an entry point that yields several descriptions with their own names."""
+MISPLACED = "plugin"
+"""The kind of records for entry points in groups that gptrs does not have."""
 COMMAND_LINE = "gptrs-cli"
 """The distribution of the built-in commands."""
 
@@ -55,7 +57,8 @@ class Plugin(Struct):
     plugin from an entry point for several has its description from the start, and an entry point of
     its own name with their common value. `rivals` are other plugins of its kind and name that were
     not excluded: a plugin of gptrs itself keeps the name; among others, none gets it, and each is
-    used by its full name. `point` is None for a distribution with unreadable entry points.
+    used by its full name. `point` is None for a distribution with unreadable entry points, and for
+    an entry point in an unknown group.
     """
 
     point: ExtensionPoint | None
@@ -149,8 +152,8 @@ class Plugin(Struct):
         if own is not None:
             reason = f"the {kind} of this name is that of `{own.record.distribution}`"
         else:
-            listed = joined([f"`{rival.record.distribution}`" for rival in rivals], "and")
-            reason = f"{listed} registers a {kind} of this name, too"
+            others = joined([f"`{rival.record.distribution}`" for rival in rivals], "and")
+            reason = f"{others} registers a {kind} of this name, too"
         if own is None or not own.built_in:
             hint += f", or leave the other out: `-p no:{(own or rivals[0]).qualified}`"
         return reason, hint
@@ -165,6 +168,8 @@ def discover(selection: Selection) -> list[Plugin]:
     found = list(installed(points))
     plugins = [
         Plugin.of(points[entry_point.group], entry_point, each.distribution, each.version)
+        if entry_point.group in points
+        else _misplaced(each, entry_point, points)
         for each in found
         for entry_point in each.entry_points
     ]
@@ -237,6 +242,19 @@ def _unreadable(found: Installed, error: Exception) -> Plugin:
     hint = f"reinstall `{found.distribution}`"
     plugin.become(PluginState.BROKEN, f"its {ENTRY_POINTS_FILE} cannot be read: {reason}", hint)
     plugin.cause = error
+    return plugin
+
+
+def _misplaced(
+    found: Installed, entry_point: metadata.EntryPoint, groups: Collection[str]
+) -> Plugin:
+    record = _record(entry_point, MISPLACED, found.distribution, found.version)
+    plugin = Plugin(None, entry_point, record)
+    group = entry_point.group
+    reason = f"gptrs reads no entry points in the group {quoted(group)}"
+    guess = did_you_mean(group, groups).rstrip()
+    hint = guess or f"the groups are {listed(sorted(groups), len(groups))}"
+    plugin.become(PluginState.MISPLACED, reason, hint)
     return plugin
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.resources
 import os
+import re
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import reduce
@@ -24,7 +25,9 @@ MOST_ENTRIES = 1000
 _METADATA_FILES = ("METADATA", "PKG-INFO")
 _METADATA_BYTES = 1 << 16
 """Bytes read from METADATA: name and version come first, before the description."""
-_OURS = "gptrs."
+_OURS = "gptrs"
+_MEANT_FOR_US = re.compile(r"gptrs(\..*|[_-][\w-]*)?")
+"""Groups of entry points that only gptrs would read; other packages may have `gptrs_x.y`."""
 
 
 class Installed(Struct, frozen=True):
@@ -60,6 +63,7 @@ def metadata_of(distribution: str) -> Metadata | None:
 def installed(groups: Collection[str]) -> Iterator[Installed]:
     """Yield the distributions that have entry points in `groups`, or files that cannot be read.
 
+    Groups that are almost those of gptrs, such as `gptrs.backend`, come along: they are mistakes.
     Of two distributions with one name, the first on `sys.path` counts, as for imports.
     """
     return installed_in(metadata.distributions(), groups)
@@ -103,7 +107,7 @@ def _text(distribution: metadata.Distribution) -> str | None:
 
 
 def _entries(text: str, groups: Collection[str]) -> Iterator[metadata.EntryPoint]:
-    """Yield the entry points in `groups`; PluginError for a malformed line, or too many."""
+    """Yield the entry points for gptrs; PluginError for a malformed line, or too many."""
     group, count = "", 0
     for number, line in enumerate(map(str.strip, text.splitlines()), start=1):
         if not line or line.startswith("#"):
@@ -111,7 +115,7 @@ def _entries(text: str, groups: Collection[str]) -> Iterator[metadata.EntryPoint
         if line.startswith("[") and line.endswith("]"):
             group = line[1:-1].strip()
             continue
-        if group and group not in groups:
+        if group and group not in groups and not _MEANT_FOR_US.fullmatch(group):
             continue
         name, equals, value = line.partition("=")
         if not group or not equals:

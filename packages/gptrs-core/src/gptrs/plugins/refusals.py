@@ -7,11 +7,13 @@ from contextlib import contextmanager
 
 from gptrs.errors import GptrsError, PluginError, lacks_memory
 from gptrs.plugins.discovery import Plugin
-from gptrs.plugins.state import PluginRecord, described, label
+from gptrs.plugins.state import PluginRecord, PluginState, described, label
 from gptrs.quoting import did_you_mean, joined, one_line, quoted
 
 _MOST_NAMES = 12
 """Most names that an error lists."""
+_MOST_MISPLACED = 2
+"""Most plugins in unknown groups that an error names."""
 
 
 def refusal(record: PluginRecord) -> PluginError:
@@ -44,7 +46,11 @@ def failure(record: PluginRecord, what: str, error: BaseException) -> PluginErro
 def no_such_plugin(
     kind: str, name: str, records: Iterable[PluginRecord], error: type[GptrsError]
 ) -> GptrsError:
-    """Return the error for an unknown name; `records` are the plugins of the kind."""
+    """Return the error for an unknown name; `records` are those of the kind, and misplaced ones.
+
+    It tells of the misplaced ones of this name, and of those that seem to be of the kind.
+    """
+    records = list(records)
     known = list(dict.fromkeys(record.name for record in records if record.state.usable))
     listed = f"available: {', '.join(f'`{name}`' for name in known) or 'none'}"
     if len(known) > _MOST_NAMES:
@@ -52,9 +58,16 @@ def no_such_plugin(
     # The kind of a model comes from its file: nobody mistyped it.
     guess = "" if kind == "model" else did_you_mean(name, known)
     torch = ", or run as an export of torch (docs/torch.md)" if kind == "model" else ""
+    misplaced = [
+        each
+        for each in records
+        if each.state is PluginState.MISPLACED
+        and (each.name == name or f"`gptrs.{kind}s`" in str(each.hint))
+    ]
     return error(
         f"there is no {label(kind)} {quoted(name)}",
-        hint=f"{guess}{listed}; others come with the package that has them{torch}",
+        hint=f"{guess}{listed}; others come with the package that has them{torch}"
+        + "".join(f"; {refusal(each)}" for each in misplaced[:_MOST_MISPLACED]),
     )
 
 

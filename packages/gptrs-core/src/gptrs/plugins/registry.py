@@ -38,17 +38,22 @@ Found = TypeVar("Found")
 _LOG = logging.getLogger("gptrs")
 _KINDS = {point.description: point.kind for point in EXTENSION_POINTS}
 _UNMATCHED = "no plugin or distribution is called `%s`, the name selects nothing"
-_PROBLEMS = (PluginState.DUPLICATE, PluginState.INCOMPATIBLE, PluginState.BROKEN)
+_PROBLEMS = (
+    PluginState.DUPLICATE,
+    PluginState.INCOMPATIBLE,
+    PluginState.MISPLACED,
+    PluginState.BROKEN,
+)
 
 
 class PluginRegistry:
     """The plugins in `selection`, discovered on first use; thread-safe.
 
-    With a strict selection, every access raises PluginError while a plugin is broken, incompatible
-    or a duplicate, or a name in the selection matches none. `DISTRIBUTION:NAME` selects among
-    plugins of one name. Without a distribution, a name means the plugin of gptrs itself, with a
-    warning; PluginError if several third-party plugins have it. Built-in commands work whatever is
-    selected, and whatever is damaged elsewhere.
+    With a strict selection, every access raises PluginError while a plugin is broken, incompatible,
+    misplaced or a duplicate, or a name in the selection matches none. `DISTRIBUTION:NAME` selects
+    among plugins of one name. Without a distribution, a name means the plugin of gptrs itself,
+    with a warning; PluginError if several third-party plugins have it. Built-in commands work
+    whatever is selected, and whatever is damaged elsewhere.
     """
 
     def __init__(self, selection: Selection) -> None:
@@ -113,6 +118,11 @@ class PluginRegistry:
             if plugin.has_name
         ]
 
+    def misplaced(self) -> list[PluginRecord]:
+        """Return the entry points in groups that gptrs does not have, such as `gptrs.backend`."""
+        found = (plugin.record for plugin in self._discovered())
+        return [record for record in found if record.state is PluginState.MISPLACED]
+
     def take_over(self, records: Iterable[PluginRecord]) -> None:
         """Take over the findings of another process about plugins that are unread here.
 
@@ -145,7 +155,8 @@ class PluginRegistry:
         """
         plugin = self.plugin(point, name)
         if plugin is None:
-            raise no_such_plugin(_KINDS[point], name, self.records(point), unknown)
+            records = [*self.records(point), *self.misplaced()]
+            raise no_such_plugin(_KINDS[point], name, records, unknown)
         self._warn_of_rivals(plugin)
         if not plugin.record.state.usable:
             raise refusal(plugin.record) from plugin.cause

@@ -20,6 +20,8 @@ class PluginState(enum.StrEnum):
     """Another distribution has the name; nothing of it was imported."""
     INCOMPATIBLE = "incompatible"
     """It was written for an incompatible API version."""
+    MISPLACED = "misplaced"
+    """Its entry point is in a group that gptrs does not have, such as `gptrs.backend`."""
     BROKEN = "broken"
     """Its entry point or its factory failed, or has the wrong type."""
 

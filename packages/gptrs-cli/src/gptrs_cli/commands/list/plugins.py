@@ -140,7 +140,7 @@ def backends(
     ]
     columns = ["name", "default", "state", "priority", "distribution", "version", "summary"]
     columns[4:4] = ["devices"] if devices else []
-    _print(columns, rows, records, "no backend is installed")
+    _print(columns, rows, [*records, *manager().misplaced()], "no backend is installed")
 
 
 def _devices(record: PluginRecord) -> Sequence[DeviceInfo]:
@@ -191,7 +191,7 @@ def models(
         for name, near in refused
     ]
     columns = ["name", "what", "state", "distribution", "version", "summary"]
-    _print(columns, rows, records, "no model is installed")
+    _print(columns, rows, [*records, *manager().misplaced()], "no model is installed")
 
 
 @command_options()
@@ -234,8 +234,8 @@ def _print(
     records: Sequence[PluginRecord],
     none: str,
 ) -> None:
-    if not rows:
+    if rows:
+        print_table(columns, rows)
+    else:
         note(f"{none}; for those of gptrs {install_own('gptrs')}")
-        return
-    print_table(columns, rows)
     explain_unusable(records)
