@@ -151,7 +151,7 @@ def main() -> None:
         os.environ |= {"TERM": "xterm", "NO_COLOR": "1", "GPTRS_CHAT_HISTORY": "off"}
         says("smollm2:135m", "all-minilm", "whisper:tiny", command="gptrs models recommended")
         says(
-            "Return the file object",
+            "Return the file-like object",
             command="gptrs generate --greedy",
             words=("def read_file(path):",),
         )
