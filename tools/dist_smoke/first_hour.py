@@ -158,7 +158,9 @@ def main() -> None:
         says(command="gptrs pull smollm2:135m")
         says("SmolLM2-135M-Instruct", command="gptrs ls")
         typed((ANSWER, ""), command="gptrs run smollm2:135m", words=(ASKED,))
-        typed((">", f"{ASKED}\n"), (ANSWER, "\x04"), command="gptrs chat smollm2:135m")
+        # Ctrl-D counts at the prompt only: the terminal drops one that comes before it.
+        turns = (">", f"{ASKED}\n"), (ANSWER, ""), (">", "\x04")
+        typed(*turns, command="gptrs chat smollm2:135m")
         similar = says(command="gptrs embed all-minilm --text cat --text dog --similarity --json")
         assert len(json.loads(similar)["similarity"]) == 2, similar
         save_sound(Path("talk.wav"))
