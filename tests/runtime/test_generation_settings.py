@@ -123,6 +123,20 @@ def test_what_is_not_supported_is_said_once(tmp_path, caplog):
     ]
 
 
+def test_tokens_beyond_the_vocabulary_are_told_once(tmp_path, caplog):
+    settings = {"bad_words_ids": [[1, 5], [7, 300]], "suppress_tokens": [2, 10**6]}
+    model = load_model(save_tiny_gpt2(tmp_path / "other", generation_config=settings), "ref")
+    with caplog.at_level(logging.WARNING, "gptrs"):
+        for _ in range(2):
+            generate(model, [1], max_tokens=1, sampling=GREEDY)
+    told = "generation_config.json of `other`: `{}` has tokens that are ignored, such as {}"
+    size = model.causal_lm().vocab_size
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{told.format(key, token)}: the vocabulary has {size}"
+        for key, token in (("suppress_tokens", 10**6), ("bad_words_ids", 300))
+    ]
+
+
 def test_stop_strings_of_the_model_end_its_texts(model, tmp_path):
     whole = generate(model, [5, 9, 2], max_tokens=30, sampling=Sampling(seed=3), ignore_eos=True)
     stop = whole.text[6:9]

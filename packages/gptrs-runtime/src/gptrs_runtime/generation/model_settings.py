@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Final, Unpack, cast
 
 from msgspec.structs import asdict
@@ -130,16 +131,26 @@ def configured_max_tokens(settings: Mapping[str, object], prompt_length: int) ->
     return length - prompt_length
 
 
-def note_unsupported(
-    name: str, settings: Mapping[str, object], supported: Sequence[str] = ()
+def note_ignored(
+    name: str, settings: Mapping[str, object], vocab_size: int, supported: Sequence[str] = ()
 ) -> None:
-    """Warn once for a model about ignored settings that would change the text.
+    """Warn once for a model about what is ignored in its settings, and would change the text.
 
-    Settings in `supported` take effect this time.
+    That is, unsupported settings, except those in `supported`, which take effect this time, and
+    tokens from `vocab_size` on: strangers' files are often those of another vocabulary.
     """
     ignored = tuple(key for key in ignored_settings(settings) if key not in supported)
     if ignored:
         _note(name, ignored)
+    found = configured_suppression(settings)
+    named = {
+        "suppress_tokens": found.suppress,
+        "begin_suppress_tokens": found.begin_suppress,
+        "bad_words_ids": tuple(chain.from_iterable(found.bad_words)),
+    }
+    for key, tokens in named.items():
+        if tokens and max(tokens) >= vocab_size:
+            _note_token(name, key, max(tokens), vocab_size)
 
 
 def ignored_settings(settings: Mapping[str, object]) -> list[str]:
@@ -163,6 +174,14 @@ def _is_unknown(key: str, settings: Mapping[str, object]) -> bool:
 def _note(name: str, ignored: tuple[str, ...]) -> None:
     what = "is not supported and ignored" if len(ignored) == 1 else "are not supported and ignored"
     _logger.warning("%s of `%s`: %s %s", _FILE, name, listed(ignored, 8), what)
+
+
+@lru_cache(maxsize=64)
+def _note_token(name: str, key: str, token: int, vocab_size: int) -> None:
+    _logger.warning(
+        "%s of `%s`: `%s` has tokens that are ignored, such as %d: the vocabulary has %d",
+        *(_FILE, name, key, token, vocab_size),
+    )
 
 
 def _sampling_of(settings: Mapping[str, object]) -> Sampling:

@@ -31,7 +31,7 @@ from gptrs_runtime.generation.model_settings import (
     configured_sampling,
     configured_stops,
     configured_suppression,
-    note_unsupported,
+    note_ignored,
 )
 from gptrs_runtime.generation.options import DEFAULT_MAX_TOKENS, GenerationOptions
 from gptrs_runtime.generation.paged_cache import STATES, HeadCache, PagedCache, paged_cache
@@ -69,7 +69,9 @@ class GenerationSetup:
         )
         self.beams = asked_beams(self._settings, options, self._sampling)
         decided = self.beams is not None or options.beams is not None
-        note_unsupported(model.name, self._settings, BEAM_SETTINGS if decided else ())
+        note_ignored(
+            *(model.name, self._settings, self.lm.vocab_size), BEAM_SETTINGS if decided else ()
+        )
         self._suppression = configured_suppression(self._settings)
         if options.min_tokens is not None:
             least = {"min_new_tokens": options.min_tokens, "min_length": 0}

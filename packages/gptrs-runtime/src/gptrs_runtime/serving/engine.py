@@ -18,7 +18,7 @@ from gptrs_runtime.generation.guessing.draft import require_same_tokens
 from gptrs_runtime.generation.keyword_options import generation_options
 from gptrs_runtime.generation.keywords import OptionFields
 from gptrs_runtime.generation.masks_beside import MasksBeside
-from gptrs_runtime.generation.model_settings import note_unsupported
+from gptrs_runtime.generation.model_settings import note_ignored
 from gptrs_runtime.generation.options import PREFILL_CHUNK, GenerationOptions
 from gptrs_runtime.generation.setup import GenerationSetup
 from gptrs_runtime.generation.watching import RowReader, Watch
@@ -84,7 +84,7 @@ class Engine:
         named = models if isinstance(models, Mapping) else {models.name: models}
         _require_limits(named, token_budget, most_running, most_requests)
         for model in named.values():
-            note_unsupported(model.name, model.generation_config)
+            note_ignored(model.name, model.generation_config, model.token_reader().vocab_size)
         found = families(named)
         self._shared = GenerationOptions(
             prefill_chunk=token_budget, cache_budget=cache_budget, cache_dtype=cache_dtype
@@ -145,7 +145,7 @@ class Engine:
         self._require_open()
         if name in self._models:
             raise UsageError(f"the engine has a model {quoted(name)} already")
-        note_unsupported(model.name, model.generation_config)
+        note_ignored(model.name, model.generation_config, model.token_reader().vocab_size)
         others = [lane.family.models[0] for lane in dict.fromkeys(self._lanes.values())]
         lane = self._new_lane(Family((model,), (name,)), self._budgets([*others, model])[-1])
         self._loop.add(lane)

@@ -22,7 +22,7 @@ from gptrs_runtime.generation.model_settings import (
     configured_max_tokens,
     configured_sampling,
     configured_suppression,
-    note_unsupported,
+    note_ignored,
 )
 from gptrs_runtime.generation.sampling import Sampler
 from gptrs_runtime.generation.source_cache import first_token
@@ -216,7 +216,7 @@ def transcribe_sounds(
     """
     seconds = sound.size / form.rate
     require_frames(model, model.sound_transcriber().frame_count(sound.size), sound.size, form)
-    note_unsupported(model.name, model.generation_config)
+    note_ignored(model.name, model.generation_config, model.sound_transcriber().vocab_size)
     segments: list[Segment] = []
     for start, end in quiet_parts(sound, form.rate, round(part_seconds * form.rate)):
         if progress is not None:

@@ -12,7 +12,7 @@ from gptrs.checkpoint.config_fields import Fields
 from gptrs.errors import ModelError, UsageError
 from gptrs.plugins.capabilities import Transcriber
 from gptrs.quoting import listed, quoted
-from gptrs_runtime.generation.model_settings import configured_suppression, note_unsupported
+from gptrs_runtime.generation.model_settings import configured_suppression, note_ignored
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.speech.timestamps import TimestampRules
 
@@ -60,7 +60,7 @@ class WindowSettings:
             else fields.integer(_START_OF_PREVIOUS, minimum=0)
         )
         self._forced = _forced(fields)
-        note_unsupported(model.name, model.generation_config)
+        note_ignored(model.name, model.generation_config, hearer.vocab_size)
         self.language: str | None = None
 
     @property
