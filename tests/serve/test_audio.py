@@ -97,9 +97,11 @@ def test_a_stream_has_each_segment_and_the_whole(address, whisper, sound):
         ({"response_format": "xml"}, "response_format", "Invalid enum value 'xml'"),
         ({"temperature": "2"}, "temperature", "Expected `float` <= 1.0"),
         ({"timestamp_granularities[]": "word"}, "timestamp_granularities[0]", "'word'"),
-        ({"language": "xx"}, "file", "xx"),
+        ({"language": "xx"}, "language", "xx"),
         ({"stream": "true", "response_format": "vtt"}, "response_format", "cannot be streamed"),
         ({"language": ["en", "de"]}, "language", "two fields called `language`"),
+        ({"language": "en", "language[]": "de"}, "language", "two fields called `language`"),
+        ({"language[]": "en", "language": "de"}, "language", "two fields called `language`"),
     ],
 )
 def test_refusals(address, sound, fields, param, message):

@@ -94,6 +94,29 @@ def test_a_bias_names_a_token_in_one_way(address, name):
     assert taken.status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/completions", {"prompt": [10**6]}, "prompt"),
+        ("/v1/completions", {"prompt": "a " * 2000}, "prompt"),
+        ("/v1/completions", {"stop_token_ids": [10**6]}, "stop_token_ids"),
+        ("/v1/completions", {"grammar": "("}, "grammar"),
+        ("/v1/completions", {"guided_regex": "("}, "guided_regex"),
+        ("/v1/completions", {"stream_options": {"a": 1}}, "stream_options.a"),
+        ("/v1/chat/completions", {"reasoning_effort": "x"}, "reasoning_effort"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a " * 2000}]},
+         "messages"),
+        ("/v1/responses", {"input": "a " * 2000}, "input"),
+        ("/v1/responses", {"max_output_tokens": 10**6}, "max_output_tokens"),
+    ],
+)  # fmt: skip
+def test_an_error_names_the_field_at_fault_as_the_protocol_calls_it(address, path, body, param):
+    rest = {"/v1/completions": PLAIN, "/v1/chat/completions": SAID, "/v1/responses": {"input": "a"}}
+    answer = post(address, path, {**rest[path], **body})
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == param
+
+
 BANNED = {"logit_bias": {str(token): -100 for token in range(300)}}
 
 

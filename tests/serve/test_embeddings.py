@@ -71,22 +71,39 @@ def test_fewer_dimensions_are_the_first_ones(address, models, size, form):
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
+    ("body", "param", "message"),
     [
-        ({"input": "a", "dimensions": 17}, "have 16 dimensions, asked for 17"),
-        ({"input": "a", "dimensions": 0}, "`dimensions`: Expected `int` >= 1"),
-        ({"input": [[5000]]}, "token 5000 is not in the vocabulary"),
-        ({"input": [3, "a"]}, "mixes tokens and texts"),
-        ({"input": [{"text": "a", "x": "b"}]}, "`input[0]`: `x` is not a parameter"),
-        ({"input": [{"image": "data:image/png;base64,AA"}]}, "`bert` embeds no images"),
-        ({"input": [4] * 41}, "truncate"),
-        ({"input": []}, "length >= 1"),
+        ({"input": "a", "dimensions": 17}, "dimensions", "have 16 dimensions, asked for 17"),
+        ({"input": "a", "dimensions": 0}, "dimensions", "`dimensions`: Expected `int` >= 1"),
+        ({"input": [[5000]]}, "input", "token 5000 is not in the vocabulary"),
+        ({"input": [3, "a"]}, "input", "mixes tokens and texts"),
+        ({"input": [{"text": "a", "x": "b"}]}, "input[0]", "`input[0]`: `x` is not a parameter"),
+        ({"input": [{"image": "data:image/png;base64,AA"}]}, "input", "`bert` embeds no images"),
+        ({"input": [4] * 41}, "truncate", "`input` has 41 tokens, the model reads 40"),
+        ({"input": [[4], [4] * 41]}, "truncate", "`input[1]` has 41 tokens, the model reads 40"),
+        ({"input": []}, "input", "length >= 1"),
     ],
 )
-def test_refusals(address, body, message):
+def test_refusals(address, body, param, message):
     answer = post(address, "/v1/embeddings", {"model": "bert", **body})
     assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
     assert message in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("model", "first", "second", "named"),
+    [
+        ("rank", "a", ["a", "cat " * 50], "`text_1` with `text_2[1]` has 54 tokens"),
+        ("rank", ["a", "a"], ["a", "cat " * 50], "`text_1[1]` with `text_2[1]` has 54 tokens"),
+        ("rank", "a", "cat " * 50, "`text_1` with `text_2` has 54 tokens"),
+        ("bert", "a", ["a", "cat " * 50], "`text_2[1]` has 52 tokens"),
+        ("bert", ["a", "cat " * 50], ["a", "a"], "`text_1[1]` has 52 tokens"),
+    ],
+)
+def test_a_score_names_the_text_that_is_too_long(address, model, first, second, named):
+    answer = post(address, "/v1/score", {"model": model, "text_1": first, "text_2": second})
+    assert answer.json()["error"]["message"].startswith(named)
 
 
 def test_tokens_that_are_too_many_are_cut_where_that_is_asked_for(address):

@@ -50,7 +50,8 @@ def test_long_texts_are_refused_unless_they_may_be_cut(readers, path):
         refused = ask([SHORT, LONG], **options)
         assert refused.status_code == 400, refused.text
         error = refused.json()["error"]
-        told = f"text 1 has {whole} tokens, the model reads {limit} of a text; `truncate` cuts it"
+        named = "`query` with `documents[1]`" if path == "/v1/rerank" else "`input[1]`"
+        told = f"{named} has {whole} tokens, the model reads {limit} of a text; `truncate` cuts it"
         assert error["message"] == told
         assert (error["code"], error["param"]) == ("context_length_exceeded", "truncate")
     short = ask([SHORT])

@@ -39,10 +39,19 @@ class ConsumedTensorError(GptrsError):
 
 
 class UsageError(GptrsError):
-    """An argument has a wrong value or type, or arguments do not fit together."""
+    """An argument has a wrong value or type, or arguments do not fit together.
+
+    `argument` is the name of the one at fault, None if the message alone says it.
+    """
 
     exit_code = 2
     code = "usage"
+
+    def __init__(
+        self, message: str, *, hint: str | None = None, argument: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.argument = argument
 
 
 class ContextLengthError(UsageError):

@@ -142,7 +142,7 @@ async def asked_chat(
     # last token.
     opened = opened and (tools is not None or _has_thoughts(read.form, answers))
     calls = tools.grammar(opened=opened) if tools else None
-    form = await form_of(read.form if calls is None else ("lark", calls), model, served)
+    form = await form_of(read.form if calls is None else ("lark", calls), body, model, served)
     options = replace(read.options, form=form)
     watched = await served.watched(model, body.interventions, len(tokens))
     # From here on the engine holds a slot: nothing before this line needs to be undone when the

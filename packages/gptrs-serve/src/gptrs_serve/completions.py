@@ -99,7 +99,7 @@ async def asked_options(
         return options_of(body, model, body.logprobs), asked_form(body)
 
     options, form = await served.reading.prepared(read)
-    return replace(options, form=await form_of(form, model, served))
+    return replace(options, form=await form_of(form, body, model, served))
 
 
 async def asked_prompt(

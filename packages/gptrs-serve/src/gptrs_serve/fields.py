@@ -119,8 +119,9 @@ def _problem(message: str, kind: type) -> RequestError:
     param = place.rstrip("`").lstrip(".")[:MOST_NAME] or None
     if "unknown field" in message:
         name = message.split("`")[1][:MOST_NAME]
-        refused: Mapping[str, str] = getattr(kind, "refused", {})
+        refused: Mapping[str, str] = {} if param else getattr(kind, "refused", {})
         why = f": {refused[name]}" if name in refused else ""
+        name = f"{param}.{name}" if param else name
         told = f"`{name}` is not a parameter that this server supports{why}"
         return RequestError(told, param=name, code="unsupported_parameter")
     rows = field_rows(kind) if param and issubclass(kind, Struct) else []

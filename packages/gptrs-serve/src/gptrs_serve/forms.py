@@ -10,7 +10,7 @@ import msgspec
 from gptrs_runtime.generation.grammar import Form, Grammar, schema_text
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_serve.bodies import Generating, JsonObject, JsonSchema, StructuredOutputs
-from gptrs_serve.problems import RequestError
+from gptrs_serve.problems import RequestError, about_field
 from gptrs_serve.served import Served
 
 MOST_SCHEMA: Final = 65_536
@@ -18,6 +18,10 @@ MOST_SCHEMA: Final = 65_536
 four times as long for twice as many."""
 _OBJECT: Final = '{"type": "object"}'
 AskedForm = tuple[Form, str]
+_FIELDS: Final = (
+    *("regex", "grammar", "structured_outputs", "guided_json", "guided_regex", "guided_choice"),
+    *("guided_grammar", "response_format"),  # which may be `text` beside another
+)
 
 
 def bounded_schema(schema: dict[str, Any], param: str) -> str:
@@ -115,8 +119,14 @@ def as_rule(form: AskedForm) -> str:
     return rules
 
 
-async def form_of(asked: AskedForm | None, model: LoadedModel, served: Served) -> Grammar | None:
-    """Return a form for the texts of a model; UsageError as of `Grammar`."""
+async def form_of(
+    asked: AskedForm | None, body: Generating, model: LoadedModel, served: Served
+) -> Grammar | None:
+    """Return a form for the texts of a model; RequestError for one that is invalid."""
+    if asked is None:
+        return None
+    stated = (name for name in _FIELDS if getattr(body, name) is not None)
     # In a thread: a schema of 5,000 properties takes 1.5 s, in which the event loop would answer
     # nobody.
-    return None if asked is None else await served.forms.run(lambda: Grammar(model, *asked))
+    with about_field(next(stated, "tools")):
+        return await served.forms.run(lambda: Grammar(model, *asked))

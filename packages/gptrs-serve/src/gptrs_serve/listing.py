@@ -11,16 +11,18 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import asdict
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from gptrs.errors import ContextLengthError, ModelError
+from gptrs.errors import ModelError
 from gptrs_runtime.embedding.embed import cosine_similarities, embed_either
 from gptrs_runtime.images.image_prompts import levels_of, shown_tokens
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import Entity, LabelScore, Ranked
 from gptrs_runtime.text_classes.classify import all_classes
+from gptrs_runtime.tokenization.encoded_text import LongTextError
 from gptrs_runtime.verbs import VERBS, Verb
 from gptrs_serve.bodies import (
     ClassifyBody,
@@ -34,7 +36,7 @@ from gptrs_serve.bodies import (
     TokenizeBody,
 )
 from gptrs_serve.events import for_client
-from gptrs_serve.problems import RequestError
+from gptrs_serve.problems import RequestError, about_field
 from gptrs_serve.requests import asked_conversation, require_no_conversation
 from gptrs_serve.served import EMBEDDING, RANKING, SERVED, Served
 from gptrs_serve.tools.use import told_tools
@@ -53,7 +55,7 @@ async def answered(request: Request, body: TaskFields, served: Served, verb: Ver
         name, model = served.named(body.model, served.capability(body.model, kinds))
         function = all_classes if verb.name == "classify" else None  # in the order of the classes
         work = served.found(verb, model, body.asked(verb.request()), function)
-        found, read = await _for_client(request, work)
+        found, read = await _for_client(request, work, _named(body))
     usage = {"prompt_tokens": read, "total_tokens": read}
     if not isinstance(body, EmbeddingBody):
         return JSONResponse(_FORMS[verb.name](body, name, found, usage))
@@ -73,7 +75,7 @@ async def embedded(
 ) -> tuple[str, Sequence[Any], int]:
     """Return the model, the vectors of texts and images, and the number of tokens read."""
     name, model = served.named(body.model, served.capability(body.model, EMBEDDING))
-    found, read = await _for_client(request, _embedded(body, model, served))
+    found, read = await _for_client(request, _embedded(body, model, served), _named(body))
     return name, found, read
 
 
@@ -181,7 +183,8 @@ async def scored(request: Request, body: ScoreBody, served: Served) -> Response:
     name, model = served.named(body.model, needs)
     cut = {"truncate": body.may_cut}
     score = _cosines if needs == "text_embedder" else _relevances
-    scores, read = await _for_client(request, score(served, model, firsts, seconds, cut))
+    work = score(served, model, firsts, seconds, cut)
+    scores, read = await _for_client(request, work, _named_pairs(body, needs))
     data: list[dict[str, object]] = [
         {"index": index, "object": "score", "score": one} for index, one in enumerate(scores)
     ]
@@ -202,9 +205,12 @@ async def _relevances(
         queries = [(one, [other]) for one, other in zip(firsts, seconds, strict=True)]
     scores: list[float] = []
     read = 0
-    for query, documents in queries:
+    for number, (query, documents) in enumerate(queries):
         asked = {"query": query, "documents": documents, **cut}
-        found, count = await served.found(VERBS["rank"], model, asked)
+        try:
+            found, count = await served.found(VERBS["rank"], model, asked)
+        except LongTextError as error:  # which counts the documents of one query
+            raise LongTextError(number + error.number, error.told) from error
         scores += [one.score for one in sorted(found, key=lambda one: one.index)]
         read += count
     return scores, read
@@ -234,19 +240,56 @@ _FORMS: Final[Mapping[str, Callable[..., dict[str, object]]]] = {
 """The results of tasks, in the formats of OpenAI, vLLM and Jina."""
 
 
-async def _for_client(request: Request, work: Awaitable[Result]) -> Result:
+async def _for_client(request: Request, work: Awaitable[Result], named: _Named) -> Result:
     """Return the result of `work`; cancel it and raise ClientDisconnect if the client leaves.
 
-    RequestError for a text that exceeds the model's context.
+    RequestError for a text that exceeds the model's context, which is `named` by its number.
     """
-    try:
-        return await for_client(request, work)
-    except ContextLengthError as error:
-        raise RequestError(
-            f"{error.message}; `truncate` cuts it",
-            param="truncate",
-            code="context_length_exceeded",
-        ) from error
+    with about_field(named.field):
+        try:
+            return await for_client(request, work)
+        except LongTextError as error:
+            raise RequestError(
+                f"{named.text(error.number)} {error.told}; `truncate` cuts it",
+                param="truncate",
+                code="context_length_exceeded",
+            ) from error
+
+
+class _Named(Struct, frozen=True):
+    """The field that has the texts of a request, and what errors call each `text` of them."""
+
+    field: str
+    text: Callable[[int], str]
+
+
+def _named(body: TaskFields) -> _Named:
+    if isinstance(body, RerankBody):
+        return _Named("documents", lambda number: f"`query` with `documents[{number}]`")
+    texts: str | list[Any] = getattr(body, "input", "")
+    if isinstance(texts, str) or all(isinstance(each, int) for each in texts):  # tokens of one
+        return _Named("input", lambda _: "`input`")
+    # Images are read apart, and not counted.
+    places = [n for n, each in enumerate(texts) if not (isinstance(each, dict) and "image" in each)]
+    return _Named("input", lambda number: f"`input[{places[number]}]`")
+
+
+def _named_pairs(body: ScoreBody, needs: str) -> _Named:
+    """Return the names of the texts that are compared: those of pairs, or of all one by one."""
+
+    def called(name: str, number: int) -> str:
+        return f"`{name}[{number}]`" if isinstance(getattr(body, name), list) else f"`{name}`"
+
+    def pair(number: int) -> str:
+        first = 0 if isinstance(body.text_1, str) or len(body.text_1) == 1 else number
+        return f"{called('text_1', first)} with {called('text_2', number)}"
+
+    def text(number: int) -> str:
+        firsts = 1 if isinstance(body.text_1, str) else len(body.text_1)
+        at_first = number < firsts
+        return called("text_1", number) if at_first else called("text_2", number - firsts)
+
+    return _Named("text_2", text if needs == "text_embedder" else pair)
 
 
 def _described(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
@@ -111,7 +112,8 @@ def problem_of(error: Exception) -> RequestError:
     of_the_request = isinstance(error, UsageError | ModelError | MissingLibraryError)
     # A file of weights that changed under the server is not the client's fault.
     if of_the_request and not isinstance(error, CheckpointError):
-        return RequestError(error.message, code=error.code)
+        at_fault = error.argument if isinstance(error, UsageError) else None
+        return RequestError(error.message, param=at_fault, code=error.code)
     number = request_id()
     facts = {"request_id": number}
     # The client gets the number alone: messages of unknown errors may hold paths or parts of other
@@ -121,6 +123,31 @@ def problem_of(error: Exception) -> RequestError:
         return RequestError(error.message, status=500, code=error.code)
     told = f"the server failed; its log says why, for request {number}"
     return RequestError(told, status=500, code="internal")
+
+
+@contextmanager
+def about_field(param: str) -> Generator[None]:
+    """Scope whose UsageErrors become RequestErrors with `param`, unless they name an argument."""
+    try:
+        yield
+    except UsageError as error:
+        problem = problem_of(error)
+        problem.param = error.argument or param
+        raise problem from error
+
+
+@contextmanager
+def fields_called(names: Mapping[str, str]) -> Generator[None]:
+    """Scope whose errors name fields of chats as another protocol does: `names` by those."""
+    try:
+        yield
+    except RequestError as error:
+        error.param = names.get(error.param or "", error.param)
+        raise
+    except UsageError as error:
+        problem = problem_of(error)
+        problem.param = names.get(problem.param or "", problem.param)
+        raise problem from error
 
 
 # Access checks before anything is read: keys, hosts, types and sizes of bodies.

@@ -17,12 +17,13 @@ from gptrs_runtime.generation.generate import GenerationOptions
 from gptrs_runtime.generation.model_settings import configured_sampling
 from gptrs_runtime.generation.outcome import FinishReason
 from gptrs_runtime.generation.scheduled_text import Client
+from gptrs_runtime.input_checks import require_known_tokens
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.serving.answers import AnswerStream, Piece
 from gptrs_serve.bodies import ChatBody, CompletionBody, Generating, TokenizeBody
 from gptrs_serve.keys import Key
 from gptrs_serve.metrics import guesses_of
-from gptrs_serve.problems import KEY, RequestError
+from gptrs_serve.problems import KEY, RequestError, about_field
 
 _MOST_PROMPTS: Final = 1024
 _ANY_SEED: Final = -1
@@ -78,6 +79,8 @@ def options_of(
     stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
     stop = [text for text in stop if text]  # an empty one has no effect
     vocab_size = model.token_reader().vocab_size
+    with about_field("stop_token_ids"):
+        require_known_tokens(body.stop_token_ids or (), vocab_size)
     bias = [LogitBias(body.logit_bias, vocab_size)] if body.logit_bias else []
     return GenerationOptions(
         sampling=sampling,

@@ -27,7 +27,7 @@ from gptrs_runtime.verbs import Verb
 from gptrs_serve.accounts import Account, Ledger
 from gptrs_serve.intervention_fields import Intervention
 from gptrs_serve.pools import Pool
-from gptrs_serve.problems import RequestError, is_large
+from gptrs_serve.problems import RequestError, about_field, is_large
 from gptrs_serve.residence import Residence
 from gptrs_serve.text_calls import TextCalls
 from gptrs_serve.token_texts import TokenTexts
@@ -172,12 +172,18 @@ class Served:
     async def tokens(
         self, model: LoadedModel, prompt: str | list[int] | Conversation
     ) -> Sequence[int]:
-        """Return the tokens of a prompt; UsageError and ModelError as of `prompt_tokens`.
+        """Return the tokens of a prompt; ModelError as of `prompt_tokens`, RequestError for others.
 
         Separate threads handle conversations, which a process renders, and texts that take longer
         than the switch of threads. A prompt that is clearly too long for the model is refused
-        before rendering and tokenizing.
+        before rendering and tokenizing. RequestError for both names the field of the prompt.
         """
+        with about_field("messages" if isinstance(prompt, Conversation) else "prompt"):
+            return await self._tokens(model, prompt)
+
+    async def _tokens(
+        self, model: LoadedModel, prompt: str | list[int] | Conversation
+    ) -> Sequence[int]:
         most = longest_prompt(model)
         if "seq2seq" in model.capabilities:
             return await self.reading.run(lambda: _source(model, prompt, most))

@@ -121,7 +121,9 @@ class ChatTemplate(Struct, frozen=True):
             # A variable that no template reads would be ignored silently, as if the model
             # disobeyed.
             if re.search(rf"\b{name}\b", self.source) is None:
-                raise UsageError(f"the chat template of this model reads no `{name}`")
+                raise UsageError(
+                    f"the chat template of this model reads no `{name}`", argument=name
+                )
         require_free_names(self.variables, ())
         require_free_names(conversation.variables, list(self.special_tokens))
         return {

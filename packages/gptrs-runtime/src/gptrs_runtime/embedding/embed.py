@@ -231,7 +231,8 @@ def first_elements(vectors: np.ndarray, dimensions: int | None, normal: bool) ->
         return vectors
     if not 1 <= dimensions <= vectors.shape[1]:
         raise UsageError(
-            f"the vectors of this model have {vectors.shape[1]} dimensions, asked for {dimensions}"
+            f"the vectors of this model have {vectors.shape[1]} dimensions, asked for {dimensions}",
+            argument="dimensions",
         )
     cut = np.ascontiguousarray(vectors[:, :dimensions])
     return Normalize()(cut) if normal and dimensions < vectors.shape[1] else cut

@@ -101,7 +101,9 @@ class WindowSettings:
     ) -> int | None:
         if not self._languages:
             if language is not None:
-                raise UsageError(f"`{self._model.name}` knows one language only")
+                raise UsageError(
+                    f"`{self._model.name}` knows one language only", argument="language"
+                )
             return None
         if language is not None:
             number = self._languages.get(f"<|{language.lower()}|>")
@@ -110,6 +112,7 @@ class WindowSettings:
                 raise UsageError(
                     f"{quoted(language)} is no language of `{self._model.name}`",
                     hint=f"it knows {listed(names, 12)}",
+                    argument="language",
                 )
             return number
         given = begin[1] if len(begin) > 1 else -1

@@ -46,6 +46,21 @@ Lengths = Callable[[Sequence[TextLength]], None]
 """Called with the lengths of all texts of a call, before the model runs."""
 
 
+class LongTextError(ContextLengthError):
+    """The text `number` of a call is longer than the model reads, and must not be cut.
+
+    `told` is the predicate of the message: a caller may know the text by another name.
+    """
+
+    def __init__(self, number: int, told: str) -> None:
+        super().__init__(
+            f"text {number} {told}",
+            hint="give it in parts, or let it be cut: truncate=True, --truncate",
+        )
+        self.number = number
+        self.told = told
+
+
 class LongTexts(Struct, frozen=True):
     """Cuts texts that are longer than a model reads, or refuses them.
 
@@ -60,7 +75,7 @@ class LongTexts(Struct, frozen=True):
     def told(self, found: Sequence[TextLength], limit: int) -> None:
         """Report the lengths of all texts, given that a model reads `limit` tokens of each.
 
-        UsageError for a text without tokens, ContextLengthError for one that must not be cut.
+        UsageError for a text without tokens, LongTextError for one that must not be cut.
         """
         rows = range(0, len(found), self.each)
         own = [max(found[row : row + self.each], key=lambda one: one.tokens) for row in rows]
@@ -71,11 +86,9 @@ class LongTexts(Struct, frozen=True):
                     hint="leave out empty texts",
                 )
             if one.is_cut and self.truncate is False:
-                raise ContextLengthError(
-                    f"text {number} has {one.tokens} tokens{' or more' if one.or_more else ''},"
-                    f" the model reads {limit} of a text",
-                    hint="give it in parts, or let it be cut: truncate=True, --truncate",
-                )
+                more = " or more" if one.or_more else ""
+                told = f"has {one.tokens} tokens{more}, the model reads {limit} of a text"
+                raise LongTextError(number, told)
         cut = sum(one.is_cut for one in own)
         if cut and self.truncate is None:
             _logger.info("%d of %d texts were cut to %d tokens", cut, len(own), limit)

@@ -115,13 +115,15 @@ def form_fields(data: bytes | bytearray, content_type: str) -> dict[str, object]
         if not is_file:
             given = bytes(value).decode("utf-8", "replace")
         if name.endswith("[]"):
-            known = cast("list[object]", fields.setdefault(name[:-2], []))
-            known.append(given)
-        elif name in fields:
-            told = f"the form has two fields called {quoted(name)}"
-            raise RequestError(told, param=name[:MOST_NAME], code="invalid_form")
-        else:
-            fields[name] = given
+            known = fields.setdefault(name[:-2], [])
+            if isinstance(known, list):
+                cast("list[object]", known).append(given)
+                continue
+        if name.removesuffix("[]") in fields:
+            told = f"the form has two fields called {quoted(name.removesuffix('[]'))}"
+            param = name.removesuffix("[]")[:MOST_NAME]
+            raise RequestError(told, param=param, code="invalid_form")
+        fields[name] = given
     if not fields:
         raise RequestError(f"the body is not a form of the type {_FORM}", code="invalid_form")
     return fields
@@ -236,7 +238,8 @@ async def _transcribed(
         return await for_client(request, served.hearings.alone(work))
     except UsageError as error:
         more = f"; {error.hint}" if error.hint else ""
-        raise RequestError(f"{error.message}{more}", param="file", code=error.code) from error
+        told = f"{error.message}{more}"
+        raise RequestError(told, param=error.argument or "file", code=error.code) from error
     finally:
         gone.set()
 

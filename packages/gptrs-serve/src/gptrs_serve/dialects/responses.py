@@ -23,7 +23,7 @@ from gptrs_serve.dialects.responses_body import InputTokensBody, ResponsesBody, 
 from gptrs_serve.dialects.turns import Turns
 from gptrs_serve.events import event_of, for_client
 from gptrs_serve.metrics import Metrics
-from gptrs_serve.problems import RequestError, body_bytes, problem_of
+from gptrs_serve.problems import RequestError, body_bytes, fields_called, problem_of
 from gptrs_serve.requests import client_of
 from gptrs_serve.served import Served
 from gptrs_serve.tools.parser import new_call_id
@@ -31,6 +31,13 @@ from gptrs_serve.writing import AnswerWriter
 
 MOST_KEPT_BYTES: Final = 64_000_000
 """Most bytes of all stored responses with their messages; the oldest are dropped first."""
+_NAMES: Final = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+}
+"""Fields of chats, and what responses call them."""
 Messages = Sequence[Mapping[str, Any]]
 
 
@@ -64,7 +71,8 @@ class Responses:
             messages.extend([*before, *body.said()])
             return body.asked(messages)
 
-        chat = await for_client(request, asked_chat(said, self._served, self._metrics, client))
+        with fields_called(_NAMES):
+            chat = await for_client(request, asked_chat(said, self._served, self._metrics, client))
         writer = ResponseWriter(chat, body, self._served.response_mark)
         if body.store is not False:
             writer.keep = lambda: self._keep(client, writer.whole(), [*messages, *writer.said()])
@@ -74,7 +82,8 @@ class Responses:
         """Return the number of tokens of an input."""
         before = self._before(body, client_of(request))
         asked = count_tokens(lambda: body.chat([*before, *body.said()]), self._served)
-        count = await for_client(request, asked)
+        with fields_called(_NAMES):
+            count = await for_client(request, asked)
         return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
 
     async def retrieve(self, request: Request) -> Response:
