@@ -234,12 +234,16 @@ def _run_any(words: Iterable[str | Path], folder: Path) -> subprocess.CompletedP
     environment = {name: value for name, value in os.environ.items() if name.startswith(kept)}
     environment["GPTRS_CACHE_DIR"] = str(folder / "cache")
     environment["PATH"] = os.pathsep.join((str(folder / "env" / "bin"), environment["PATH"]))
-    return subprocess.run(
-        list(map(str, words)),
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=_TIMEOUT_S,
-    )
+    line = list(map(str, words))
+    try:
+        return subprocess.run(
+            line,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise TrialError(f"`{' '.join(line)}` took more than {_TIMEOUT_S} s") from error

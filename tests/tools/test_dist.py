@@ -11,6 +11,7 @@ import pytest
 
 import dist
 import dist_contents
+import dist_trials
 from check_repository import tracked_files
 from dist_contents import Project, content_problems, metadata_problems, projects, sdist_names
 from dist_trials import SCRIPTS, TRIALS, Step, Trial, TrialError, try_step
@@ -108,6 +109,17 @@ def test_a_trial_reads_the_exit_code_and_the_words(step: Step, works: bool, tmp_
     else:
         with pytest.raises(TrialError, match="one: `gptrs list` ended with 3"):
             try_step(trial, step, tmp_path / "env", tmp_path)
+
+
+def test_a_step_without_end_is_an_error_of_the_trial(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(dist_trials, "_TIMEOUT_S", 0.1)
+    command = tmp_path / "env" / "bin" / "gptrs"
+    command.parent.mkdir(parents=True)
+    command.write_text("#!/bin/sh\nexec sleep 1000\n")
+    command.chmod(0o755)
+    step = Step(("gptrs",))
+    with pytest.raises(TrialError, match=r"`.*gptrs` took more than 0\.1 s"):
+        try_step(Trial("one", (), (step,)), step, tmp_path / "env", tmp_path)
 
 
 def test_every_distribution_is_tried_and_every_script_is_there():
