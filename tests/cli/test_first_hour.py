@@ -74,3 +74,16 @@ def test_tab_completes_a_model():
     model = library.load_model(backend="ref")
     found = jedi.Interpreter("model.forw", [{"model": model}]).complete()
     assert [each.name for each in found] == ["forward"]
+
+
+def test_an_error_in_a_notebook_shows_the_lines_of_the_cell_alone():
+    cell = {"__name__": "__main__"}
+    lines = "import gptrs\ndef mine(path):\n    gptrs.load_model(path)\n"
+    exec(compile(lines, "<cell>", "exec"), cell)
+    with pytest.raises(library.api.ModelError) as found:
+        cell["mine"]("nosuch/")
+    begin, *calls, message = found.value._render_traceback_()
+    assert begin == "Traceback (most recent call last):"
+    assert calls[-1].startswith('  File "<cell>", line 3, in mine')
+    assert not any("gptrs_runtime" in call for call in calls)
+    assert message == f"ModelError: {found.value}"

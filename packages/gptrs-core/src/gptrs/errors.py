@@ -7,6 +7,8 @@ function can turn any of them into a line of text or a JSON object.
 from __future__ import annotations
 
 import errno
+import traceback
+from types import FrameType
 from typing import ClassVar
 
 _EXCERPT = 100
@@ -26,6 +28,25 @@ class GptrsError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}; {self.hint}" if self.hint else self.message
+
+    def _render_traceback_(self) -> list[str]:  # the name by which IPython asks
+        """Return the lines that a notebook shows: without the calls within gptrs and its causes.
+
+        They say nothing about a wrong name, and may be hundreds of lines.
+        """
+        shown: list[tuple[FrameType, int]] = []
+        below = False
+        for frame, line in traceback.walk_tb(self.__traceback__):
+            module = str(frame.f_globals.get("__name__"))
+            below = below or module.partition(".")[0].startswith("gptrs")
+            # A function of the caller may run below, as in `jit`.
+            if module == "__main__" or not (below or module.startswith("IPython.")):
+                shown.append((frame, line))
+        return [
+            "Traceback (most recent call last):",
+            *(line.rstrip("\n") for line in traceback.StackSummary.extract(shown).format()),
+            f"{type(self).__name__}: {self}",
+        ]
 
 
 class ExecutionError(GptrsError):
