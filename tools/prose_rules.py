@@ -56,6 +56,8 @@ _WRITTEN = frozenset({"packages", "docs", "README.md", "CONTRIBUTING.md"})
 # Words of a phrase may stand on two lines, in a comment too.
 _PHRASE = re.compile(rf"\b({'|'.join(PHRASES)})\b".replace(" ", r"\s+(#\s+)?"))
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s\"]+)\)")
+_NAMED_FILE = re.compile(r"\[`([^`\]]+\.(?:json|md|ptir|py|toml))`\]\(([^)#\s]+)")
+"""A link whose text is the name of a file."""
 _FENCED = re.compile(r"^```.*?^```", re.S | re.M)
 
 
@@ -66,7 +68,7 @@ def prose_problems(
 
     `trees` are those of the Python files.
     """
-    problems, notes = list(dead_links(root, files)), list[str]()
+    problems, notes = [*dead_links(root, files), *misnamed_links(root, files)], list[str]()
     for name, limit, places in counted_phrases(root, files, trees):
         found = f"{name} stands in {len(places)} places"
         if len(places) > limit:
@@ -86,6 +88,16 @@ def dead_links(root: Path, files: Iterable[PurePosixPath]) -> Iterator[str]:
                 name = target.partition("#")[0]
                 if name and "://" not in name and not (root / path.parent / name).exists():
                     yield f"{path}: links to `{target}`, which does not exist"
+
+
+def misnamed_links(root: Path, files: Iterable[PurePosixPath]) -> Iterator[str]:
+    """Yield a line for each link of a Markdown file that has the name of another file."""
+    for path in files:
+        if path.suffix == ".md":
+            text = _FENCED.sub("", (root / path).read_text(encoding="utf-8"))
+            for name, target in _NAMED_FILE.findall(text):
+                if PurePosixPath(name).name != PurePosixPath(target).name:
+                    yield f"{path}: the link `{name}` leads to `{target}`"
 
 
 def counted_phrases(

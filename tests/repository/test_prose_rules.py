@@ -39,6 +39,13 @@ def test_a_dead_link_is_a_problem(tmp_path: Path, target: str):
     assert problems == [f"docs/page.md: links to `{target}`, which does not exist"]
 
 
+def test_a_link_by_the_name_of_another_file_is_a_problem(tmp_path: Path):
+    checked(tmp_path, "docs/map.py", "")
+    assert checked(tmp_path, "docs/page.md", "see [`docs/map.py`](map.py)")[0] == []
+    problems, _ = checked(tmp_path, "docs/page.md", "see [`old.py`](map.py#top)")
+    assert problems == ["docs/page.md: the link `old.py` leads to `map.py`"]
+
+
 @pytest.mark.parametrize("phrase", sorted(prose_rules.PHRASES))
 @pytest.mark.parametrize(
     ("path", "form"),
