@@ -117,6 +117,31 @@ def test_numbers_of_narrow_types_move_and_widen(name: str, backend: Any) -> None
         same(found["rows"], large.astype(np.float32))
 
 
+@pytest.mark.parametrize("precision", ["UNDEFINED", "FLOAT", "FLOAT16", "BFLOAT16"])
+@pytest.mark.parametrize("given", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_the_division_of_codes_rounds_as_the_node_says(precision: str, given: Any) -> None:
+    x = np.random.default_rng(3).standard_normal((2, 300)).astype(given)
+    inputs = {"x": x, "s": np.asarray(0.0137, given), "z": np.asarray(3, np.int8)}
+    by = getattr(TensorProto, precision)
+    agrees(one_node("QuantizeLinear", inputs, "INT8", precision=by), inputs, "ref")
+
+
+@pytest.mark.parametrize(
+    ("op", "options", "wrong"),
+    [
+        ("QuantizeLinear", {"precision": TensorProto.INT8}, "divides in `si8`"),
+        ("QuantizeLinear", {"output_dtype": TensorProto.INT8}, "zero point of type UINT8"),
+        ("QuantizeLinear", {"output_dtype": TensorProto.FLOAT}, "element type number 1"),
+        ("DequantizeLinear", {"output_dtype": TensorProto.INT8}, "which is no float"),
+    ],
+)
+def test_wrong_types_of_codes_are_refused(op: str, options: dict[str, int], wrong: str) -> None:
+    first = np.ones(3, np.float32 if op == "QuantizeLinear" else np.uint8)
+    inputs = {"x": first, "s": np.float32(1).reshape(()), "z": np.uint8(1).reshape(())}
+    with pytest.raises(ModelError, match=wrong):
+        gptrs_onnx.from_proto(one_node(op, inputs, "UINT8", **options), "ref")(**inputs)
+
+
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", [*FLOATS[:3], *INTEGERS])
 def test_weights_in_blocks_are_dequantized(name: str, tmp_path: Path, backend: Any) -> None:

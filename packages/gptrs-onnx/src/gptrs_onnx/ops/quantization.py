@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from gptrs.api.importers import scalar
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import DType, dtypes
-from gptrs_onnx.element_types import HELD_IN, dtype_of
+from gptrs_onnx.element_types import HELD_IN, ONNX_TYPES, dtype_of
 from gptrs_onnx.node import Narrow, Node, Numbers, converts, values_of
 from gptrs_onnx.onnx_ir import ir
 from gptrs_onnx.ops import pooling
@@ -24,6 +26,46 @@ def _spread(part: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
     if part.rank == 1:
         return F.reshape(part, [-1 if i == axis else 1 for i in range(x.rank)])
     return part
+
+
+_CODES: Final = frozenset(
+    {
+        *(ir.DataType.UINT8, ir.DataType.INT8, ir.DataType.UINT16, ir.DataType.INT16),
+        *(ir.DataType.UINT4, ir.DataType.INT4, ir.DataType.UINT2, ir.DataType.INT2),
+        *(ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E5M2, ir.DataType.FLOAT8E4M3FNUZ),
+        *(ir.DataType.FLOAT8E5M2FNUZ, ir.DataType.FLOAT4E2M1),
+    }
+)
+"""The element types of `QuantizeLinear`'s results."""
+
+
+def _type_of_codes(node: Node, zero: Numbers | None, output_dtype: int) -> ir.DataType:
+    """Return the type of the codes: that of the zero point, or the one that the node names."""
+    if output_dtype and output_dtype not in _CODES:
+        node.malformed(f"makes codes of the element type number {output_dtype}")
+    named = ir.DataType(output_dtype or ir.DataType.UINT8)
+    if zero is None:
+        return named
+    own = zero.type if isinstance(zero, Narrow) else ONNX_TYPES[zero.dtype]
+    if output_dtype and own != named:
+        node.malformed(f"has a zero point of type {own.name}, and makes codes of {named.name}")
+    return own
+
+
+def _quotient(node: Node, x: Tensor, scale: Tensor, precision: int) -> Tensor:
+    """Return x / scale as f32 or f64, rounded to the type that the division is computed in.
+
+    That is `precision`, or the type of the scale, which counts from opset 23 on.
+    """
+    by = dtype_of(precision, f"`precision` of {node}") if precision else scale.dtype
+    if precision and (not by.is_float or by.bits < 16):
+        node.malformed(f"divides in `{by}`, which is no float of 16 bits or more")
+    if not precision and (node.version < 23 or by.is_integer):
+        # bf16 and f16 have fewer digits than codes of 8 bits need beside a scale.
+        by = dtypes.f64 if x.dtype == dtypes.f64 else dtypes.f32
+    wide = dtypes.f64 if by == dtypes.f64 else dtypes.f32
+    above, below = (F.cast(F.cast(each, by), wide) for each in (x, scale))
+    return F.cast(F.cast(above / below, by), wide)
 
 
 def quantized(ratio: Tensor, zero: Tensor | None, dtype: DType) -> Tensor:
@@ -48,19 +90,15 @@ def quantize_linear(
     axis: int = 1,
     block_size: int = 0,
     output_dtype: int = 0,
+    precision: int = 0,
 ) -> Numbers:
     """Return `round(x / scale) + zero` as codes, for a tensor, an axis, or blocks along it."""
     axis, block = axis % x.rank if x.rank else 0, block_size
-    narrow = zero.type if isinstance(zero, Narrow) else None
-    if output_dtype in HELD_IN:
-        narrow = ir.DataType(output_dtype)
+    made = _type_of_codes(node, zero, output_dtype)
+    narrow = made if made in HELD_IN else None
     scale, zero = values_of(scale), None if zero is None else values_of(zero)
-    dtype = dtypes.ui8 if zero is None else zero.dtype
-    if output_dtype and narrow is None:
-        dtype = dtype_of(output_dtype, str(node))
-    # bf16 and f16 have fewer digits than codes of 8 bits need beside a scale.
-    wide = F.cast(x, dtypes.f32) if x.dtype.bits < 32 or x.dtype.is_integer else x
-    ratio = wide / F.cast(_spread(scale, x, axis, block), wide.dtype)
+    dtype = HELD_IN[narrow] if narrow is not None else dtype_of(made, str(node))
+    ratio = _quotient(node, x, _spread(scale, x, axis, block), precision)
     if narrow is not None and HELD_IN[narrow].is_integer:
         least, most = (-2, 1) if narrow == ir.DataType.INT2 else (0, 3)
         moved = F.round(ratio)
@@ -88,6 +126,8 @@ def dequantize_linear(
     """Return `(x - zero) * scale` in the type of the scale, or the one that the node names."""
     if isinstance(scale, Narrow) and not output_dtype:
         node.refuse(f"gives numbers of type {scale.type.name}, without `output_dtype`")
+    if output_dtype and not dtype_of(output_dtype, str(node)).is_float:
+        node.malformed(f"gives the element type number {output_dtype}, which is no float")
     x, scale, zero = values_of(x), values_of(scale), None if zero is None else values_of(zero)
     axis, block = axis % x.rank if x.rank else 0, block_size
     out = dtype_of(output_dtype, str(node)) if output_dtype else scale.dtype
