@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 import torch
 from torch import fx
+from torch._decomp import decompositions
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
@@ -203,6 +204,10 @@ _RECURRENT: Final = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _WEIGHTS: Final = 2
 """The position of a recurrent layer's weights, or of the state for packed sequences."""
 _LINEAR: Final = "linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor"
+_RESIZE_BYTES: Final = (
+    "resize_bytes(Tensor input, SymInt[]? size, float[]? factors, str mode, bool align,"
+    " bool recompute) -> Tensor"
+)
 _SCHEMA: Final = (
     "{}(Tensor input, {} hx, Tensor[] params, bool has_biases, int num_layers, float dropout,"
     " bool train, bool bidirectional, bool batch_first) -> (Tensor, {})"
@@ -265,6 +270,33 @@ def _shapes(
     return (made, *(torch.empty_like(each) for each in states))
 
 
+def _bytes_resized(
+    x: torch.Tensor,
+    size: Sequence[int] | None,
+    factors: Sequence[float] | None,
+    mode: str,
+    align: bool,
+    recompute: bool,
+) -> object:
+    """Return what torch makes of images of bytes, which it resizes in whole numbers."""
+    return torch.nn.functional.interpolate(
+        x,
+        size,
+        None if factors is None else list(factors),
+        mode,
+        align_corners=align,
+        recompute_scale_factor=recompute or None,
+    )
+
+
+def _bytes_shape(
+    x: torch.Tensor, size: Sequence[int] | None, factors: Sequence[float] | None, *rest: object
+) -> torch.Tensor:
+    del rest
+    found = cast("Any", decompositions).upsample_compute_output_size(x.size(), size, factors)
+    return x.new_empty([*x.shape[:2], *found])
+
+
 def _define(kind: str, schema: str, run: Callable[..., object], shapes: Callable[..., Any]) -> None:
     _library.define(schema)
     _library.impl(kind, run, "CompositeExplicitAutograd")
@@ -272,6 +304,7 @@ def _define(kind: str, schema: str, run: Callable[..., object], shapes: Callable
 
 
 _define("linear", _LINEAR, _linear, _linear)
+_define("resize_bytes", _RESIZE_BYTES, _bytes_resized, _bytes_shape)
 for _kind in _RECURRENT:
     _types = ("Tensor[]", "Tensor, Tensor") if _kind == "lstm" else ("Tensor", "Tensor")
     _define(_kind, _SCHEMA.format(_kind, *_types), partial(_run, _kind), _shapes)

@@ -8,6 +8,7 @@ they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, cast
 
 import torch
@@ -22,6 +23,7 @@ _KINDS: Final = {
     ("nearest", 4): _ATEN.upsample_nearest2d,
 }
 """The operators whose kernels do so, by the mode and the rank of the input."""
+_OF_BYTES: Final = ("bilinear", "bicubic")
 _NEAREST: Final = _ATEN.upsample_nearest2d
 _Size = int | torch.SymInt
 
@@ -40,7 +42,28 @@ def resizing_rules(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[.
 
         return resized
 
-    return {kind.vec: rule(kind) for kind in _KINDS.values()}
+    rules = {kind.vec: rule(kind) for kind in _KINDS.values()}
+    for mode in _OF_BYTES:
+        kind = getattr(_ATEN, f"upsample_{mode}2d")
+        for overload in (kind.vec, kind.default):
+            rules[overload] = partial(_resized, mode, {**table, **rules}[overload])
+    return rules
+
+
+def _resized(
+    mode: str,
+    rule: Callable[..., Any],
+    x: torch.Tensor,
+    size: Sequence[_Size] | None,
+    align: bool,
+    *factors: Any,
+) -> Any:
+    """Return an image by a decomposition, or by torch's own operator if it consists of bytes."""
+    if x.dtype is not torch.uint8:
+        return rule(x, size, align, *factors)
+    # The overload `vec` has a size or a list of factors, the other one both, each on its own.
+    given = factors[0] if len(factors) == 1 else None if None in factors else factors
+    return torch.ops.gptrs.resize_bytes(x, size, given or None, mode, align, False)
 
 
 def keep_sizes(module: fx.GraphModule) -> None:
@@ -52,18 +75,26 @@ def keep_sizes(module: fx.GraphModule) -> None:
 
 
 def _keep_sizes(node: fx.Node) -> None:
-    names = ("input", "size", "scale_factor", "mode", "align_corners")
+    names = ("input", "size", "scale_factor", "mode", "align_corners", "recompute_scale_factor")
     given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
     x, factors = cast("Any", given["input"]).meta["example_value"], given.get("scale_factor")
-    kind = _KINDS.get((cast("str", given.get("mode", "nearest")), x.dim()))
-    other = (
-        given.get("recompute_scale_factor") or given.get("antialias") or len(node.args) > len(names)
-    )
-    if kind is None or factors is None or other:
+    mode, recomputes = cast("str", given.get("mode", "nearest")), given.get(names[-1])
+    if given.get("antialias"):
         return
     count = x.dim() - 2
     several = isinstance(factors, (list, tuple))
     each = list(cast("Sequence[float]", factors)) if several else [cast("float", factors)] * count
+    if x.dtype is torch.uint8 and mode in _OF_BYTES:
+        size = given.get("size")
+        size = [size] * count if isinstance(size, (int, fx.Node)) else size
+        align = bool(given.get("align_corners"))
+        node.target = torch.ops.gptrs.resize_bytes.default
+        found = None if factors is None else each
+        node.args, node.kwargs = (given["input"], size, found, mode, align, bool(recomputes)), {}
+        return
+    kind = _KINDS.get((mode, x.dim()))
+    if kind is None or factors is None or recomputes:
+        return
     sizes = node.meta["example_value"].shape[2:]
     if not all(isinstance(number, (int, float)) for number in (*x.shape[2:], *each)):
         return

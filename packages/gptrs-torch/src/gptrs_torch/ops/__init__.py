@@ -9,6 +9,7 @@ from gptrs_torch.ops import (
     normalization,
     recurrent,
     reduction,
+    resizing,
 )
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "normalization",
     "recurrent",
     "reduction",
+    "resizing",
 ]
