@@ -26,28 +26,37 @@ from gptrs_torch.program_check import checked_program, require_path, shown_name
 # Tensors of torch as NumPy arrays, and back, sharing memory.
 
 
-_BFLOAT16 = dtypes.bf16.numpy
 _from_numpy = cast("Callable[[np.ndarray], torch.Tensor]", cast("Any", torch).from_numpy)
+_VIEWED: Final = {
+    torch.bfloat16: (torch.int16, dtypes.bf16.numpy),
+    torch.float8_e4m3fn: (torch.uint8, dtypes.f8e4m3.numpy),
+    torch.float8_e5m2: (torch.uint8, dtypes.f8e5m2.numpy),
+}
+"""Types that NumPy lacks: integers of their size, and the types of ml_dtypes."""
+_VIEWED_AS: Final = {array: (bits, tensor) for tensor, (bits, array) in _VIEWED.items()}
 
 
 def array_of(tensor: torch.Tensor) -> np.ndarray:
     """Return `tensor` as an array; the memory is shared if it is in row-major order, else copied.
 
-    NumPy has no bfloat16: the bits are viewed as the type of ml_dtypes.
+    The bits of types that NumPy lacks are viewed as the types of ml_dtypes.
     """
     plain = tensor.detach() if tensor.requires_grad else tensor
-    if plain.dtype is torch.bfloat16:
-        bits = plain.contiguous().view(torch.int16).numpy()
-        return bits.view(_BFLOAT16)
+    viewed = _VIEWED.get(plain.dtype)
+    if viewed is not None:
+        bits, array_type = viewed
+        return plain.contiguous().view(bits).numpy().view(array_type)
     array = plain.numpy()
     return array if array.flags.c_contiguous else array.copy()
 
 
 def tensor_of(array: np.ndarray) -> torch.Tensor:
     """Return a tensor that shares the memory of `array`, which must be writable."""
-    if array.dtype == _BFLOAT16:
-        return _from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return _from_numpy(array)
+    viewed = _VIEWED_AS.get(array.dtype)
+    if viewed is None:
+        return _from_numpy(array)
+    bits, tensor_type = viewed
+    return _from_numpy(array.view(np.int16 if bits is torch.int16 else np.uint8)).view(tensor_type)
 
 
 # Element types of torch and their counterparts in PTIR.
@@ -64,6 +73,8 @@ DTYPES: Final[Mapping[torch.dtype, DType]] = MappingProxyType(
         torch.uint16: dtypes.ui16,
         torch.uint32: dtypes.ui32,
         torch.uint64: dtypes.ui64,
+        torch.float8_e4m3fn: dtypes.f8e4m3,
+        torch.float8_e5m2: dtypes.f8e5m2,
         torch.bfloat16: dtypes.bf16,
         torch.float16: dtypes.f16,
         torch.float32: dtypes.f32,

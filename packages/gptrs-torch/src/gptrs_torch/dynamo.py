@@ -25,6 +25,7 @@ from gptrs.api.backends import Backend, Precision
 from gptrs_torch import ops
 from gptrs_torch.conversion import converter_of
 from gptrs_torch.partition import PartitionedGraph, keep_layers, rules
+from gptrs_torch.quantized import quantized_rules
 from gptrs_torch.resizing import keep_sizes, resizing_rules
 from gptrs_torch.weights import Watch, WeightWatch
 
@@ -62,32 +63,6 @@ _MORE = (
 """Operators of the core set without a converter."""
 
 
-def _fake_quantized(
-    x: torch.Tensor, scale: torch.Tensor | float, zero: torch.Tensor | int, *rest: int
-) -> torch.Tensor:
-    """Return x rounded to codes, for a tensor or an axis, and back: torch has no decomposition."""
-    *axes, least, most = rest
-    # Divided in f32, as torch does: ties of codes depend on the last bit.
-    factor, offset = (
-        each.float()
-        if isinstance(each, torch.Tensor)
-        else torch.full((), float(each), dtype=torch.float32)
-        for each in (scale, zero)
-    )
-    if axes:
-        shape = [-1 if i == axes[0] % x.ndim else 1 for i in range(x.ndim)]
-        factor, offset = factor.reshape(shape), offset.reshape(shape)
-    codes = torch.round(x.float() * (1.0 / factor)) + offset
-    return ((codes.clamp(least, most) - offset) * factor).to(x.dtype)
-
-
-_FAKE_QUANTIZED: Final = (
-    _ATEN.fake_quantize_per_tensor_affine.default,
-    _ATEN.fake_quantize_per_tensor_affine.tensor_qparams,
-    _ATEN.fake_quantize_per_channel_affine.default,
-)
-
-
 @cache
 def table() -> Rules:
     """Return decompositions into converted operators: to core ATen, and of a part of it.
@@ -98,8 +73,7 @@ def table() -> Rules:
     more = cast("Rules", cast("Any", _decomp).get_decompositions(_MORE))
     found: Rules = {**core_aten_decompositions(), **more}
     taken_apart = {op: rule for op, rule in found.items() if converter_of(op) is None}
-    quantized = dict.fromkeys(_FAKE_QUANTIZED, _fake_quantized)
-    return {**taken_apart, **resizing_rules(found), **quantized, **rules()}
+    return {**taken_apart, **resizing_rules(found), **quantized_rules(), **rules()}
 
 
 # The options of the compile backend.

@@ -23,20 +23,21 @@ from gptrs.api import ModelError, UnsupportedError, UsageError, importers
 from gptrs.api.importers import ModelInput, is_symbol, size_tensor
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
-from gptrs.api.programs import DType
+from gptrs.api.programs import DType, dtypes
 
 MAX_TEXT: Final = 2_000
 """Most characters of the expression of a size."""
 _TARGET: Final = re.compile(
-    r"torch\.ops\.aten\.(?P<name>[A-Za-z_]\w*)\.(?P<overload>\w+)|torch\.ops\.higher_order\.cond"
+    r"torch\.ops\.(?P<space>aten|quantized_decomposed)\.(?P<name>[A-Za-z_]\w*)\.(?P<overload>\w+)"
+    r"|torch\.ops\.higher_order\.cond"
     r"|_operator\.(add|sub|mul|truediv|floordiv|mod|pow|neg|getitem|ge|gt|le|lt|eq|ne|and_|or_)"
     r"|math\.(floor|ceil|trunc)|torch\.sym_(max|min|not|float|int|ite|sqrt)"
 )
 _BRANCH: Final = re.compile(r"(?:true|false)_graph_\d{1,9}")
 _BRANCHES_ONLY: Final = "of torch's control flow, `torch.cond` is converted"
 _DECOMPOSED: Final = (
-    "`torch.export.save(program.run_decompositions(), FILE)` writes `vmap` and others as operators"
-    " of ATen"
+    "`torch.export.save(program.run_decompositions(), FILE)` writes `vmap`, torchao's operators and"
+    " others as those of ATen"
 )
 _OF_FILES: Final = frozenset({"from_file"})
 """ATen operators that open files."""
@@ -180,18 +181,18 @@ def _require_distinct(names: list[object]) -> None:
 def _require_operator(target: str) -> None:
     """Refuse targets other than ATen operators and arithmetic of sizes, since torch calls them."""
     found = _TARGET.fullmatch(target)
-    if found is None or (found["name"] and not _is_in_aten(found["name"], found["overload"])):
+    if found is None or (found["name"] and not _is_known_operator(found)):
         raise UnsupportedError(
             f"the operator `{shown_name(target)}` is not from ATen, and is not converted",
             hint=_BRANCHES_ONLY if ".higher_order." in target else _DECOMPOSED,
         )
 
 
-def _is_in_aten(name: str, overload: str) -> bool:
-    packet: object = getattr(torch.ops.aten, name, None)
+def _is_known_operator(target: re.Match[str]) -> bool:
+    packet: object = getattr(getattr(torch.ops, target["space"]), target["name"], None)
     if not isinstance(packet, torch._ops.OpOverloadPacket):  # pyright: ignore[reportPrivateUsage]
         return False
-    return overload in packet.overloads() and name not in _OF_FILES
+    return target["overload"] in packet.overloads() and target["name"] not in _OF_FILES
 
 
 def _make_plain(signature: dict[str, Any]) -> None:
@@ -452,12 +453,17 @@ def operand(value: object, dtype: DType) -> Tensor:
     return scalar(cast("Number", value), dtype)
 
 
+_LARGEST_F8: Final = 448.0
+
+
 def converted(x: Tensor, dtype: DType) -> Tensor:
     """Return x in another element type as torch converts: floats to i1 by `x != 0`, integers by
     their low bits.
     """
     if x.dtype.is_integer and dtype.is_integer:
         return importers.wrapped(x, dtype)
+    if dtype == dtypes.f8e4m3 and x.dtype.is_float and x.dtype != dtype:
+        x = F.clamp(x, -_LARGEST_F8, _LARGEST_F8)  # torch saturates this type, and no other one
     return x if x.dtype == dtype else F.cast(x, dtype)
 
 

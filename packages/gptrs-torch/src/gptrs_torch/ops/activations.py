@@ -27,6 +27,12 @@ converts.rows(
 )
 
 
+@converts("_int_mm")
+def integer_product(x: Tensor, y: Tensor) -> Tensor:
+    """Return the product of matrices of si8 in si32."""
+    return F.matmul(F.cast(x, dtypes.si32), F.cast(y, dtypes.si32))
+
+
 @converts.each(
     {"relu": F.relu, "silu": F.silu, "hardswish": F.hard_swish, "hardsigmoid": F.hard_sigmoid}
 )
