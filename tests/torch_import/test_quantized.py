@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="these tests run operators of torch")
 
 from torch.ao.quantization.fx import _decomposed  # noqa: E402
+from torch.testing._internal.two_tensor import TwoTensor  # noqa: E402
 
 import gptrs_torch  # noqa: E402
 
@@ -31,6 +32,13 @@ class Applies(torch.nn.Module):
 
     def forward(self, *tensors: Any) -> Any:
         return self.function(*tensors)
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
 
 
 def floats(*shape: int) -> Any:
@@ -118,3 +126,23 @@ def test_weights_of_8_bits_are_read_from_a_file_and_returned(tmp_path: Path) -> 
     product, weight = gptrs_torch.load(path, "ref").module(floats(2, 8))
     torch.testing.assert_close(product, model(floats(2, 8))[0])
     assert torch.equal(weight.view(U8), model.weight.t().view(U8))
+
+
+def test_a_layer_with_a_weight_of_another_class_is_compiled_in_its_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dispatch = TwoTensor.__torch_dispatch__.__func__
+
+    def of_aten_alone(kind: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        assert func.namespace == "aten", f"{func} is not known"  # as torchao's classes do
+        return dispatch(kind, func, types, args, kwargs)
+
+    monkeypatch.setattr(TwoTensor, "__torch_dispatch__", classmethod(of_aten_alone))
+    layer = torch.nn.Linear(8, 4, bias=False)
+    pair = TwoTensor(floats(4, 8), codes(4, 8).float())
+    layer.weight = torch.nn.Parameter(pair, requires_grad=False)
+    run = torch.compile(layer, backend="gptrs", fullgraph=True, options={"backend": "ref"})
+    with torch.inference_mode():
+        found, wanted = run(floats(2, 8)), layer(floats(2, 8))
+    torch.testing.assert_close(found.a, wanted.a)
+    torch.testing.assert_close(found.b, wanted.b)

@@ -13,6 +13,7 @@ from torch import fx
 from torch._decomp import decompositions
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from gptrs.api.backends import Backend
 from gptrs_torch.conversion import NUMERIC, NotConvertedError, unsupported_nodes
@@ -232,11 +233,17 @@ def keep_layers(module: fx.GraphModule) -> None:
     kinds: dict[object, str] = {getattr(torch, kind): kind for kind in _RECURRENT}
     for node in nodes:
         kind = kinds.get(node.target)
-        if node.target is torch.nn.functional.linear:
+        if node.target is torch.nn.functional.linear and not _has_parts(node):
             node.target = torch.ops.gptrs.linear.default
         elif kind is not None and isinstance(node.args[_WEIGHTS], (list, tuple)):
             node.target = getattr(torch.ops.gptrs, kind).default
     module.recompile()
+
+
+def _has_parts(node: fx.Node) -> bool:
+    """Return whether an argument is of a class of tensors with code of its own, as torchao's."""
+    held: list[object] = [each.meta.get("example_value") for each in node.all_input_nodes]
+    return any(map(is_traceable_wrapper_subclass, held))
 
 
 def _kept(kind: str, *arguments: object) -> object:
