@@ -228,3 +228,16 @@ def test_groups_of_channels_are_normalized_in_both_layouts(last: int) -> None:
     )
     np.testing.assert_allclose(found["z"], total.transpose(turn), rtol=1e-5)
     np.testing.assert_allclose(found["y"], wanted.transpose(turn), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_positions_of_no_number_are_the_first_one(padding: str) -> None:
+    runtime: Any = pytest.importorskip("onnxruntime", reason="the standard leaves it open")
+    grid = floats(1, 3, 4, 2)
+    grid[0, 0, 0, 0], grid[0, 0, 1], grid[0, 1, 2, 1] = math.nan, math.inf, -math.inf
+    given = {"x": floats(1, 2, 4, 5), "p": grid}
+    node = f'com.microsoft.GridSample <padding_mode = "{padding}"> (x, p)'
+    text = f"g (float[1, 2, 4, 5] x, float[1, 3, 4, 2] p) => (float[1, 2, 3, 4] y) {{ y = {node} }}"
+    session = runtime.InferenceSession(parser.parse_model(HEAD + text).SerializeToString())
+    wanted = session.run(None, given)[0]
+    np.testing.assert_allclose(run(text, given)["y"], wanted, rtol=1e-5, atol=1e-6)

@@ -158,6 +158,8 @@ def grid_sample(
     if mode not in _KNOWN["mode"] or padding not in ("zeros", "border", "reflection"):
         node.refuse(f"has the mode {mode[:40]!a} or padding {padding[:40]!a}")
     spatial = x.shape[2:]
+    # Positions of no number, and infinite ones, are the first in ONNX Runtime.
+    grid = F.where(F.abs(grid) < float("inf"), grid, -1.0)
     count = len(spatial)
     if mode == "cubic" and count != 2:
         node.malformed("is cubic for a number of axes other than two")
