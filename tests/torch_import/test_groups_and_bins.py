@@ -205,3 +205,16 @@ def test_the_tail_of_erfc_keeps_its_digits(dtype: Any, end: int, close: float) -
     x = torch.cat([torch.linspace(-6, end, 301), ends]).to(dtype)
     found = converted(torch.special.erfc, x)
     torch.testing.assert_close(found, torch.special.erfc(x), rtol=close, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
+@pytest.mark.parametrize("function", [torch.lgamma, torch.digamma])
+def test_gamma_functions_on_both_sides_of_their_poles(
+    function: Any, dtype: Any, close: float
+) -> None:
+    ends = [0.0, -0.0, 1.0, 2.0, -1.0, 1e-30, 1e30, -1e5 - 0.5, float("inf"), -float("inf")]
+    x = torch.cat([torch.linspace(-9.97, 19.97, 301), torch.tensor([*ends, float("nan")])]).to(
+        dtype
+    )
+    found = converted(function, x)
+    torch.testing.assert_close(found, function(x), rtol=close, atol=close, equal_nan=True)

@@ -173,7 +173,8 @@ def _inputs_of(
             continue
         if spec.kind is InputKind.TOKEN:
             raise UnsupportedError(
-                f"the program runs `{_effect(node)}` for its effect, which is not converted"
+                f"the program runs `{_effect(node)}` for its effect, which is not converted",
+                hint="under `torch.compile`, this part of a model runs in torch, and the rest here",
             )
         if spec.kind is not InputKind.USER_INPUT:
             raise UnsupportedError(f"the program takes a {spec.kind.name.lower()}")
