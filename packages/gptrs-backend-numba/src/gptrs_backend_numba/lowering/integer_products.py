@@ -53,6 +53,7 @@ from gptrs_backend_numba.kernels.matmul.gemm import (
     N,
 )
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
+from gptrs_backend_numba.kernels.matmul.integer_finish import integer_finish
 from gptrs_backend_numba.kernels.matmul.integer_ir import FOUR, INTEGER_ROWS
 from gptrs_backend_numba.kernels.matmul.wide_codes_ir import HAS_WIDE_CODES, WIDE, WIDE_ROWS
 from gptrs_backend_numba.lowering.amx_matmul import is_wanted
@@ -465,9 +466,7 @@ def _finish(op: CustomCall, scale: View | None) -> SpecializedKernel:
     attrs = op.attrs
     scales = 0 if scale is None else 1 + len(scale.shape)
     biased, divides = bool(attrs["bias"]), bool(attrs["step"])
-    return kernels.integer_finish(
-        op.results[0].dtype, scales, biased, str(attrs["activation"]), divides
-    )
+    return integer_finish(op.results[0].dtype, scales, biased, str(attrs["activation"]), divides)
 
 
 def _packed(
