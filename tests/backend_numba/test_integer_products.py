@@ -45,6 +45,13 @@ def codes(random: np.random.Generator, shape: tuple[int, ...], kind: str) -> np.
     return drawn.astype(NUMPY[kind])
 
 
+def usual(codes: np.ndarray, random: np.random.Generator, spread: float) -> np.ndarray:
+    """Signed codes as weights have them: the largest ones, of `codes`, are few."""
+    drawn = np.clip(np.rint(random.standard_normal(codes.shape) * spread), -128, 127)
+    kept = random.random(codes.shape) < 1 / codes.size
+    return np.where(kept, codes, drawn).astype(np.int8)
+
+
 def run(
     target: str,
     sides: tuple[np.ndarray, np.ndarray],
@@ -138,6 +145,25 @@ def test_few_rows_of_the_largest_codes_do_not_saturate(rows: int) -> None:
     for left in (a, np.full_like(a, 255), np.full_like(a, 15), np.full_like(a, 240)):
         found = run(INTEGER_PRODUCT, (left, b), TensorType(dtypes.si32, (rows, n)), AXES, {})
         np.testing.assert_array_equal(found, exact(left, b, {}))
+
+
+@pytest.mark.paths
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_neighbours_that_are_too_large_for_sums_of_two_are_exact(rows: int) -> None:
+    """Panels with none of them, as many as find room, and one more; also without room for all."""
+    k, random = 8 * 64, np.random.default_rng(rows)
+    b = usual(codes(random, (5 * PANEL, k), "si8"), random, 15).clip(-50, 50)
+    for panel, steps in ((1, 1), (2, 6), (3, 7)):
+        for step in range(steps):
+            sign, at = (-1) ** step, 4 * (60 * step // 4) + 2 * (step % 2)
+            b[panel * PANEL + step, at : at + 2] = 127 if sign > 0 else -128
+    b[4 * PANEL] = -128
+    a = codes(random, (rows, k), "ui8")
+    for left in (a, np.full_like(a, 255)):
+        for extra in ({}, {"zero": np.int32(3), "other_zero": np.int32(-9)}):
+            result = TensorType(dtypes.si32, (rows, len(b)))
+            found = run(INTEGER_PRODUCT, (left, b), result, AXES, extra)
+            np.testing.assert_array_equal(found, exact(left, b, extra))
 
 
 @pytest.mark.paths
@@ -298,7 +324,9 @@ def test_channels_apart_in_blocks_and_a_rest(window: str) -> None:
 @pytest.mark.parametrize("window", ["padded", "halved", "lopsided"])
 def test_long_windows_are_read_in_place_and_rows_padded_in_blocks(window: str) -> None:
     for channels, target in ((16, INTEGER_CONV2D), (44, INTEGER_CONV2D), (150, INTEGER_DEPTHWISE)):
-        check_convolution(window, "si8", "si8", "none", channels, target, (29, 3 * INTEGER_ROWS))
+        size = 29, 3 * INTEGER_ROWS
+        check_convolution(window, "si8", "si8", "none", channels, target, size)
+        check_convolution(window, "si8", "si8", "none", channels, target, size, spread=24)
 
 
 @pytest.mark.paths
@@ -328,6 +356,7 @@ def check_convolution(
     channels: int,
     target: str,
     size: tuple[int, int] = (7, 11),
+    spread: float | None = None,
 ) -> None:
     random = np.random.default_rng(channels)
     groups = {INTEGER_DEPTHWISE: channels, INTEGER_GROUPED: math.gcd(channels, 12)}.get(target, 1)
@@ -335,6 +364,8 @@ def check_convolution(
     taps = math.prod(WINDOWS[window][0])
     x = codes(random, (2, *size, channels), left)
     w = codes(random, (taps, channels // groups, outputs), right)
+    if spread is not None:
+        w = usual(w, random, spread)
     extra = operands(random, True, other, outputs)
     extra["zero"] = np.int32(random.integers(-128, 128) if left == "si8" else 201)
     extra |= {"scale": random.random(outputs).astype(np.float32) / 500, "step": np.float32(0.3)}

@@ -16,6 +16,7 @@ from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.kept_weights.weight_store import identity_of, weight_store
 from gptrs_backend_numba.kernels.matmul import gemm
 from gptrs_backend_numba.kernels.matmul.bf16 import panel_bytes, right_rounding
+from gptrs_backend_numba.kernels.matmul.byte_pairs_ir import panel_bytes as integer_panel_bytes
 from gptrs_backend_numba.kernels.matmul.gemm import PACK, RK, RN, K, N, numbers
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.kernels.matmul.integer import (
@@ -24,7 +25,6 @@ from gptrs_backend_numba.kernels.matmul.integer import (
     byte_packing,
     integer_numbers,
 )
-from gptrs_backend_numba.kernels.matmul.integer import panel_bytes as integer_panel_bytes
 from gptrs_backend_numba.kernels.matmul.quantized import code_packing, value_packing
 from gptrs_backend_numba.memory import POOL, Arena, address_of, run_tasks
 

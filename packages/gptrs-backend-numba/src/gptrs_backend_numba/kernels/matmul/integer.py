@@ -39,6 +39,14 @@ from gptrs_backend_numba.codegen.machine import (
 )
 from gptrs_backend_numba.codegen.tasks import share_tasks
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
+from gptrs_backend_numba.kernels.matmul.byte_pairs_ir import (
+    HAS_BYTE_PAIRS,
+    byte_pair_tile,
+    count_split,
+    join_panel,
+    panel_bytes,
+    split_panel,
+)
 from gptrs_backend_numba.kernels.matmul.depthwise_quads_ir import HAS_QUADS, depthwise_quads
 from gptrs_backend_numba.kernels.matmul.gemm import (
     BIAS,
@@ -120,11 +128,6 @@ _COLORS = 3
 def integer_numbers(fields: Mapping[int, int]) -> list[int]:
     """Return the numbers in front of the batch axes; those not in `fields` are 0."""
     return [fields.get(position, 0) for position in range(INTEGER_LENGTH)]
-
-
-def panel_bytes(depth: int) -> int:
-    """Return the bytes of a panel: codes of `depth` values of k, and the sums of its columns."""
-    return PANEL * depth + STEP_BYTES
 
 
 @kernel
@@ -351,7 +354,7 @@ def read_rows(G, source, own, span, fours, *, SIZE, gather):
     elif G[IN_PLACE]:
         step = G[LM]
         rows = source + first * step
-    else:
+    elif count > 0:
         gather(G, source, own, first, count)
     return (rows, step, line, runs, source), step, fours
 
@@ -387,55 +390,106 @@ def multiply_tiles(
             done = end
 
 
+@kernel_part
+def rows_of_sides(G, panel, columns, count, more, *, SIZE, BY_PAIRS):
+    """Return how many of `count` rows a task reads for its tiles, and how many also as bytes, for
+    split panels; then the bytes that the former take, and room for `more`."""
+    widened, narrow = count, np.int64(0)
+    if BY_PAIRS and SIZE == WIDE:
+        split = count_split(panel, G[DEPTH], columns)
+        narrow = count if split else np.int64(0)
+        widened = count if split < columns else np.int64(0)
+    gathered = 0 if G[IN_PLACE] else (widened + more) * SIZE * G[ROW_BYTES] + 2 * CHUNK
+    return widened, narrow, gathered
+
+
+@kernel_part
+def read_sides(G, source, own, first, counts, gathered, fours, *, READS, read_rows, read_bytes):
+    """Read the rows of a task as its tiles do, which takes `gathered` bytes, then as bytes.
+
+    Returns both kinds of rows, each with the step from one to the next, and `fours` of a run.
+    """
+    widened, narrow = counts
+    left, step, fours = read_rows(G, source, own, (first, widened), fours)
+    bytes_, byte_step = left, step
+    if READS:
+        bytes_, byte_step, fours = read_bytes(G, source, own + gathered, (first, narrow), fours)
+    return (left, step), (bytes_, byte_step), fours
+
+
+@kernel_part
+def multiply_panel(
+    G, part, left, bytes_, codes, wide_panel, right, totals, out, geometry, column, width,
+    *, BY_PAIRS, widen, multiply_tiles, multiply_split,
+):  # fmt: skip
+    """Compute the tiles of a task in one panel, by its bytes if it is split."""
+    fours, begin, memory = right
+    is_split = False
+    if BY_PAIRS:
+        is_split = pointer(codes + PANEL * G[DEPTH] + STEP_BYTES, np.int32)[0] >= 0
+    if is_split:
+        if BY_PAIRS:
+            multiply_split(G, part, bytes_, (codes, fours, begin, memory), totals, out, geometry,
+                           column, width)  # fmt: skip
+    else:
+        read = widen(codes, wide_panel, G[DEPTH] // FOUR)
+        if HAS_BYTE_PAIRS and not BY_PAIRS:
+            join_panel(codes, G[DEPTH], wide_panel)
+        multiply_tiles(G, part, left, (read, fours, begin, memory), totals, out, geometry, column,
+                       width)  # fmt: skip
+
+
 @kernel
 def integer_task(
     lhs, rhs, out, geometry, task,
-    *, ON_AMX, SIZE, ROWS_OF_TILE, TOGETHER, read_rows, widen, sum_rows, multiply_tiles, configure,
-    release,
+    *, ON_AMX, SIZE, ROWS_OF_TILE, TOGETHER, rows_of_sides, read_sides, sum_rows, sum_bytes,
+    multiply_panel, configure, release,
 ):  # fmt: skip
     """Compute a block of rows and columns: all its tiles pass by one panel, then the next.
 
-    On AMX a tile reads and writes `ROWS_OF_TILE` rows, and whole steps of a panel. Codes of the
-    left side have `SIZE` bytes once they are gathered.
+    On AMX a tile reads and writes `ROWS_OF_TILE` rows, and whole steps of a panel. Rows have codes
+    of `SIZE` bytes once they are gathered; for split panels they stay bytes.
     """
     G = pointer(geometry, np.int64)
-    n, k = G[N], G[K]
-    panels = (n + PANEL - 1) // PANEL
+    n, k, depth = G[N], G[K], G[DEPTH]
+    panels, size = (n + PANEL - 1) // PANEL, panel_bytes(depth)
     task = turned_task(G, task, (panels + G[PANELS_A_TASK] - 1) // G[PANELS_A_TASK])
     part = block_of_task(G, task, panels)
     batch, first_tile, last_tile, first_panel, last_panel = part
     first, _ = span_of(G, first_tile)
     end, _ = span_of(G, last_tile)
     count = end - first
-    depth = G[DEPTH]
     fours = depth // FOUR if ON_AMX else (k + FOUR - 1) // FOUR
     more = ROWS_OF_TILE if ON_AMX else 0
     held = TOGETHER if TOGETHER > ROWS_OF_TILE else more
     source = lhs + offset(G, G[LEFT], G[RANK], batch)
+    right = rhs + batch * panels * size
+    widened, narrow, gathered = rows_of_sides(G, right + first_panel * size,
+                                              last_panel - first_panel, count, more)  # fmt: skip
     wide = (SIZE - 1) * WIDE * PANEL * depth
-    gathered = 0 if G[IN_PLACE] else (count + more) * SIZE * G[ROW_BYTES] + 2 * CHUNK
-    own = np.empty(gathered + wide + CHUNK, np.uint8)
+    own = np.empty(wide + gathered + narrow * G[ROW_BYTES] + 3 * CHUNK, np.uint8)
     # Copies to addresses within a cache line write one line, not two.
     wide_panel = (np.int64(own.ctypes.data) + CHUNK - 1) // CHUNK * CHUNK
-    rows = wide_panel + wide
-    left, step, fours = read_rows(G, source, rows, (first, count), fours)
+    left, bytes_, fours = read_sides(G, source, wide_panel + wide, first, (widened, narrow),
+                                     gathered, fours)  # fmt: skip
     words = np.empty(PANEL + held * PANEL + count, np.int32)
-    begin, memory = np.int64(words.ctypes.data), tile_memory()
+    begin = np.int64(words.ctypes.data)
+    memory = begin + 4 * PANEL if held else tile_memory()
     totals = begin + 4 * PANEL * (1 + held)
     if G[HAS_OTHER_ZERO]:
-        sum_rows(left[0], step, count, k, totals)
-    if held:
-        memory = begin + 4 * PANEL
+        if widened == count:
+            sum_rows(left[0][0], left[1], count, k, totals)
+        else:
+            sum_bytes(bytes_[0][0], bytes_[1], count, k, totals)
     configure()
     for number in range(last_panel - first_panel):
         panel = last_panel - 1 - number if G[REPEATS] == 2 else first_panel + number
-        codes = rhs + (batch * panels + panel) * (PANEL * depth + STEP_BYTES)
+        codes = right + panel * size
         column = panel * PANEL
         width = min(PANEL, n - column)
         begin_sums(G, codes + PANEL * depth, begin, column, width)
-        codes = widen(codes, wide_panel, depth // FOUR)
-        multiply_tiles(G, part, left, (codes, fours, begin, memory), totals, out, geometry, column,
-                       width)  # fmt: skip
+        multiply_panel(G, part, left[0], bytes_[0], codes, wide_panel, (fours, begin, memory),
+                       totals, out, geometry, column, width)  # fmt: skip
     release()
     keep_alive(own)
     keep_alive(words)
@@ -456,8 +510,8 @@ def pack_bytes_task(source, unused, target, geometry, task):
     width = min(PANEL, n - column)
     depth = G[DEPTH]
     begin = source + offset(G, G[RIGHT], G[RANK], batch) + column * rn
-    T = pointer(target + task * (PANEL * depth + STEP_BYTES), np.uint8)
-    C = pointer(target + task * (PANEL * depth + STEP_BYTES) + PANEL * depth, np.int32)
+    panel = target + task * panel_bytes(depth)
+    T, C = pointer(panel, np.uint8), pointer(panel + PANEL * depth, np.int32)
     for j in range(PANEL):
         C[j] = np.int32(0)
     for four in range(depth // FOUR):
@@ -470,6 +524,8 @@ def pack_bytes_task(source, unused, target, geometry, task):
                 T[four * STEP_BYTES + j * FOUR + i] = code
                 total += np.int32(np.int8(code))
             C[j] += total
+    if HAS_BYTE_PAIRS:
+        split_panel(panel, depth)
     return 0
 
 
@@ -510,16 +566,29 @@ def integer_tasks(
         gather = gather_patches.specialize(SIZE=size, **copies)
     configure, release = around
     together = _WIDE_TOGETHER if size == WIDE else rows
+    sizes = {"ROWS_OF_TILE": rows, "TOGETHER": together}
+    exact = gather_rows.specialize(
+        SIZE=1, copy_exactly=_COPY, widen=widen_in_place.specialize(SIZE=1)
+    )
+    # Padded images are of wide codes, and each kernel reads one kind.
+    by_pairs = HAS_BYTE_PAIRS and not (run and size == WIDE)
     return integer_task.specialize(
+        **sizes,
         ON_AMX=on_amx,
         SIZE=size,
-        ROWS_OF_TILE=rows,
-        TOGETHER=together,
-        read_rows=read_rows.specialize(SIZE=size, gather=gather),
-        widen=panel_widening(size),
+        rows_of_sides=rows_of_sides.specialize(SIZE=size, BY_PAIRS=by_pairs),
+        read_sides=read_sides.specialize(
+            READS=by_pairs and size == WIDE,
+            read_rows=read_rows.specialize(SIZE=size, gather=gather),
+            read_bytes=read_rows.specialize(SIZE=1, gather=exact),
+        ),
         sum_rows=sum_rows.specialize(MEMORY=np.uint16 if size == WIDE else np.uint8),
-        multiply_tiles=multiply_tiles.specialize(
-            SIZE=size, ROWS_OF_TILE=rows, TOGETHER=together, tile=tile
+        sum_bytes=sum_rows.specialize(MEMORY=np.uint8),
+        multiply_panel=multiply_panel.specialize(
+            BY_PAIRS=by_pairs,
+            widen=panel_widening(size),
+            multiply_tiles=multiply_tiles.specialize(**sizes, SIZE=size, tile=tile),
+            multiply_split=multiply_tiles.specialize(**sizes, SIZE=1, tile=byte_pair_tile()),
         ),
         configure=configure,
         release=release,

@@ -58,8 +58,8 @@ HALVES = ir.VectorType(I16, 2 * WIDTH)
 _EIGHT = ir.Constant(HALVES, [8] * (2 * WIDTH))
 PAIRS = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}[WIDTH]
 USES_PAIRS = HAS_PAIRS and not HAS_DOTS
-_BYTES = ir.VectorType(I8, 4 * WIDTH)
-_BYTE_PAIRS = "avx2.pmadd.ub.sw"
+BYTES = ir.VectorType(I8, 4 * WIDTH)
+BYTE_PAIRS = "avx2.pmadd.ub.sw"
 _NIBBLE_STEPS = 8
 """Sums of two products of a nibble and a byte that fit 16 bits: 8 * 2 * 15 * 128 < 2^15."""
 _ROWS_BY_NIBBLES = 2 if USES_PAIRS and WIDTH == 8 else 0
@@ -192,15 +192,15 @@ def _with_nibbles(emit, step, x, w, *sums):
     parts = [[None] * len(sums) for _ in range(2)]
     for at in range(_NIBBLE_STEPS):
         columns = [
-            b.bitcast(emit.load(emit.moved(w, STEP_BYTES * at + 4 * WIDTH * v), WORDS, 4), _BYTES)
+            b.bitcast(emit.load(emit.moved(w, STEP_BYTES * at + 4 * WIDTH * v), WORDS, 4), BYTES)
             for v in range(VECTORS)
         ]
         for row in range(len(sums) // VECTORS):
             four = splat_word(b, emit.load(emit.moved(x, (step, row), FOUR * at), I32, 1))
             for part, nibbles in zip(parts, (four, b.lshr(four, words(4))), strict=True):
-                codes = b.bitcast(b.and_(nibbles, low), _BYTES)
+                codes = b.bitcast(b.and_(nibbles, low), BYTES)
                 for v, column in enumerate(columns):
-                    made = call_llvm(b, f"llvm.x86.{_BYTE_PAIRS}", HALVES, [codes, column])
+                    made = call_llvm(b, f"llvm.x86.{BYTE_PAIRS}", HALVES, [codes, column])
                     total = part[row * VECTORS + v]
                     part[row * VECTORS + v] = made if total is None else b.add(total, made)
     for part, weight in zip(parts, (1, 16), strict=True):
