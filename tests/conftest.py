@@ -127,9 +127,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark all but a sample of the cases of each test, and leave out what is not asked for.
 
     A test keeps an eighth of its cases, at least `_ENOUGH`, or one if it is `long`; on `ref` and
-    without a backend, one that is not `long` keeps all, unless they are a product of parameters. Of
-    a product the sample grows until each value of each parameter occurs. `sample(N)` sets another
-    number, and keeps all on `ref`; `whole` keeps all. The others are marked `exhaustive`, as some
+    without a backend, one that is not `long` keeps all. Where the cases are a product of parameters
+    the sample grows until each value of each parameter occurs. `sample(N)` sets another number, and
+    keeps all on `ref`; `whole` keeps all. The others are marked `exhaustive`, as some
     are already, the same ones in every process.
     """
     cases: defaultdict[tuple[str, str], list[pytest.Function]] = defaultdict(list)
@@ -180,7 +180,7 @@ def _sample(items: list[pytest.Function], backend: str) -> None:
     values = [_values(item) for item in items]
     product = all(len({each[k] for each in values}) < len(items) for k in values[0])
     compiles = backend not in ("", "ref")
-    if (mark and backend == "ref") or not (mark or compiles or long or product):
+    if (mark and backend == "ref") or not (mark or compiles or long):
         return
     kept: int = mark.args[0] if mark else max(1 if long else _ENOUGH, len(items) // _SHARE)
     seen = {pair for each in values[:kept] for pair in each.items()}

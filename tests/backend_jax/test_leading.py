@@ -156,6 +156,7 @@ def test_which_processes_are_stated() -> None:
         stated(None, 2, 1)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("told", "problem"),
     [

@@ -79,6 +79,7 @@ def test_the_rest_is_f32(epilogue: dict[str, object], monkeypatch: pytest.Monkey
     require_products_of_bf16(dataclasses.replace(WIDE, **epilogue))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.paths
 @pytest.mark.parametrize(("side", "growth"), [(2, 1.7), (4, 4.8)])
 @pytest.mark.parametrize("case", WINOGRAD, ids=str)

@@ -81,6 +81,7 @@ def operands(
     return [random.standard_normal(shape).astype(np.float32) for shape in shapes]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.paths
 @pytest.mark.parametrize("guard", GUARDS)
 @pytest.mark.parametrize("keys", [5, BLOCK, 2 * BLOCK + 7])

@@ -132,6 +132,7 @@ DEPTHWISE_CASES = (
 )
 
 
+@pytest.mark.sample(12)
 @pytest.mark.paths
 @pytest.mark.parametrize("case", DEPTHWISE_CASES, ids=str)
 @pytest.mark.parametrize("epilogue", EPILOGUES, ids=str)

@@ -53,6 +53,7 @@ def run(
     return np.asarray(executable.run([backend.to_device(each) for each in arrays])[0])
 
 
+@pytest.mark.sample(6)
 @pytest.mark.paths
 @pytest.mark.parametrize(("name", "precision", "layout"), CASES)
 def test_results_are_those_of_the_decoded_weight(

@@ -11,6 +11,7 @@ from gptrs_backend_numba.kernels.attention.many_queries import BLOCK
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("seed", range(12))
 def test_random_shapes_masks_and_positions(dtype: str, seed: int) -> None:

@@ -90,6 +90,7 @@ def test_pairs_of_special_values(name: str) -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", SINGLE)
 def test_special_values(name: str) -> None:
     # The sign of NaN is NaN, as in JAX; in torch it is 0.

@@ -79,6 +79,7 @@ def _theirs(settings: dict[str, object], length: int | None) -> tuple[np.ndarray
     return frequencies.numpy(), magnitude
 
 
+@pytest.mark.whole
 @pytest.mark.long
 @pytest.mark.parametrize("name", SCALINGS)
 @pytest.mark.parametrize("length", [None, 1, LONGEST, LONGEST + 1, 1000])

@@ -46,6 +46,7 @@ WARPERS = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.long
 @pytest.mark.parametrize("name", WARPERS)
 @pytest.mark.parametrize("seed", range(5))

@@ -134,6 +134,7 @@ def test_beams_of_the_file_count_unless_a_caller_says_otherwise(tmp_path, caplog
             gptrs.generate(gptrs.load_model(folder, "ref"), [1])
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("options", "message"),
     [

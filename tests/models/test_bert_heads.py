@@ -108,6 +108,7 @@ def test_forward_gives_the_logits_of_a_text(saved):
     _close(model.forward(tokens), expected)
 
 
+@pytest.mark.whole
 def test_a_headless_body_says_what_is_missing(saved, nothing_is_left_unread):
     kind, _, folder, _ = saved
     if kind != "Electra":
@@ -132,6 +133,7 @@ def test_a_headless_body_says_what_is_missing(saved, nothing_is_left_unread):
         model.forward(np.array([[4]]))
 
 
+@pytest.mark.whole
 def test_a_head_without_weights_is_told_of(saved, caplog):
     kind, _, folder, theirs = saved
     if kind != "MPNet":

@@ -117,6 +117,7 @@ def test_vectors_of_a_padded_batch(directory, backend_name):
             _assert_close(ours[0], theirs[0])
 
 
+@pytest.mark.whole
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_defaults_are_those_of_transformers(kind):
@@ -133,12 +134,14 @@ REFUSALS: list[tuple[str, dict[str, object], str]] = [
 ]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("kind", "settings", "message"), REFUSALS)
 def test_unsupported_settings_are_refused_by_name(kind, settings, message):
     with pytest.raises(ModelError, match=message):
         read_config({"model_type": kind, **settings})
 
 
+@pytest.mark.whole
 def test_a_text_fills_the_context(directory, backend_name):
     """Of the 150 positions those up to the one of padding are for no token."""
     model = gptrs.load_model(directory, backend=backend_name)

@@ -74,6 +74,7 @@ PROCESSORS = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_pictures_are_prepared_as_transformers_does(tmp_path, name):
     image = pytest.importorskip("PIL.Image", reason="the reference decodes with Pillow")

@@ -134,6 +134,7 @@ def test_forward_refuses_other_inputs(tiny):
         tiny.forward(np.array([[1, 97]]))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("setting", "value", "message"),
     [

@@ -227,6 +227,7 @@ PROCESSORS = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_images_are_cut_as_transformers_does(name):
     small = {"size": {"longest_edge": 100}, "max_image_size": {"longest_edge": 25}}
@@ -263,6 +264,7 @@ def test_another_processor_is_refused():
         tiling_processor_of(files)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("side", [1, 2, 4, 5, 6, 14, 26, 27, 32, 37])
 def test_positions_are_compared_as_transformers_does(side):
     bounds = torch.arange(1 / side, 1.0, 1 / side)

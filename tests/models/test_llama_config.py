@@ -35,6 +35,7 @@ NO_DEFAULTS = {
 @pytest.mark.long
 # Some must say how many experts there are or are chosen, or the size of a head; LFM2 computes its
 # width of a setting.
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - NO_DEFAULTS))
 def test_defaults_are_those_of_transformers(kind):
     transformers = pytest.importorskip("transformers", reason="defaults are compared with it")

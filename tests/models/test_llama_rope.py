@@ -105,6 +105,7 @@ def test_dynamic_scaling_of_unequal_texts(dynamic, backend_name):
         assert_close(following[row : row + 1], alone.append(tokens[row : row + 1, :1]))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("rope", "context"),
     [

@@ -124,6 +124,7 @@ def test_long_sounds_are_cut_where_it_is_quiet(tmp_path):
     assert segment.token_ids == sum((each.token_ids for each in result.segments), ())
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("samples", [1, 100, 479, 480, 481, 5001])
 @pytest.mark.parametrize("most", [480, 700])
 def test_parts_cover_a_sound_once(samples, most):

@@ -54,6 +54,7 @@ def test_numbers_of_experts_that_stand_in_a_list():
         read_config({"model_type": "hunyuan_v1_moe", "num_experts": [4, 8], "moe_topk": 2})
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

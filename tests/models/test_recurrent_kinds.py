@@ -132,6 +132,7 @@ def test_the_time_step_of_mamba2_has_limits(tmp_path, written):
     assert_close(found, torch_logits(folder, tokens))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
@@ -148,6 +149,7 @@ def test_settings_of_mamba2_that_are_refused(settings, problem):
         Mamba2Config.from_settings({**MAMBA2, **settings})
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [

@@ -110,6 +110,7 @@ def test_a_batch_equals_its_images(plain, backend):
     assert_close(together, alone, 1e-6)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -283,6 +283,7 @@ def test_gte_in_its_older_form(tmp_path):
 WITH_DEFAULTS = {*KINDS, "deberta", "deberta-v2"} - {"new", "gemma3_text", "esm"}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", sorted(WITH_DEFAULTS))
 def test_defaults_are_those_of_transformers(kind):
     theirs = transformers.CONFIG_MAPPING[kind]().to_dict()
@@ -290,6 +291,7 @@ def test_defaults_are_those_of_transformers(kind):
     assert read({"model_type": kind}) == read({**theirs, "model_type": kind})
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kind_costs_at_most_sixty_lines(kind):
     """The recipe promises it of an encoder whose layers are switches of a decoder's."""
@@ -320,6 +322,7 @@ REFUSALS: list[tuple[str, dict[str, object], str]] = [
 ]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("kind", "settings", "message"), REFUSALS)
 def test_unsupported_settings_are_refused_by_name(kind, settings, message):
     read = read_deberta if kind.startswith("deberta") else read_config

@@ -177,6 +177,7 @@ def samples_of(path):
         return read.read(0, read.size)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("size", [1, 2, 150, 399, 48_000, 60_480, 96_123])
 def test_windows_of_long_sounds_have_the_bits_of_all_features(monkeypatch, size):
     samples = sound(6.1)[:size]
@@ -192,6 +193,7 @@ def test_windows_of_long_sounds_have_the_bits_of_all_features(monkeypatch, size)
         assert not found[:, wanted.shape[1] :].any()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("width", [1, 2, 3, 4])
 def test_wav_files_of_each_width(tmp_path, width):
     samples = sound(0.1)
@@ -277,6 +279,7 @@ def test_sounds_are_read_in_blocks_with_the_same_bits(tmp_path, monkeypatch, rat
     np.testing.assert_array_equal(samples_of(path), whole)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("rate", [8000, 11025, 44100, 48000])
 def test_resampling_is_that_of_scipy(rate):
     signal = pytest.importorskip("scipy.signal", reason="the reference of resampling")

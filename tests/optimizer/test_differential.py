@@ -91,6 +91,7 @@ def test_each_pass_keeps_every_bit(pass_: Pass):
     assert unstable <= 1
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("seed", SEEDS[:20])
 def test_the_same_program_is_optimized_in_the_same_way(seed: int):
     first, second = (print_program(optimize(random_program(seed))) for _ in range(2))

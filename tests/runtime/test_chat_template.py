@@ -42,6 +42,7 @@ TEMPLATES = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.long
 @pytest.mark.parametrize("name", TEMPLATES)
 @pytest.mark.parametrize("answer", [True, False])

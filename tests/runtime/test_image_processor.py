@@ -121,6 +121,7 @@ def _assert_equal(ours: ImageProcessor, theirs, sizes=SIZES) -> None:
         np.testing.assert_array_equal(found, np.asarray(expected, np.float32))
 
 
+@pytest.mark.whole
 @pytest.mark.long
 @pytest.mark.parametrize("name", CONVNEXT)
 def test_convnext_processors(name):
@@ -129,6 +130,7 @@ def test_convnext_processors(name):
     _assert_equal(_of(settings), transformers.ConvNextImageProcessorPil.from_dict(settings))
 
 
+@pytest.mark.whole
 @pytest.mark.long
 @pytest.mark.parametrize("name", MOBILENET_V2)
 def test_mobilenet_v2_processors(name):
@@ -138,6 +140,7 @@ def test_mobilenet_v2_processors(name):
     _assert_equal(_of(settings, "MobileNetV2ImageProcessor"), theirs)
 
 
+@pytest.mark.whole
 @pytest.mark.long
 @pytest.mark.parametrize("name", OTHERS)
 def test_processors_of_vision_transformers(name):
@@ -210,6 +213,7 @@ def test_the_size_of_what_comes_out(settings, expected):
         assert processor(_pixels(50, 70)).shape == (3, *expected)
 
 
+@pytest.mark.whole
 @pytest.mark.long
 @pytest.mark.parametrize("size", [(1, 1), (5, 8), (6, 9), (9, 4), (12, 13)])
 def test_center_crop_equals_transformers(size):

@@ -54,6 +54,7 @@ AVIF = ["avif"] if images.pillow("features").check("avif") else []
 _FORMATS = {"CMYK": "tiff", "YCbCr": "tiff"}
 
 
+@pytest.mark.whole
 @pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_is_read_as_transformers_reads_it(tmp_path, mode):
@@ -83,6 +84,7 @@ def test_grey_levels_without_a_known_white_are_refused(tmp_path, dtype):
         read_image(path)
 
 
+@pytest.mark.whole
 @pytest.mark.long
 @pytest.mark.parametrize("suffix", ["jpg", "webp", "gif", "bmp", "tiff", "ppm", *AVIF])
 def test_every_format_is_read_as_transformers_reads_it(tmp_path, suffix):

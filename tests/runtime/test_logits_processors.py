@@ -63,6 +63,7 @@ def test_repetition_penalty_is_that_of_transformers(transformers, penalty):
     np.testing.assert_array_equal(ours, expected)
 
 
+@pytest.mark.whole
 @pytest.mark.long
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 20])
 @pytest.mark.parametrize("said", [[], SAID], ids=str)
@@ -81,6 +82,7 @@ def test_early_ends_are_those_of_transformers(transformers, count):
     np.testing.assert_array_equal(ours, expected)
 
 
+@pytest.mark.whole
 @pytest.mark.long
 @pytest.mark.parametrize("more", [2, 3, 5, 6])
 def test_ends_before_a_whole_length_are_those_of_transformers(transformers, more):
@@ -92,6 +94,7 @@ def test_ends_before_a_whole_length_are_those_of_transformers(transformers, more
     np.testing.assert_array_equal(both, applied(Sampling(), Suppression(min_new_tokens=1), SAID))
 
 
+@pytest.mark.whole
 @pytest.mark.long
 @pytest.mark.parametrize("said", [[], SAID, [7], [2] * 3], ids=str)
 def test_bad_words_are_those_of_transformers(transformers, said):

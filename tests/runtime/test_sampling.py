@@ -229,6 +229,7 @@ _TRUNCATIONS = [
 ]
 
 
+@pytest.mark.whole
 @pytest.mark.long
 @pytest.mark.parametrize("settings", _TRUNCATIONS, ids=str)
 @pytest.mark.parametrize("size", [50, 3000])
