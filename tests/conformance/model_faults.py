@@ -56,6 +56,11 @@ def _no_positions(self, step, caches):
     yield from Tiny.states(self, step._replace(positions=step.positions - starts), caches)
 
 
+def _first_position(self, step, caches):
+    """Every token is at the first position."""
+    yield from Tiny.states(self, step._replace(positions=step.positions * 0), caches)
+
+
 def _mixes(self, step, caches):
     """Each state has a part of the mean over the step."""
     states = list(Tiny.states(self, step, caches))
@@ -140,6 +145,7 @@ MODELS = {
         "positions begin anew": _with(states=_no_positions),
         "the mean of the step": _with(states=_mixes),
     },
+    "positions count": {"ignored": _with(states=_first_position)},
     "later tokens change nothing before": {"looks ahead": _with(forward=_looks_ahead)},
     "texts in company are as alone": {
         "the size of the batch": _with(forward=_by_batch),

@@ -6,11 +6,13 @@ The checks are those of the capabilities of the model: what it lacks is refused.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
 import numpy as np
+from msgspec.structs import replace
+from typing_extensions import override
 
 from gptrs.backend.contract import Backend
 from gptrs.capture.execute import use_backend
@@ -23,7 +25,14 @@ from gptrs.nn.ragged_step import own_pages, pages_for, ragged_step
 from gptrs.plugins.capabilities import PROTOCOLS, CausalLM, capabilities_of
 from gptrs_conformance.check import CheckFailure
 from gptrs_conformance.plugin_kits import encoders, written_texts
-from gptrs_conformance.plugin_kits.model_subject import MOST, Model, able, model_in, tokens_of
+from gptrs_conformance.plugin_kits.model_subject import (
+    MOST,
+    Model,
+    Settings,
+    able,
+    model_in,
+    tokens_of,
+)
 from gptrs_conformance.plugin_kits.subject import KitCheck, absent, require_close, tried
 from gptrs_runtime.converting.convert import convert
 
@@ -45,6 +54,25 @@ class _NoWeights:
     def load(self, name: str) -> np.ndarray:
         """Raise CheckpointError: there is none."""
         raise CheckpointError(f"no weight `{name:.80}`")
+
+
+class _Arrays(_NoWeights):
+    """A checkpoint of arrays."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
+        self._arrays = arrays
+
+    @override
+    def names(self) -> Sequence[str]:
+        return list(self._arrays)
+
+    @override
+    def type_of(self, name: str) -> TensorType:
+        return TensorType.of(self._arrays[name])
+
+    @override
+    def load(self, name: str) -> np.ndarray:
+        return self._arrays[name]
 
 
 def claims_what_it_has(subject: Model, backend: Backend) -> None:
@@ -86,6 +114,45 @@ def later_tokens_change_nothing_before(subject: Model, backend: Backend) -> None
         other[cut:] = (other[cut:] + 1) % model.vocab_size
         found, wanted = model.forward(np.stack([other, tokens]))
         require_close(found[:cut], wanted[:cut], f"with other tokens from {cut} on, what is before")
+
+
+def positions_count(subject: Model, backend: Backend) -> None:
+    """Logits change with `rope_theta`, or with the later rows of a table of positions."""
+    with use_backend(backend):
+        model = able(subject, backend, "causal_lm", CausalLM)
+        tokens = tokens_of(model, 1)
+        settings = _with_other_theta(subject.settings)
+        if settings != subject.settings:
+            what, other = "`rope_theta`", replace(subject, settings=settings).made(backend)
+        else:
+            what, other = _with_other_table(subject, model, backend)
+        if np.array_equal(cast("CausalLM", other).forward(tokens), model.forward(tokens)):
+            raise CheckFailure(f"{what} changes no logits: is it read by `step.positions`?")
+
+
+def _with_other_theta(settings: Settings) -> dict[str, object]:
+    """Return settings with four times each `rope_theta`, those in parts of them, too."""
+    found = dict(settings)
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            found[name] = _with_other_theta(cast("Settings", value))
+        elif name == "rope_theta" and isinstance(value, int | float):
+            found[name] = value * 4
+    return found
+
+
+def _with_other_table(subject: Model, model: CausalLM, backend: Backend) -> tuple[str, object]:
+    """Return the name of a table of positions, and the model with other rows after its first."""
+    assert subject.params is not None  # the model was made of them
+    params = subject.params(backend)
+    arrays = {name: params.tensor(name).numpy() for name in params.unused()}
+    sizes = range(model.context_length, model.context_length + 3)  # some begin at the third row
+    for name, array in arrays.items():
+        if array.ndim == 2 and len(array) in sizes and len(array) != model.vocab_size:
+            changed = np.concatenate([array[:1], -array[1:]])
+            source = _Arrays({**arrays, name: changed})
+            return f"`{name}`", subject.load(subject.settings, Params(source, backend=backend))
+    raise absent("it has neither `rope_theta` nor a table of positions")
 
 
 def texts_in_company_are_as_alone(subject: Model, backend: Backend) -> None:
@@ -267,6 +334,7 @@ KIT: Sequence[KitCheck[Model]] = (
     gives_the_same_again,
     a_text_in_steps_is_the_whole,
     later_tokens_change_nothing_before,
+    positions_count,
     texts_in_company_are_as_alone,
     used_pages_are_as_new,
     saved_pages_go_on,
