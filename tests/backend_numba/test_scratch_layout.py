@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from gptrs.ir import dtypes
+from gptrs_backend_numba import compiler
 from gptrs_backend_numba.compiler import place_scratch
 from gptrs_backend_numba.cost_model import Jump, Label
 from gptrs_backend_numba.schedule import KernelCall, ScheduleStep
@@ -20,7 +21,14 @@ def call(reads: list[Storage], write: Storage) -> KernelCall:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_alive_together_means_apart(seed: int) -> None:
+@pytest.mark.parametrize("by_size", [False, True])
+def test_alive_together_means_apart(
+    seed: int, by_size: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if by_size:
+        monkeypatch.setattr(compiler, "_SMALL", 0)
+        monkeypatch.setattr(compiler, "_WASTED", 10**9)
+        monkeypatch.setattr(compiler, "_LARGEST", 3)
     rng = np.random.default_rng(seed)
     storages = [storage(int(rng.integers(0, 500))) for _ in range(30)]
     calls = [
@@ -52,6 +60,13 @@ def test_a_chain_needs_two_slots() -> None:
     chain = [storage(100) for _ in range(10)]
     calls = [call([chain[i]], chain[i + 1]) for i in range(9)]
     assert place_scratch(calls) == 128 + 100
+
+
+def test_large_storages_find_room_beside_small_ones_that_stay() -> None:
+    first, small, large = (storage(size << 20) for size in (10, 1, 15))
+    # Behind `first`, `small` would leave a gap of 10 MiB, into which `large` does not fit.
+    calls = [call([], first), call([first], small), call([small], large), call([large], small)]
+    assert place_scratch(calls) == 16 << 20
 
 
 def loop_schedule(rng: np.random.Generator) -> tuple[list[ScheduleStep], list[Storage]]:
