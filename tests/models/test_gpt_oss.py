@@ -232,3 +232,11 @@ def test_other_methods_are_refused_by_name(tmp_path):
     edit_config(folder, quantization_config={"quant_method": "hqq"})
     with pytest.raises(ModelError, match="hqq"):
         gptrs.load_model(folder, backend="ref")
+
+
+def test_a_base_of_frequencies_beside_the_default_scaling_counts(tmp_path):
+    folder = save(tmp_path / "m")
+    edit_config(folder, rope_parameters=None, rope_theta=50.0)
+    tokens = some_tokens(1, 20)
+    wanted = torch_logits(folder, tokens)
+    assert_close(gptrs.load_model(folder, backend="ref").forward(tokens), wanted)

@@ -312,11 +312,11 @@ def _clamp(fields: ConfigFields, _: LlamaConfig) -> Clamp:
 
 
 GPT_OSS_ROPE: dict[str, object] = {
-    **{"rope_type": "yarn", "rope_theta": 150000.0, "factor": 32.0},
+    **{"rope_type": "yarn", "factor": 32.0},
     **{"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
     "original_max_position_embeddings": 4096,
 }
-"""Defaults of transformers for a `gpt_oss` model without rope settings."""
+"""Defaults of transformers for a `gpt_oss` model without a scaling, whatever its `rope_theta`."""
 
 MOE_KINDS: dict[str, Kind] = {
     "mixtral": Kind(
