@@ -76,6 +76,13 @@ def test_tab_completes_a_model():
     assert [each.name for each in found] == ["forward"]
 
 
+def test_the_help_of_what_generates_lists_the_options():
+    for function in (library.generate, library.stream, library.generate_batch):
+        lines = (function.__doc__ or "").splitlines()
+        assert any(line.startswith("  max_tokens: ") for line in lines)
+        assert any(line.startswith("  temperature: ") for line in lines)
+
+
 def test_an_error_in_a_notebook_shows_the_lines_of_the_cell_alone():
     cell = {"__name__": "__main__"}
     lines = "import gptrs\ndef mine(path):\n    gptrs.load_model(path)\n"

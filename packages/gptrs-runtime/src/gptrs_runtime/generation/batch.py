@@ -11,7 +11,7 @@ from msgspec import Struct
 from gptrs.errors import ModelError, UsageError
 from gptrs_runtime.generation.beams import BeamSearch
 from gptrs_runtime.generation.generated_text import GeneratedText
-from gptrs_runtime.generation.keyword_options import generation_options
+from gptrs_runtime.generation.keyword_options import generation_options, tells_options
 from gptrs_runtime.generation.keywords import OptionFields
 from gptrs_runtime.generation.options import GenerationOptions
 from gptrs_runtime.generation.outcome import Generation
@@ -122,6 +122,7 @@ def _named(task: Task) -> Generator[None]:
         raise type(error)(f"{task.name}: {error.message}", hint=error.hint) from error
 
 
+@tells_options
 def generate_batch(
     model: LoadedModel,
     prompts: Sequence[Prompt],
@@ -142,6 +143,7 @@ def generate_batch(
     return [outcomes[number] for number in range(len(tasks))]
 
 
+@tells_options
 def generate_several(
     model: LoadedModel,
     prompt: Prompt,

@@ -22,7 +22,7 @@ from gptrs_runtime.chat.answer_reader import (
     ThoughtsDelta,
 )
 from gptrs_runtime.chat.messages import Message, call_family, shown_marks, thought_marks
-from gptrs_runtime.generation.keyword_options import generation_options
+from gptrs_runtime.generation.keyword_options import generation_options, tells_options
 from gptrs_runtime.generation.keywords import OptionFields
 from gptrs_runtime.generation.options import GenerationOptions
 from gptrs_runtime.generation.stream import TextStream
@@ -198,6 +198,7 @@ class ChatSession:
     ModelError for a model without tokenizer or chat template.
     """
 
+    @tells_options
     def __init__(
         self,
         model: LoadedModel,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Unpack
 
 from gptrs_runtime.generation.batch import generate_batch, generate_several
-from gptrs_runtime.generation.keyword_options import generation_options
+from gptrs_runtime.generation.keyword_options import generation_options, tells_options
 from gptrs_runtime.generation.keywords import OptionFields
 from gptrs_runtime.generation.logits_processors import LogitsProcessor
 from gptrs_runtime.generation.options import DEFAULT_MAX_TOKENS, PREFILL_CHUNK, GenerationOptions
@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 
+@tells_options
 def stream(
     model: LoadedModel,
     prompt: Prompt,
@@ -48,13 +49,17 @@ def stream(
     return TextStream(model, prompt, generation_options(model, options, fields).for_stream())
 
 
+@tells_options
 def generate(
     model: LoadedModel,
     prompt: Prompt,
     options: GenerationOptions | None = None,
     **fields: Unpack[OptionFields],
 ) -> Generation:
-    """Generate to the end and return the outcome; parameters and errors as for `stream`."""
+    """Generate to the end and return the outcome.
+
+    `prompt` is text, tokens, or the messages of a conversation. It raises the errors of `stream`.
+    """
     text = TextStream(model, prompt, generation_options(model, options, fields))
     for _ in text:
         pass

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -15,6 +16,17 @@ from gptrs_runtime.generation.options import GenerationOptions, all_options
 from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.option_fields import option_fields
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def tells_options(function: Function) -> Function:
+    """Decorator: list the options that `function` takes by name in its docstring, for Shift-Tab."""
+    if function.__doc__:  # python -OO drops it
+        rows = [f"  {name}: {field.meta.description}" for name, field in all_options().items()]
+        text = inspect.cleandoc(function.__doc__)
+        function.__doc__ = "\n".join([text, "", "Options by name:", *rows])
+    return function
 
 
 def generation_options(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 from gptrs.lazy_module import lazy_module
 from gptrs.quoting import counted
 from gptrs_runtime.generation.beams import BeamSearch
-from gptrs_runtime.generation.keyword_options import generation_options
+from gptrs_runtime.generation.keyword_options import generation_options, tells_options
 from gptrs_runtime.generation.keywords import OptionFields
 from gptrs_runtime.generation.options import GenerationOptions
 from gptrs_runtime.generation.outcome import Generation
@@ -118,6 +118,7 @@ class AsyncTextStream:
             self._stream.close()
 
 
+@tells_options
 def astream(
     model: LoadedModel,
     prompt: Prompt,

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gptrs.errors import EngineBusyError, EngineClosedError, UsageError
 from gptrs.quoting import did_you_mean, listed, quoted
 from gptrs_runtime.generation.guessing.draft import require_same_tokens
-from gptrs_runtime.generation.keyword_options import generation_options
+from gptrs_runtime.generation.keyword_options import generation_options, tells_options
 from gptrs_runtime.generation.keywords import OptionFields
 from gptrs_runtime.generation.masks_beside import MasksBeside
 from gptrs_runtime.generation.model_settings import note_ignored
@@ -196,6 +196,7 @@ class Engine:
         """Return how many requests to a model have not ended."""
         return sum(each.model == name and not each.done for each in list(self._requests))
 
+    @tells_options
     def submit(
         self,
         prompt: Prompt,
