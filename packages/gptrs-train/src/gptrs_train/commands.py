@@ -439,9 +439,9 @@ def _described(data: DataFacts) -> str:
     parts = [f"{data.tokens:,} tokens"]
     if data.texts > 1:
         up_to = "up to " if data.texts % data.rows == 0 else ""
+        rows = "1 row" if data.rows == 1 else f"{data.rows:,} rows"
         parts = [
-            f"{data.texts:,} texts of {data.tokens:,} tokens in {data.rows:,} rows of"
-            f" {up_to}{data.length}"
+            f"{data.texts:,} texts of {data.tokens:,} tokens in {rows} of {up_to}{data.length}"
         ]
         parts.append(f"{data.learnt:,} learnt")
     if data.cut:
