@@ -34,6 +34,7 @@ TOLERANCES: Final = {
 KNOWN: Final = {
     "gelu": "of -inf, torch computes -inf * 0",
     "var_mean": "of infinities, torch adds up differences from a running mean: its mean is NaN",
+    "resize_antialias": "weights of 0 are multiplied, too: its row and column become NaN",
 }
 """Functions that differ for infinities, and why."""
 Compiled = Callable[..., Any]
