@@ -20,6 +20,7 @@ GREEDY = gptrs.Sampling(temperature=0)
 
 
 @pytest.mark.long
+@pytest.mark.whole
 @pytest.mark.parametrize("name", CASES)
 def test_logits_and_greedy_tokens(tmp_path, backend_name, name):
     if backend_name != "ref" and name not in COMPILED_CASES:
