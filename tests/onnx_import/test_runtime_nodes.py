@@ -241,3 +241,15 @@ def test_positions_of_no_number_are_the_first_one(padding: str) -> None:
     session = runtime.InferenceSession(parser.parse_model(HEAD + text).SerializeToString())
     wanted = session.run(None, given)[0]
     np.testing.assert_allclose(run(text, given)["y"], wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_antialiased_bytes_are_rounded_after_each_axis() -> None:
+    runtime: Any = pytest.importorskip("onnxruntime", reason="the standard leaves it open")
+    x = np.random.default_rng(0).integers(0, 256, (1, 2, 11, 9)).astype(np.uint8)
+    node = 'Resize <mode = "cubic", antialias = 1> (x, e, e, s)'
+    sizes = "<int64[4] s = {1, 2, 3, 20}>"
+    text = f"g (uint8[1, 2, 11, 9] x) => (uint8[1, 2, 3, 20] y) {sizes} {{ y = {node} }}"
+    model = parser.parse_model(HEAD + text)
+    model.graph.node[0].input[1] = model.graph.node[0].input[2] = ""
+    wanted = runtime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
+    np.testing.assert_array_equal(gptrs_onnx.from_proto(model, "ref")(x=x)["y"], wanted)

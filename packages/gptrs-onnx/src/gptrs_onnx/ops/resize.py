@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import product as combinations
 from typing import Any, Final
@@ -81,21 +81,38 @@ def resize(
     # Integers are weighed as floats, and cut off: in f64 if f32 does not hold all of them.
     plain, wide = x.dtype, dtypes.f64 if x.dtype.bits > 16 else dtypes.f32
     as_floats = mode != "nearest" and not plain.is_float
-    made = F.resize(
-        F.cast(x, wide) if as_floats else x,
-        [wanted[i] for i in moved],
-        [axes[i] for i in moved],
-        mode,
-        coordinates,
-        _word(node, "nearest_mode", "round_prefer_floor" if newer else "floor"),
-        [factors[i] for i in moved],
-        node.flag("antialias"),
-        node.flag("exclude_outside"),
-        node.number("cubic_coeff_a", -0.75),
-        [region[i] for i in moved],
-        node.number("extrapolation_value", 0.0),
-    )
-    return F.cast(F.trunc(made), plain) if as_floats else made
+
+    def resized(x: Tensor, chosen: Sequence[int]) -> Tensor:
+        return F.resize(
+            x,
+            [wanted[i] for i in chosen],
+            [axes[i] for i in chosen],
+            mode,
+            coordinates,
+            _word(node, "nearest_mode", "round_prefer_floor" if newer else "floor"),
+            [factors[i] for i in chosen],
+            node.flag("antialias"),
+            node.flag("exclude_outside"),
+            node.number("cubic_coeff_a", -0.75),
+            [region[i] for i in chosen],
+            node.number("extrapolation_value", 0.0),
+        )
+
+    if not as_floats:
+        return resized(x, moved)
+    if node.flag("antialias") and plain == dtypes.ui8:
+        return _resized_bytes(resized, x, moved)
+    return F.cast(F.trunc(resized(F.cast(x, wide), moved)), plain)
+
+
+def _resized_bytes(
+    resized: Callable[[Tensor, Sequence[int]], Tensor], x: Tensor, chosen: Sequence[int]
+) -> Tensor:
+    """Return bytes rounded after each axis, columns first, as ONNX Runtime does."""
+    for i in reversed(chosen):
+        made = F.floor(resized(F.cast(x, dtypes.f64), [i]) + 0.5)
+        x = F.cast(F.clamp(made, 0.0, 255.0), x.dtype)
+    return x
 
 
 def _targets(
