@@ -17,8 +17,8 @@ from gptrs.ir.specialize import specialize, symbols
 from gptrs.ir.symbolic_dim import evaluated
 from gptrs_backend_numba.backend import NumbaBackend, create
 from gptrs_backend_numba.codegen import compiled
-from gptrs_backend_numba.codegen.compiled import WantedKernel
-from gptrs_backend_numba.compiler import at_other_sizes, lower
+from gptrs_backend_numba.codegen.compiled import WantedKernel, missing_kernels
+from gptrs_backend_numba.compiler import EachSize
 from gptrs_backend_numba.run.assembly import Sizes
 from gptrs_backend_numba.run.executable import NumbaExecutable
 from gptrs_backend_numba.run.input_binding import InputBinding
@@ -205,26 +205,21 @@ func @main(%x: f32[?0, 256], %y: f32[?0, 256], %w: f32[?1, 256]) -> (f32[?0, 256
     np.testing.assert_array_equal(found[1], 2 * pool)
 
 
-class _AskedError(Exception):
-    """Raised in place of a compilation, with the keys of the kernels."""
-
-
-def test_kernels_of_other_sizes_are_compiled_with_those_of_the_first(
+def test_a_second_size_has_the_kernels_of_others_compiled_beside(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As if no store had any kernel; none is compiled."""
+    beside: set[str] = set()
 
     def ask(kernels: Iterable[WantedKernel]) -> None:
-        raise _AskedError({kernel.key for kernel in kernels})
-
-    def asked(special: Program, others: Iterable[Program] | None = None) -> set[str]:
-        with pytest.raises(_AskedError) as error:
-            lower(special, [InputRole.ARGUMENT, InputRole.PARAMETER], 2, others=others)
-        return error.value.args[0]
+        beside.update(kernel.key for kernel in kernels)
 
     monkeypatch.setattr(compiled, "_KERNELS", {})
     monkeypatch.setattr(compiled, "_kept", lambda key, function: None)
-    monkeypatch.setattr("gptrs_backend_numba.compiler.compile_together", ask)
+    compiler = "gptrs_backend_numba.compiler"
+    monkeypatch.setattr(f"{compiler}.compile_together", lambda kernels: None)
+    monkeypatch.setattr(f"{compiler}.compile_beside", ask)
+    monkeypatch.setattr(f"{compiler}.compiles_beside", lambda: True)
     guards = SizeGuards({0: 1, 1: 32, 2: 32})
     with deciding(guards):
         program = parse_program("""ptir.v0.5
@@ -237,12 +232,20 @@ func @main(%x: f32[?0, 16, ?1, ?2], %w: f32[144, 16]) -> f32[?0, ?1, ?2, 16] {
   %2 = add %0, %1 : f32[?0, ?1, ?2, 16]
   return %2
 }""")
-    first = specialize(program, guards.example)
-    alone, together = asked(first), asked(first, at_other_sizes(program, first, guards))
-    assert alone < together
-    for batch, height, width in ((1, 60, 44), (3, 17, 9), (2, 70, 91), (5, 100, 100), (1, 7, 8)):
-        special = specialize(program, {0: batch, 1: height, 2: width})
-        assert asked(special) <= together
+    each = EachSize(program, [InputRole.ARGUMENT, InputRole.PARAMETER], 2, guards)
+
+    def needed(batch: int, height: int, width: int) -> set[str]:
+        with missing_kernels():  # none is called, so what is missing may remain so
+            with missing_kernels() as missing:
+                each.lower(specialize(program, {0: batch, 1: height, 2: width}))
+            return {*missing}
+
+    needed(1, 32, 32)
+    assert not beside
+    known = needed(1, 60, 44)
+    assert not beside <= known
+    for sizes in ((3, 17, 9), (2, 70, 91), (5, 100, 100), (1, 7, 8)):
+        assert needed(*sizes) <= beside | known
 
 
 def test_profiles_show_the_sizes_of_the_run() -> None:

@@ -32,7 +32,7 @@ from gptrs_backend_numba.codegen.compiled import LISTENERS, compiled_task, kerne
 from gptrs_backend_numba.codegen.kernel_pack import pack_parts
 from gptrs_backend_numba.codegen.targets import TARGETS, Target
 from gptrs_backend_numba.codegen.targets import VARIABLE as TARGET_VARIABLE
-from gptrs_backend_numba.compiler import at_other_sizes, lower, lower_symbolic, needs_each_size
+from gptrs_backend_numba.compiler import EachSize, lower, lower_symbolic, needs_each_size
 from gptrs_backend_numba.fusion import VARIABLE as FUSE
 from gptrs_backend_numba.fusion import is_on
 from gptrs_backend_numba.kept_weights.weight_store import (
@@ -267,17 +267,13 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads, Backend):
     def _for_each_size(
         self, program: Program, roles: Sequence[InputRole], guards: SizeGuards
     ) -> SpecializedPrograms:
-        """Return what lowers a program for each size; the first has kernels made for others."""
-        first = True
+        """Return what lowers a program for each size."""
+        each = EachSize(program, roles, self.threads, guards)
 
         def lowered(special: Program) -> tuple[int, Executable]:
-            nonlocal first
             RUN_LOCK.claim()
-            others = at_other_sizes(program, special, guards) if first else None
-            schedule = lower(special, roles, self.threads, others=others)
-            first = False
-            made = NumbaExecutable(schedule, special.main.body.params, roles, self.threads)
-            return 0, made
+            params = special.main.body.params
+            return 0, NumbaExecutable(each.lower(special), params, roles, self.threads)
 
         return SpecializedPrograms(program, lowered, _MOST_SIZES, check=False)
 

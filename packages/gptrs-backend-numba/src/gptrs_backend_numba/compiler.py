@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from importlib import import_module
 from itertools import accumulate, product
@@ -19,8 +19,12 @@ from gptrs.ir.size_guards import SizeGuards, active_guards, greatest
 from gptrs.ir.specialize import Specializer, specialize, symbol_sources
 from gptrs.ir.symbolic_dim import symbol, symbols_of
 from gptrs_backend_numba import lowering
-from gptrs_backend_numba.codegen.compiled import missing_kernels
-from gptrs_backend_numba.compiling.workers import compile_together
+from gptrs_backend_numba.codegen.compiled import WantedKernel, missing_kernels
+from gptrs_backend_numba.compiling.workers import (
+    compile_beside,
+    compile_together,
+    compiles_beside,
+)
 from gptrs_backend_numba.cost_model import Jump, Label, Next, SizesNeeded, ones
 from gptrs_backend_numba.kept_weights.weight_store import weight_store
 from gptrs_backend_numba.lowering.control_flow import lower_region
@@ -216,27 +220,25 @@ LOWERINGS = tuple(
 """The modules that fill the table: all of their package and of its subpackages."""
 
 
-def lower(
-    program: Program,
-    roles: Sequence[InputRole],
-    threads: int,
-    *,
-    others: Iterable[Program] | None = None,
-) -> Schedule:
+def lower(program: Program, roles: Sequence[InputRole], threads: int) -> Schedule:
     """Return the schedule of a supported program for `threads` threads.
 
-    Kernels that it needs and no store has are compiled, by several processes if they are many. If
-    there are such, so are those that `others` need, see `at_other_sizes`.
+    Kernels that it needs and no store has are compiled, by several processes if they are many.
     """
-    with missing_kernels() as missing, nullcontext() if others is None else all_heights():
+    schedule, _ = _compiled(program, roles, threads)
+    return schedule
+
+
+def _compiled(
+    program: Program, roles: Sequence[InputRole], threads: int
+) -> tuple[Schedule, Collection[WantedKernel]]:
+    """Return the schedule of a program, and the kernels that were compiled for it."""
+    with missing_kernels() as missing:
         schedule = _lowered(program, roles, threads)
-        if missing and others is not None:
-            for other in others:
-                _lowered(other, roles, threads)
     if missing:
         compile_together(missing.values())
         schedule = _lowered(program, roles, threads)
-    return schedule
+    return schedule, missing.values()
 
 
 def _lowered(program: Program, roles: Sequence[InputRole], threads: int) -> Schedule:
@@ -292,6 +294,35 @@ def needs_each_size(program: Program) -> bool:
     )
 
 
+class EachSize(Struct):
+    """Lowers a program for each size that comes; see `needs_each_size`."""
+
+    program: Program
+    roles: Sequence[InputRole]
+    threads: int
+    guards: SizeGuards
+    _count: int = 0
+    _lacks: bool = False
+    """Whether kernels had to be compiled."""
+
+    def lower(self, special: Program) -> Schedule:
+        """Return the schedule of the program with one size.
+
+        If kernels lack, another process compiles beside what more sizes need, once there is a
+        second one: a network that meets one size should not wait for others.
+        """
+        with nullcontext() if self._count else all_heights():
+            schedule, compiled = _compiled(special, self.roles, self.threads)
+        self._count += 1
+        self._lacks |= bool(compiled)
+        if self._count == 2 and self._lacks and compiles_beside():
+            with missing_kernels() as missing, all_heights():
+                for other in at_other_sizes(self.program, special, self.guards):
+                    _lowered(other, self.roles, self.threads)
+            compile_beside(missing.values())
+        return schedule
+
+
 _BATCHES, _SCALES = (1, 2, 8), (0.25, 0.5, 1, 2, 4)
 
 
@@ -299,7 +330,7 @@ def at_other_sizes(program: Program, special: Program, guards: SizeGuards) -> It
     """Yield `program` for sizes around those of `special`: few and many images, small and large.
 
     The size of an image decides the algorithm of a layer, whether its elements are shared among
-    threads, and which axes are one. Another size would compile what these need when it comes.
+    threads, and which axes are one.
     """
     sources = symbol_sources(program.main.body.params)
     types = [param.type for param in special.main.body.params]
