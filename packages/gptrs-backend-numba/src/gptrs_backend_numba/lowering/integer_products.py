@@ -34,6 +34,7 @@ from gptrs_backend_numba.codegen.vector_ir import FEATURES
 from gptrs_backend_numba.cost_model import is_one, need_numbers
 from gptrs_backend_numba.kernels.amx.integer import AMX_INTEGER_ROWS, STEP, amx_integer_product
 from gptrs_backend_numba.kernels.matmul import integer as kernels
+from gptrs_backend_numba.kernels.matmul.byte_pairs_ir import panel_bytes
 from gptrs_backend_numba.kernels.matmul.depthwise_quads_ir import HAS_QUADS, SIDE
 from gptrs_backend_numba.kernels.matmul.epilogue import ACTIVATIONS
 from gptrs_backend_numba.kernels.matmul.gemm import (
@@ -480,7 +481,7 @@ def _packed(
         layout = BytePanels(rhs.rows, k, rhs.row, rhs.column, rhs.view.offset, signed, depth)
         return packed_view(builder, rhs.view, Packing(input_, layout))
     panels = math.prod(product.batch) * -(-rhs.rows // PANEL)
-    target = builder.fresh(dtypes.ui8, (panels * kernels.panel_bytes(depth),))
+    target = builder.fresh(dtypes.ui8, (panels * panel_bytes(depth),))
     builder.call_tasks(
         compiled_task(kernels.byte_packing()),
         panels,
