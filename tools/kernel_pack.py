@@ -265,7 +265,7 @@ def _nothing() -> Any:
         def __call__(self, *arguments: int) -> int:
             return 0
 
-        def one_at_a_time(self) -> Callable[..., int]:
+        def one_at_a_time(self, *first: int) -> Callable[..., int]:
             return self
 
     return Nothing(64, 0)

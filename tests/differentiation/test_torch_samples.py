@@ -167,4 +167,4 @@ def test_gradients_are_those_of_autograd(infos: list[Any], part: int) -> None:
                         own, want, rtol=1e-5, atol=1e-7, err_msg=f"{info.name}"
                     )
                 compared += 1
-    assert compared > 100
+    assert compared > 50

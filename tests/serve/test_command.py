@@ -14,7 +14,7 @@ from gptrs_runtime.load import load_model
 from gptrs_serve.command import _origins
 from gptrs_serve.keys import Key, read_keys
 from gptrs_serve.problems import problem_of
-from gptrs_serve.served import load_default, load_models
+from gptrs_serve.served import about_default, load_models
 
 
 def test_a_key_file_that_all_can_read_is_told(tmp_path, capsys):
@@ -80,10 +80,8 @@ def test_a_terminal_is_told_what_is_loaded(model, monkeypatch, capsys):
         assert capsys.readouterr().err == shown
 
 
-def test_a_server_without_a_model_says_what_it_serves_and_how_to_serve_another(capsys):
-    served = load_default(partial(load_model, backend="ref"))
-    told = capsys.readouterr().err
-    assert list(served) == ["demo"]
+def test_a_server_without_a_model_says_what_it_serves_and_how_to_serve_another():
+    told = about_default(load_model("demo", "ref"))
     assert told.startswith("no model was named: the bundled `demo` is served (a small GPT-2 ")
     assert "M parameters" in told
     assert "`smollm2:135m`" in told

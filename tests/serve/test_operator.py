@@ -307,6 +307,7 @@ def test_keys_are_read_again_on_a_signal(tmp_path):
     file.chmod(0o600)
     with _serve(["--api-key-file", str(file), "--port", "0"]) as server:
         address = server.stderr.readline().split()[-1]
+        assert server.stderr.readline().startswith("no model was named: the bundled `demo` is")
         headers = {"Authorization": "Bearer new"}
         assert http.get(f"{address}/v1/models", headers=headers).status_code == 401
         file.write_text("new\n", "utf-8")

@@ -175,3 +175,5 @@ class FakeModel:
 
     def causal_lm(self):
         return self.lm
+
+    token_reader = causal_lm

@@ -42,7 +42,7 @@ from gptrs_serve.residence import Residence
 from gptrs_serve.served import (
     WRITING,
     Served,
-    load_default,
+    about_default,
     load_drafts,
     load_models,
     with_adapters,
@@ -347,14 +347,15 @@ def serve(
         def opened() -> tuple[Starlette, Served]:
             runs_on = options.made_backend(led=True) if group is None else _leading(options)
             loads = partial(load, options=options.on(runs_on))
-            named = load_models(models, loads) if models else load_default(loads)
-            loaded = with_adapters(named, adapter or [])
+            loaded = with_adapters(load_models(models or ["demo"], loads), adapter or [])
             made_engine = partial(Engine, prompt_lookup=prompt_lookup, mtp=mtp, **limits, **cache)
             engine = _engine(made_engine, loaded, draft or [], runs_on)
             served = Served(loaded, engine, most_output, most_requests)
             served.residence = Residence(served, loads, drain_seconds) if admin else None
             served.interventions = _interventions(served, presets)
             _tell(listener, loaded, wire, is_open=is_open)
+            if not models:  # behind the address, which scripts read from the first line
+                print(about_default(loaded["demo"]), file=sys.stderr, flush=True)
             return new_app(served, access), served
 
         if group is None:

@@ -375,18 +375,14 @@ def load_models(
     return loaded
 
 
-def load_default(load: Callable[[str | None], LoadedModel]) -> dict[str, LoadedModel]:
-    """Load the bundled model, and say on standard error what it is and how to serve others."""
-    model = load(None)
+def about_default(model: LoadedModel) -> str:
+    """Return what the bundled model is, and how to serve others."""
     about = {record.name: record.summary for record in manager().records(DemoModelPlugin)}
     facts = ", ".join(filter(None, [about.get(model.name), *model.size()]))
-    print(
+    return (
         f"no model was named: the bundled `{model.name}` is served ({facts});"
-        f" name a model that was tuned to chat: {first_choice('chat')}",
-        file=sys.stderr,
-        flush=True,
+        f" name a model that was tuned to chat: {first_choice('chat')}"
     )
-    return {model.name: model}
 
 
 def require_served(name: str, model: LoadedModel) -> None:

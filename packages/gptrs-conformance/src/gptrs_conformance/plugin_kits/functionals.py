@@ -297,7 +297,7 @@ def _difference(use: Use, moving: Sequence[int], along: Sequence[np.ndarray]) ->
         inputs = [x.astype(np.float64) if x.dtype == np.float32 else x for x in use.inputs]
         for at, v in zip(moving, along, strict=True):
             inputs[at] = inputs[at] + step * v
-        values = several(use.expected(*inputs))
+        values = use.wanted(tuple(inputs))
         floats = [np.asarray(each) for each in values if np.asarray(each).dtype.kind == "f"]
         sides.append(sum(float(np.sum(each * _weights(each.shape))) for each in floats))
     return (sides[0] - sides[1]) / (2 * _STEP)
