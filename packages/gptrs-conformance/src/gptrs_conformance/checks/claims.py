@@ -32,11 +32,10 @@ def require_claims(functional: str, backend: Backend, *, claimed: bool = False) 
 
     Every use of the functional is run both ways in f32, and one use in each other float type; the
     first one also on views and on donated inputs. Runs leave inputs and earlier results as they
-    are, and repeat to the bit. Where
-    the backend refuses the decomposition, NumPy says what is expected; a use with other ops that it
-    refuses is left out. A backend that does not claim it passes. UnsupportedError, with the
-    reasons, for a backend that knows the composite but declines every use, so that its claim never
-    fires, and for one that should have `claimed` it.
+    are, and repeat to the bit. Where the backend refuses the decomposition, NumPy says what is
+    expected; a use with other ops that it refuses is left out. A backend that does not claim it
+    passes. UnsupportedError, with the reasons, for a backend that knows the composite but declines
+    every use, so that its claim never fires, and for one that should have `claimed` it.
     """
     reasons: dict[str, None] = {}
     fired: set[DType] = set()
