@@ -364,6 +364,15 @@ def test_without_use_dora_magnitudes_are_skipped_with_a_note(tmp_path, caplog):
     assert "has no `use_dora`: the magnitudes in" in caplog.text
 
 
+@pytest.mark.parametrize("name", ["target_modules", "exclude_modules"])
+def test_an_expression_of_modules_that_is_not_read_is_told(name, tmp_path, caplog):
+    LowRankAdapter(save_adapter(tmp_path / "a", LLAMA, **{name: r"(?!.*down).*"}))
+    assert f"in `{name}` by an expression that is not supported" in caplog.text
+    caplog.clear()
+    LowRankAdapter(save_adapter(tmp_path / "b", LLAMA, **{name: r".*\.q_proj"}))
+    assert "is not supported" not in caplog.text
+
+
 def test_unknown_settings_are_told(tmp_path, caplog):
     LowRankAdapter(save_adapter(tmp_path / "a", LLAMA, inference_mode=True, new_flag=False))
     assert not caplog.text

@@ -40,6 +40,8 @@ _ITEM: Final = r"(\\[.dw]|\[\^?[A-Za-z0-9_-]+\]|[A-Za-z0-9_.])([*+?]?)"
 _ITEMS: Final = "(?:" + _ITEM.replace("(", "(?:") + ")"
 _PART: Final = rf"(?:\((?:\?:)?{_ITEMS}*(?:\|{_ITEMS}*)*\)|{_ITEMS}|[\^$])"
 _LONGEST_PATTERN: Final = 500
+_ALL: Final = "all-linear"
+"""The `target_modules` that means all linear layers."""
 _OF_TRAINING: Final = (
     *("arrow_config", "auto_mapping", "bias", "corda_config", "eva_config", "fan_in_fan_out"),
     *("inference_mode", "lora_dropout", "lora_ga_config", "loftq_config", "megatron_core"),
@@ -79,7 +81,7 @@ class AdapterConfig(Struct, frozen=True):
     def means(self, module: str) -> bool:
         """Return whether the module is one that is adapted, by all settings that choose modules.
 
-        True if they choose parameters, or by an expression that is not simple.
+        True if they choose parameters, or by an expression of `unread`.
         """
         wanted = self.target_modules
         if _is_named(self.exclude_modules, module) or _is_inside(self.modules_to_save, module):
@@ -87,7 +89,7 @@ class AdapterConfig(Struct, frozen=True):
         if self.target_parameters or wanted is None:
             return True
         if isinstance(wanted, str) and wanted:
-            known = wanted.lower() != "all-linear" and _is_simple(wanted)
+            known = wanted.lower() != _ALL and _is_simple(wanted)
             return not known or _is_meant(wanted, module, whole=True)
         # Or the end of a name: some writers shorten those in the file.
         if not any(_matches(name, module) or _matches(module, name) for name in wanted):
@@ -97,6 +99,17 @@ class AdapterConfig(Struct, frozen=True):
             return True
         found = _layer(module, [patterns] if isinstance(patterns, str) else patterns)
         return found in ([layers] if isinstance(layers, int) else layers)
+
+    @property
+    def unread(self) -> Sequence[str]:
+        """The settings that choose modules by an expression that is not simple: without effect."""
+        found = {"target_modules": self.target_modules, "exclude_modules": self.exclude_modules}
+        expressions = {name: held for name, held in found.items() if isinstance(held, str) and held}
+        return [
+            name
+            for name, held in expressions.items()
+            if held.lower() != _ALL and not _is_simple(held)
+        ]
 
     def has_rank(self, module: str, rank: int) -> bool:
         """Return whether a module may have this rank by the settings; True if they do not say.
@@ -485,6 +498,14 @@ class LowRankAdapter:
                 "%s has no `target_modules`: all modules in %s are adapted, where PEFT takes only"
                 " its defaults for the type of the model",
                 where,
+                WEIGHTS,
+            )
+        if config.unread:
+            _LOG.warning(
+                "%s chooses modules in %s by an expression that is not supported: ignored, so that"
+                " it skips nothing of %s",
+                where,
+                listed(config.unread),
                 WEIGHTS,
             )
         meant = {module: dict(parts) for module, parts in changes.items() if config.means(module)}
