@@ -60,12 +60,15 @@ def test_regex_and_grammar(model, form, source, fits):
         assert fits(made.text)
 
 
+CALLED = {"json_schema": "json_schema", "regex": "regex", "lark": "grammar"}
+
+
 @pytest.mark.parametrize(
     ("form", "source"),
     [("json_schema", {"type": "nope"}), ("json_schema", "{"), ("regex", "("), ("lark", "start: x")],
 )
-def test_malformed_forms_are_refused(model, form, source):
-    with pytest.raises(UsageError, match=f"the {form} cannot be used"):
+def test_malformed_forms_are_refused_by_the_name_of_the_option(model, form, source):
+    with pytest.raises(UsageError, match=f"the {CALLED[form]} cannot be used"):
         Grammar(model, form, source)
 
 
@@ -225,7 +228,7 @@ def test_other_texts_go_on(model):
     ],
 )
 def test_forms_that_no_text_has_are_refused(model, form, source):
-    with pytest.raises(UsageError, match=f"the {form} cannot be used: "):
+    with pytest.raises(UsageError, match=f"the {CALLED[form]} cannot be used: "):
         Grammar(model, form, source)
 
 

@@ -256,7 +256,7 @@ def test_the_template_reads_tools_calls_and_what_they_gave(client, models):
           "arguments": "{"}}]}]}, "message 0 has a tool call that is not of the form"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": 3}}}],
-          "tool_choice": "required"}, "the lark cannot be used"),
+          "tool_choice": "required"}, "the grammar cannot be used"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": DEEP}}],
           "tool_choice": "required"}, "recursion limit exceeded"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters":

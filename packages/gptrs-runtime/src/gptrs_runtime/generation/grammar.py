@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 Form = Literal["json_schema", "regex", "lark"]
 
+_CALLED: Final[Mapping[Form, str]] = {
+    "json_schema": "json_schema", "regex": "regex", "lark": "grammar",
+}  # fmt: skip
+"""What the options of the forms are called."""
 MAX_FORM_BYTES: Final = 128 << 10
 MASK_SECONDS: Final = (2.0, 0.05)
 """Processor time allowed for a text's masks in an engine, initially and per further token. Schemas
@@ -143,10 +147,11 @@ class Grammar:
         ends = [token for token in sorted(model.eos_tokens) if token < self._vocab_size]
         self._ends = np.array(ends, np.int64)
         text = source if isinstance(source, str) else schema_text(source)
+        called = _CALLED[form]
         size = len(text.encode("utf-8", "replace"))
         if size > MAX_FORM_BYTES:
             raise UsageError(
-                f"the {form} cannot be used: it has {size} bytes, the limit is {MAX_FORM_BYTES}"
+                f"the {called} cannot be used: it has {size} bytes, the limit is {MAX_FORM_BYTES}"
             )
         if form == "lark":
             text = _as_lark(text)
@@ -155,11 +160,11 @@ class Grammar:
                 lambda: _new_matcher(self._tokenizer, form, text), size * _STACK_OF_BYTE
             )
         except ValueError as error:
-            raise UsageError(f"the {form} cannot be used: {clipped(str(error), 300)}") from error
+            raise UsageError(f"the {called} cannot be used: {clipped(str(error), 300)}") from error
         if self._matcher.is_error():
-            raise UsageError(f"the {form} cannot be used: {_problem(self._matcher)}")
+            raise UsageError(f"the {called} cannot be used: {_problem(self._matcher)}")
         for warning in self._matcher.get_grammar_warnings():
-            _logger.warning("the %s: %s", form, clipped(" ".join(warning.split()), 300))
+            _logger.warning("the %s: %s", called, clipped(" ".join(warning.split()), 300))
 
     def new_processor(self, prompt_length: int) -> GrammarProcessor:
         """Return the logits processor of one text with a prompt of that many tokens."""
