@@ -104,6 +104,13 @@ def test_forced_tokens_are_those_of_transformers(bart):
     assert list(ours.token_ids) == torch_text(bart, source, 10, **settings)
 
 
+@pytest.mark.parametrize("name", ["forced_bos_token_id", "forced_eos_token_id"])
+def test_a_forced_token_beyond_the_vocabulary_is_refused(bart, name):
+    model = with_settings(bart, **{name: 10**6})
+    with pytest.raises(ModelError, match=f"`{name}` is 1000000, and the vocabulary has"):
+        gptrs.generate(model, tokens(4).tolist(), max_tokens=1, sampling=GREEDY)
+
+
 def test_texts_that_end_leave_the_others_alone(bart):
     model = with_settings(bart, eos_token_id=None)
     counts = (9, 3, 20, 1, 14)

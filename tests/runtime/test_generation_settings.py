@@ -124,7 +124,10 @@ def test_what_is_not_supported_is_said_once(tmp_path, caplog):
 
 
 def test_tokens_beyond_the_vocabulary_are_told_once(tmp_path, caplog):
-    settings = {"bad_words_ids": [[1, 5], [7, 300]], "suppress_tokens": [2, 10**6]}
+    settings = {
+        **{"bad_words_ids": [[1, 5], [7, 300]], "suppress_tokens": [2, 10**6]},
+        **{"eos_token_id": [2, 301], "pad_token_id": 302, "bos_token_id": -1},
+    }
     model = load_model(save_tiny_gpt2(tmp_path / "other", generation_config=settings), "ref")
     with caplog.at_level(logging.WARNING, "gptrs"):
         for _ in range(2):
@@ -133,7 +136,10 @@ def test_tokens_beyond_the_vocabulary_are_told_once(tmp_path, caplog):
     size = model.causal_lm().vocab_size
     assert [record.getMessage() for record in caplog.records] == [
         f"{told.format(key, token)}: the vocabulary has {size}"
-        for key, token in (("suppress_tokens", 10**6), ("bad_words_ids", 300))
+        for key, token in (
+            *(("suppress_tokens", 10**6), ("bad_words_ids", 300)),
+            *(("eos_token_id", 301), ("pad_token_id", 302)),
+        )
     ]
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Unpack, cast
 
 from msgspec.structs import asdict
 
-from gptrs.checkpoint.config_fields import Fields
+from gptrs.checkpoint.config_fields import Fields, is_integer
 from gptrs.errors import ModelError, UsageError
 from gptrs.quoting import listed
 from gptrs_runtime.generation.keywords import SamplingFields
@@ -49,6 +49,8 @@ _WITHOUT_EFFECT: Final[Mapping[str, tuple[object, ...]]] = {
 """Unsupported settings that would change the text, with the values that have no effect."""
 
 
+_MARKS: Final = ("eos_token_id", "pad_token_id", "bos_token_id")
+"""Settings of a token or, for the end, several that mark the ends of texts."""
 _FOLLOWED: Final = re.compile(
     r"do_sample|.*repetition_penalty|.*no_repeat_ngram_size|bad_words_ids|(begin_)?suppress_tokens"
     r"|(min|max)_(new_tokens|length)|.*_token_ids?|.*_token_index"
@@ -147,10 +149,17 @@ def note_ignored(
         "suppress_tokens": found.suppress,
         "begin_suppress_tokens": found.begin_suppress,
         "bad_words_ids": tuple(chain.from_iterable(found.bad_words)),
+        **{key: _given_tokens(settings.get(key)) for key in _MARKS},
     }
     for key, tokens in named.items():
         if tokens and max(tokens) >= vocab_size:
             _note_token(name, key, max(tokens), vocab_size)
+
+
+def _given_tokens(value: object) -> tuple[int, ...]:
+    """Return a token or the tokens of a list; what is malformed is refused by those who use it."""
+    given = cast("list[object]", value) if isinstance(value, list) else [value]
+    return tuple(each for each in given if is_integer(each))
 
 
 def ignored_settings(settings: Mapping[str, object]) -> list[str]:

@@ -153,6 +153,14 @@ class SourceSettings:
         self._first = _token(settings, model.config, FORCED[0])
         self._last = _token(settings, model.config, FORCED[1])
         self.begin = [first_token(model)]
+        size = model.seq2seq().vocab_size
+        forced = {FORCED[0]: self._first, FORCED[1]: self._last}
+        for name, token in forced.items():
+            if token is not None and token >= size:
+                raise ModelError(
+                    f"`{name}` is {token}, and the vocabulary has {size}",
+                    hint="correct it in generation_config.json, or leave it out",
+                )
         given = {
             "context_shift": options.context_shift,
             "prompt_cache": options.prompt_cache is not None,
