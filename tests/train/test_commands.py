@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 
 import numpy as np
@@ -50,8 +51,11 @@ def losses(out):
 def test_an_adapter_is_written_that_runs(tokens, tmp_path, capsys, caplog):
     save_lm(tmp_path / "model", "llama")
     out = tmp_path / "adapter"
-    gptrs("finetune", tmp_path / "model", "--data", tokens, "--out", out, "--lora", 4, *QUICK,
+    tokens.with_name("test.bin").write_bytes(b"")
+    caplog.set_level(logging.INFO, "gptrs")
+    gptrs("finetune", tmp_path / "model", "--data", tmp_path, "--out", out, "--lora", 4, *QUICK,
           "--target", "q_proj", "--target", "down_proj", "--json")  # fmt: skip
+    assert caplog.text.count("test.bin` is not read; --valid names a file to evaluate on") == 1
     said = capsys.readouterr()
     result = json.loads(said.out)
     assert (result["schema"], result["steps"], result["ended"]) == ("gptrs.train/1", 6, "done")

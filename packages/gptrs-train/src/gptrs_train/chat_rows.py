@@ -142,14 +142,15 @@ def chat_examples(chats: Sequence[Chat], encode: Encode, *, mask_prompt: bool) -
     wholes = rendered([(at, each.messages, False) for at, each in enumerate(stated)])
     found = [Example(tokens, np.full(len(tokens), not mask_prompt)) for tokens in wholes]
     asked = [(at, number) for at, numbers in enumerate(answers) for number in numbers]
-    befores = rendered([(at, stated[at].messages[:number], True) for at, number in asked])
+    befores = rendered([(at, stated[at].messages[:number], True) for at, number in asked if number])
     afters = rendered([(at, stated[at].messages[: number + 1], False) for at, number in asked])
-    changed: list[tuple[int, int, np.ndarray, np.ndarray]] = []
-    for (at, number), before, after in zip(asked, befores, afters, strict=True):
+    changed: list[tuple[int, int, np.ndarray | None, np.ndarray]] = []
+    for (at, number), after in zip(asked, afters, strict=True):
         # Found by rendering the chat up to and with the answer, as nothing else locates its tokens
-        # for every template.
+        # for every template. Few render a chat of no messages, before an answer that begins one.
         whole, learnt = found[at]
-        if (end := shared(whole, after)) == len(after):
+        before = next(befores) if number else None
+        if before is not None and (end := shared(whole, after)) == len(after):
             learnt[shared(whole, before) : end] = True
         else:
             changed.append((at, number, before, after))
@@ -172,17 +173,22 @@ def chat_examples(chats: Sequence[Chat], encode: Encode, *, mask_prompt: bool) -
 
 
 def _place(
-    whole: np.ndarray, before: np.ndarray, after: np.ndarray, marked: np.ndarray, ended: np.ndarray
+    whole: np.ndarray,
+    before: np.ndarray | None,
+    after: np.ndarray,
+    marked: np.ndarray,
+    ended: np.ndarray,
 ) -> slice:
     """Return the place of an answer in a whole chat that does not begin with the chat up to it.
 
-    `before` and `after` are the chat up to and with it; `marked` and `ended` are the whole chat and
-    `after` with another text in its place. Empty if the template leaves it out.
+    `before` and `after` are the chat up to and with it, `before` None if nothing is; `marked` and
+    `ended` are the whole chat and `after` with another text in its place. Empty if the template
+    leaves it out.
     """
     begin, end = _differing(whole, marked)
     if begin == len(whole):
         return slice(begin, begin)
-    if shared(whole, after) >= (own := shared(before, after)):
+    if before is not None and shared(whole, after) >= (own := shared(before, after)):
         begin = own  # what the template writes before an answer counts, too
     # So do the marks, and the calls of tools, behind it: they are the same in both.
     _, behind = _differing(after, ended)
@@ -219,31 +225,48 @@ def _answers(chat: Chat, stated: Conversation, mask_prompt: bool) -> list[int]:
     if not mask_prompt:
         if not all(counted):
             raise DataError(
-                f"{where} has a message of `weight` 0, but all messages are learnt",
-                hint="learn only answers, with --mask-prompt, or remove the weights",
+                f"{where} has a message that does not count, but all messages are learnt",
+                hint="learn only answers, with --mask-prompt, or remove `weight` and `train`",
             )
         return []
+    for number, message in enumerate(stated.messages):
+        if message.get("train") is True and message["role"] != "assistant":
+            raise DataError(
+                f"{where}: `train` of message {number} is true, but only answers are learnt",
+                hint="remove it, or learn all messages, without --mask-prompt",
+            )
     answers = [
         number
         for number, message in enumerate(stated.messages)
-        if message["role"] == "assistant" and number >= max(chat.first, 1) and counted[number]
+        if message["role"] == "assistant" and number >= chat.first and counted[number]
     ]
     if not answers:
-        raise DataError(
-            f"{where} has no message of the assistant after another one, or only ones of `weight`"
-            " 0: nothing is learnt"
-        )
+        raise DataError(f"{where} has no message of the assistant that counts: nothing is learnt")
     return answers
 
 
 def _counts(where: str, number: int, message: Message) -> bool:
-    """Return whether a message counts in the loss, by the `weight` of OpenAI's format."""
+    """Return whether a message counts in the loss.
+
+    By the `weight` of OpenAI's format, and `train` as in axolotl's.
+    """
+    if message.get("train_detail") is not None:
+        raise DataError(
+            f"{where}: message {number} has `train_detail`: parts of messages are not chosen",
+            hint="remove it, or say `train` of the whole message",
+        )
+    train = message.get("train")
+    train = True if train is None else train  # tables of messages have nulls for what some lack
+    if not isinstance(train, bool):
+        raise DataError(
+            f"{where}: `train` of message {number} must be true or false, got {shown_value(train)}"
+        )
     weight = message.get("weight", 1)
     if weight not in (0, 1):
         raise DataError(
             f"{where}: `weight` of message {number} must be 0 or 1, got {shown_value(weight)}"
         )
-    return weight == 1
+    return weight == 1 and train
 
 
 def _rendered(texts: Sequence[tuple[str, Conversation]], encode: Encode) -> Iterator[np.ndarray]:

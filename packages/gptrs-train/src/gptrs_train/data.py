@@ -26,7 +26,8 @@ ROWS: Final = ".jsonl"
 """The suffix of files with rows."""
 TRAIN: Final = "train"
 VALID: Final = ("valid", "validation", "val")
-"""The names of files in a folder of data, without their suffixes."""
+TEST: Final = "test"
+"""The names of files in a folder of data, without their suffixes; those of tests are not read."""
 _SUFFIXES: Final = (".jsonl", ".txt", ".bin")
 _MOST_LINE: Final = 50_000_000
 """Bytes of a line."""
@@ -134,6 +135,13 @@ def files_of(data: Path, valid: Path | None) -> tuple[Path, Path | None]:
         found = listed(sorted(each.name for each in data.iterdir()), 6) or "nothing"
         raise UsageError(f"the folder {quoted(str(data), 200)} needs {names}, found {found}")
     return train, valid or _in_folder(data, VALID)
+
+
+def note_unread(data: Path) -> None:
+    """Note that the file of tests in a folder of data, which mlx-lm has, is not read."""
+    test = _in_folder(data, (TEST,))
+    if test is not None:
+        _logger.info("%s is not read; --valid names a file to evaluate on", quoted(str(test), 200))
 
 
 def _in_folder(folder: Path, names: Sequence[str]) -> Path | None:

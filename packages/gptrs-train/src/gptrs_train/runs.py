@@ -43,7 +43,7 @@ from gptrs_train.batches import (
     split,
 )
 from gptrs_train.chat_rows import DataError
-from gptrs_train.data import ModelTexts, Source, Texts, files_of, read_source
+from gptrs_train.data import ModelTexts, Source, Texts, files_of, note_unread, read_source
 from gptrs_train.draft_learner import DraftLearner, NewDraftHead
 from gptrs_train.head_rows import Encoder, HeadRow, HeadRows, goal_of, read_head_rows, task_of
 from gptrs_train.heads import HeadLearner, Task
@@ -158,6 +158,7 @@ def finetune(
     loaded = load(model, replace(machine, precision=machine.precision or "f32"))
     backend, identity = loaded.backend, weights_digest(loaded.weights).hex()
     task = task_of_data(data)
+    note_unread(data.path)
     if isinstance(what, NewDraftHead):
         if task != CONTINUE:
             raise UsageError(f"rows for `gptrs {task}` have no texts for a draft head")
@@ -267,6 +268,7 @@ def train(
     backend = machine.made_backend().with_precision(machine.precision)
     learner = Learner(source, backend, ["*"], fresh=True, seed=settings(1).seed)
     whole = _whole_settings(learner, settings, backend)
+    note_unread(data.path)
     read = _read(learner, partial(_texts_of, source), data, whole, watch)
     return _run(learner, read, data, outputs, whole, backend, "", watch, fresh=True)
 
