@@ -10,6 +10,9 @@ import pytest
 pytest.importorskip("onnx", reason="these tests read ONNX models")
 pytest.importorskip("onnxruntime", reason="the peer that runs the same nodes")
 
+from onnx.reference import ReferenceEvaluator
+
+import gptrs_onnx
 from fuzz_onnx import BOTH, KNOWN, REFERENCE, RUNTIME, kinds, outcomes_of
 from fuzzing.onnx_nodes import NodeKind
 from gptrs.api.importers import Converter
@@ -48,3 +51,20 @@ def test_inputs_are_as_odd_as_they_are_said_to_be() -> None:
     assert kind.arrays("int8", "large", rng)["x1"].max() > 50
     ties = kind.arrays("float64", "ties", rng)["x0"]
     assert len(np.unique(ties)) < 20
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint32", "uint64", "int8", "uint8"])
+def test_lengths_and_shrinking_of_integers_are_cut_off_as_in_the_reference(dtype: str) -> None:
+    x = np.array([[3, 4, 0], [6, 9, 1]], dtype)
+    x = -x if dtype.startswith("i") else x
+    nodes = [("Shrink", {"bias": 1.5, "lambd": 2.5})]
+    if dtype[-1] != "8":
+        nodes += [(op, {"keepdims": 0}) for op in ("ReduceL1", "ReduceL2", "ReduceSumSquare")]
+    for op, attributes in nodes:
+        axes = () if op == "Shrink" else (np.array([1], np.int64),)
+        proto = NodeKind(op, ((2, 3), *axes), {}, opset=20).model(dtype, attributes)
+        name = proto.graph.input[0].name
+        (found,) = gptrs_onnx.from_proto(proto, "ref")(**{name: x}).values()
+        (expected,) = ReferenceEvaluator(proto).run(None, {name: x})
+        assert found.dtype == dtype
+        assert found.tolist() == expected.tolist()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from gptrs.api.importers import scalar
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
+from gptrs.api.programs import dtypes
 from gptrs_onnx.node import Node, converts
 
 converts.rows({"HardSwish": F.hard_swish, "Softplus": F.softplus})
@@ -90,10 +91,10 @@ def softsign(x: Tensor) -> Tensor:
 
 
 @converts("Shrink")
-def shrink(node: Node, x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
-    """Return x nearer to 0 by `bias`, and 0 within `lambd` of it."""
+def shrink(x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
+    """Return x nearer to 0 by `bias`, and 0 within `lambd` of it; integers are cut off."""
     if x.dtype.is_integer:
-        node.refuse("shrinks integers")
+        return F.cast(shrink(F.cast(x, dtypes.f64), bias=bias, lambd=lambd), x.dtype)
     return F.where(x < -lambd, x + bias, F.where(x > lambd, x - bias, 0.0))
 
 

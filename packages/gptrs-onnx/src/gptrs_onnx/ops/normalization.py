@@ -270,7 +270,14 @@ def reduced(
     keepdims: bool = True,
     noop_with_empty_axes: bool = False,
 ) -> Tensor:
-    """Reduce along `axes`, by default all; by default they remain with size 1."""
+    """Reduce along `axes`, by default all; by default they remain with size 1.
+
+    Roots and logarithms of integers are computed in f64 and cut off, as in the reference of ONNX.
+    """
+    if x.dtype.is_integer and function in (_length, _log_sum, F.logsumexp):
+        settings = {"keepdims": keepdims, "noop_with_empty_axes": noop_with_empty_axes}
+        found = reduced(function, F.cast(x, dtypes.f64), given, axes=axes, **settings)
+        return F.cast(found, x.dtype)
     named = axes if given is None else given
     if not named and noop_with_empty_axes:
         if function in (F.sum, F.prod, F.max, F.min, _mean):
