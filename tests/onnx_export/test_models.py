@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 onnx = pytest.importorskip("onnx", reason="these tests write ONNX models")
 torch = pytest.importorskip("torch", reason="models with random weights are made by torch")
@@ -183,6 +184,34 @@ def test_the_command_writes_programs(tmp_path, capsys) -> None:
     assert [each.shape for each in found.values()] == [(12,), (3, 4)]
     dims = onnx.load(file).graph.output[0].type.tensor_type.shape.dim
     assert [each.dim_param for each in dims] == ["4*d0"]
+
+
+def test_names_that_the_writer_would_choose_are_kept_and_those_that_two_have_are_told(
+    tmp_path, caplog
+) -> None:
+    text = """ptir.v0.5
+func @main(%a: f32[2], %b: f32[2], %c: f32[2]) -> (f32[2], f32[2]) {
+  %0 = sub %a, %b : f32[2]
+  %1 = mul %0, %c : f32[2]
+  return %1, %0
+}
+"""
+    made = outgoing_program(parse_program(text), "p")
+    for names, outputs, told in (
+        (("v_0", "v_1", "c_1"), ("result0", "v_2"), ""),
+        (("a", "result0", "c"), ("result0_2", "result0_3"), "`result0` is called `result0_3` in"),
+    ):
+        inputs = tuple(
+            replace(each, name=name) for each, name in zip(made.inputs, names, strict=True)
+        )
+        asked = ("result0_2", "result0") if told else outputs
+        gptrs_onnx.export(replace(made, inputs=inputs, outputs=asked), tmp_path / "p.onnx")
+        assert told in caplog.text
+        assert bool(told) == bool(caplog.text)
+        model = gptrs_onnx.load(tmp_path / "p.onnx", "ref")
+        assert (tuple(model.inputs), tuple(model.outputs)) == (names, outputs)
+        found = model(*np.float32([[5, 7], [1, 2], [3, 4]]))
+        assert [each.tolist() for each in found.values()] == [[12, 20], [4, 5]]
 
 
 COMPLEX = """ptir.v0.5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Container, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import count
@@ -48,9 +48,13 @@ class Ref(Struct, frozen=True):
 
 
 class GraphWriter:
-    """The nodes of a graph, and of the graphs inside it; `op` names what is written in errors."""
+    """The nodes of a graph, and of the graphs inside it; `op` names what is written in errors.
 
-    def __init__(self) -> None:
+    Inputs, outputs and weights have the names that are `taken`.
+    """
+
+    def __init__(self, taken: Container[str]) -> None:
+        self._taken = taken
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
         self.values: dict[Value, Ref] = {}
@@ -64,7 +68,8 @@ class GraphWriter:
 
     def fresh(self, stem: str = "v") -> str:
         """Return a name that nothing has."""
-        return f"{stem}_{next(self._numbers)}"
+        names = (f"{stem}_{number}" for number in self._numbers)
+        return next(name for name in names if name not in self._taken)
 
     def refuse(self, reason: str) -> NoReturn:
         """Refuse the op that is being written."""

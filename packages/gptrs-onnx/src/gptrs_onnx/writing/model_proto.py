@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -13,10 +14,12 @@ from gptrs.api.importers import OutgoingModel
 from gptrs.api.programs import TensorType
 from gptrs.ir.specialize import lone_symbol
 from gptrs.ir.symbolic_dim import symbols_of
+from gptrs.quoting import quoted
 from gptrs_onnx.element_types import ONNX_TYPES
 from gptrs_onnx.writing.graph_writer import OPSET, GraphWriter, Ref
 from gptrs_onnx.writing.instructions import region_results
 
+_LOG = logging.getLogger("gptrs")
 IR_VERSION: Final = 10
 """The version of the file format that came with the operator set."""
 
@@ -30,16 +33,17 @@ class Written(Struct, frozen=True):
 
 def written_model(model: OutgoingModel) -> Written:
     """Return a program as an ONNX model; UnsupportedError for what ONNX cannot say."""
-    w = GraphWriter()
     body = model.program.main.body
     taken: set[str] = set()
     names = [_unused(each.name, taken) for each in model.inputs]
+    results = [_unused(name, taken) for name in model.outputs]
+    _note_renamed([*(each.name for each in model.inputs), *model.outputs], [*names, *results])
     names += [_unused(each.name, taken) for each in model.weights]
+    w = GraphWriter(taken)
     values = [Ref(name, value.type) for name, value in zip(names, body.params, strict=True)]
     inputs = values[: len(model.inputs)]
     w.bind_symbols(inputs)
     found = region_results(w, body, values)
-    results = [_unused(name, taken) for name in model.outputs]
     for name, ref in zip(results, found, strict=True):
         w.op = f"the result {name}"
         w.nodes.append(helper.make_node("Identity", [ref.name], [name]))
@@ -100,6 +104,17 @@ def _unused(name: str, taken: set[str]) -> str:
         found = f"{name}_{number}"
     taken.add(found)
     return found
+
+
+def _note_renamed(asked: Sequence[str], given: Sequence[str]) -> None:
+    """Warn of inputs and outputs with a name that another one has: in ONNX each has its own."""
+    for name, other in zip(asked, given, strict=True):
+        if name != other:
+            _LOG.warning(
+                "%s is called %s in the ONNX file: another input or output has its name",
+                quoted(name),
+                quoted(other),
+            )
 
 
 def _graph_name(name: str) -> str:
