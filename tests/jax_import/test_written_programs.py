@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 jax = pytest.importorskip("jax", reason="these tests write modules by JAX")
 
@@ -113,6 +114,24 @@ def test_files_are_the_same_again_and_name_no_code_of_this_machine(
     assert b".py" not in first
     export(model, path)
     assert path.read_bytes() == first
+
+
+def test_awkward_names_are_kept_and_those_with_controls_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made = outgoing_program(squash(), "p")
+
+    def read_again(names: tuple[str, ...]) -> StableHloModel:
+        slots = zip(made.inputs, names, strict=True)
+        inputs = tuple(replace(each, name=name) for each, name in slots)
+        return read_back(replace(made, inputs=inputs, outputs=names), get_backend("ref"))
+
+    for names in (("a.b/c:0", 'say "x"'), ("it's", "x \\22 größe \\")):
+        model = read_again(names)
+        assert (tuple(model.inputs), model.outputs) == (names, names)
+    assert not caplog.text
+    assert list(read_again(("a\n", "b")).inputs) == ["arg0", "arg1"]
+    assert "names that StableHLO files cannot have" in caplog.text
 
 
 def test_a_program_that_refuses_to_be_written_leaves_no_file(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax import export as _export
 from msgspec.structs import force_setattr, replace
+from typing_extensions import override
 
 from gptrs.api import ModelError, UnsupportedError
 from gptrs.api.backends import BackendSettings, require_supported
@@ -32,6 +34,7 @@ from gptrs.api.programs import (
 from gptrs_backend_jax.backend import JaxBackend
 from gptrs_backend_jax.client import all_types, without_places
 from gptrs_backend_jax.devices import chosen_device
+from gptrs_backend_jax.stablehlo.reading.module import is_name
 from gptrs_backend_jax.walk import ProgramWalk, entered, left
 
 # Programs with JAX's symbolic sizes instead of symbols, for tracing only.
@@ -102,6 +105,7 @@ def _size(dim: int, sizes: Mapping[int, Any]) -> Any:
 
 _jax = cast("Any", jax)
 _exports = cast("Any", _export)
+_LOG = logging.getLogger("gptrs")
 PLATFORMS: Final = ("cpu",)
 """Platforms of an artifact; StableHLO itself is the same for all of them."""
 _MAX_BYTES: Final = 2**31 - 1
@@ -197,6 +201,17 @@ def _symbolic_sizes(model: OutgoingModel, numbers: list[int]) -> dict[str, Any]:
     return dict(zip(names, _exports.symbolic_shape(", ".join(names.values())), strict=True))
 
 
+class _AnyName(str):
+    """A name that a parameter may have: JAX writes those of a signature, which are identifiers."""
+
+    __slots__ = ()
+
+    @override
+    def isidentifier(self) -> bool:
+        """Return True."""
+        return True
+
+
 def _recorded(model: OutgoingModel, program: Program) -> Callable[..., dict[str, Array]]:
     """Return the function that JAX traces: the walk over the program, with weights as constants."""
     body = program.main.body
@@ -210,13 +225,14 @@ def _recorded(model: OutgoingModel, program: Program) -> Callable[..., dict[str,
         return dict(zip(model.outputs, made, strict=True))
 
     function.__name__ = "program"
-    names = [each.name if each.name.isidentifier() else "" for each in model.inputs]
-    distinct = len(set(names)) == count and all(names)
+    names = [each.name for each in model.inputs]
+    if len(set(names)) != count or not all(map(is_name, names)):
+        _LOG.warning(
+            "the inputs have names that StableHLO files cannot have: they are called `arg0`, ..."
+        )
+        names = [f"arg{number}" for number in range(count)]
     kind = inspect.Parameter.POSITIONAL_ONLY
-    parameters = [
-        inspect.Parameter(name if distinct else f"arg{number}", kind)
-        for number, name in enumerate(names)
-    ]
+    parameters = [inspect.Parameter(_AnyName(name), kind) for name in names]
     named = cast("Any", function)
     named.__signature__ = inspect.Signature(parameters)
     return named

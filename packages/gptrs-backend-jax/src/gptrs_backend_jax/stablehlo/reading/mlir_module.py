@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -24,12 +25,15 @@ from gptrs_backend_jax.stablehlo.reading.module import (
     Operation,
     StableHlo,
     ValueType,
+    is_name,
     shown,
 )
 
 # Elements of MLIR constants, including types that its bindings expose by no buffer.
 
 
+_ESCAPED: Final = r"\\(?:\\|[0-9A-F]{2})"
+"""A byte in a string of MLIR's text."""
 _LITERAL: Final = re.compile(r"dense<(.*)> : tensor<.*>", re.DOTALL)
 _DENSE: Final = re.compile(r"dense<[^>]*> : tensor<(?:[^<>]|<[^<>]*>)*>")
 _WORD: Final = re.compile(r"[^\s\[\],()]+")
@@ -260,8 +264,19 @@ def _attributes(operation: Any) -> Iterator[tuple[str, Attribute]]:
 
 def _argument_name(argument: Any, number: int) -> str:
     """Return the Python name of an argument, which JAX stores as its location."""
-    found = re.fullmatch(r'loc\("([^"\\]{1,60})"\)', str(argument.location))
-    return found[1] if found else f"arg{number}"
+    found = re.fullmatch(rf'loc\("((?:[^"\\]|{_ESCAPED})+)"\)', str(argument.location))
+    name = "" if found is None else _unescaped(found[1])
+    return name if is_name(name) else f"arg{number}"
+
+
+def _unescaped(text: str) -> str:
+    """Return a string of MLIR's text as it is: bytes of UTF-8 other than plain ASCII are `\\C3`."""
+    raw = re.sub(
+        _ESCAPED.encode(),
+        lambda found: b"\\" if found[0] == b"\\\\" else bytes.fromhex(found[0][1:].decode()),
+        text.encode(),
+    )
+    return raw.decode(errors="replace")
 
 
 def _result_names(main: Any, count: int) -> Iterator[str]:
@@ -271,10 +286,25 @@ def _result_names(main: Any, count: int) -> Iterator[str]:
     for number in range(count):
         info: Any = infos[number] if number < len(infos) else ()
         held = str(info["jax.result_info"].value) if "jax.result_info" in info else ""
+        if (key := _only_key(held)) is not None:
+            yield key
+            continue
         words = re.findall(r"\w+", held)[:8] or ["result", str(number)]
         if words[0] == "result" and len(words) > 1:
             words = ["result" + words[1], *words[2:]] if words[1].isdigit() else words[1:]
         yield "_".join(words)
+
+
+def _only_key(held: str) -> str | None:
+    """Return the name of a result in a dict, `result['NAME']`; None for other results."""
+    found = re.fullmatch(r"result\[(?P<quote>['\"]).{1,800}(?P=quote)\]", held)
+    if found is None:
+        return None
+    try:
+        key: object = ast.literal_eval(held.removeprefix("result[").removesuffix("]"))
+    except (ValueError, SyntaxError):
+        return None
+    return key if isinstance(key, str) and is_name(key) else None
 
 
 def _distinct(names: Iterator[str]) -> tuple[str, ...]:

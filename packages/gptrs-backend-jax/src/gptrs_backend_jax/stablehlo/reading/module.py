@@ -13,6 +13,8 @@ from gptrs.api.programs import DType, dtypes
 
 MAX_OPERATIONS: Final = 200_000
 """Most operations of a module, and most that are converted after inlining."""
+MAX_NAME: Final = 200
+"""Most characters of the name of an input or output."""
 MAX_NESTING: Final = 32
 """Deepest nesting of regions and calls."""
 
@@ -128,6 +130,11 @@ class StableHlo(Struct, frozen=True, eq=False):
     def main(self) -> Block:
         """The function that runs."""
         return self.functions["main"]
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text may be the name of an input or output: short, without controls."""
+    return 0 < len(text) <= MAX_NAME and text.isprintable()
 
 
 def shown(text: object) -> str:
