@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
-from gptrs_serve.bodies import Advice, ChatBody, Model, Temperature, Tier, ToolName, TopP
+from gptrs_serve.bodies import Advice, ChatBody, Model, Stops, Temperature, Tier, ToolName, TopP
 from gptrs_serve.dialects.turns import Turns, chat_of
 from gptrs_serve.fields import NOTHING, RequestFields
 from gptrs_serve.problems import RequestError
@@ -351,7 +351,7 @@ class MessagesBody(MessagesFields, kw_only=True):
     stream: Annotated[bool, Meta(description="Stream the answer.")] = False
     stop_sequences: (
         Annotated[
-            Annotated[list[str], Meta(max_length=16)],
+            Stops,
             Meta(description="End the answer before these texts."),
         ]
         | None

@@ -15,6 +15,8 @@ from gptrs_serve.bodies import (
     CompletionBody,
     EmbeddingBody,
     MinP,
+    Stop,
+    Stops,
     Temperature,
     Tool,
     ToolName,
@@ -81,7 +83,7 @@ class RuntimeOptions(RequestFields, kw_only=True):
     ) = None
     stop: (
         Annotated[
-            str | Annotated[list[str], Meta(max_length=16)],
+            Stop | Stops,
             Meta(description="End the answer before these texts."),
         ]
         | None
