@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import threading
 import types
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +14,12 @@ import pytest
 from gptrs.errors import EngineBusyError
 from gptrs_runtime.chat.template import ChatTemplate
 from gptrs_runtime.serving.engine import Engine
+from gptrs_serve import accounts, events
 from gptrs_serve.accounts import MOST_BYTES, MOST_HELD_BYTES, Account, Ledger
 from gptrs_serve.fields import MOST_OBJECTS
 from gptrs_serve.pools import THREADS, Pool
 from gptrs_serve.problems import RequestError, body_bytes
+from gptrs_serve.token_texts import TokenTexts
 from runtime.serving_models import eventually
 from serve.clients import held, http, leaving, post
 from serve.conftest import serving
@@ -204,6 +207,69 @@ def test_one_account_tells_how_long_answers_may_be():
     assert account(answers=128, logprobs=20) == MOST_BYTES // (128 * 21 * 100)
     with pytest.raises(RequestError, match=r"take 1\.08 GB, a request may take 256 MB"):
         account(answers=128, logprobs=20, length=4000)
+
+
+def test_prompts_that_come_back_are_bounded_together(address, monkeypatch):
+    """In each of `n` answers, with the scores of their tokens, whole or streamed."""
+    monkeypatch.setattr(accounts, "MOST_BYTES", 21_000)
+    body = {"prompt": [[1, 2, 3, 4, 5]] * 4, "max_tokens": 0, "echo": True, "logprobs": 9}
+    assert post(address, "/v1/completions", body).status_code == 200  # 20,000 bytes, and the texts
+    for more in ({"prompt": [[1, 2, 3, 4, 5, 6]] * 4}, {"n": 2}, {"n": 2, "stream": True},
+                 {"prompt": ["the cat " * 20] * 4, "n": 128, "logprobs": None}):  # fmt: skip
+        told = post(address, "/v1/completions", {**body, **more})
+        assert told.status_code == 400
+        assert told.json()["error"]["param"] == "echo"
+        assert "a request may take 21 kB" in told.json()["error"]["message"]
+
+
+def test_answers_to_several_prompts_are_bounded_together(address, monkeypatch):
+    monkeypatch.setattr(accounts, "MOST_BYTES", 20_000)
+    body = {"prompt": ["x"] * 5, "max_tokens": 40, "logprobs": 0, "n": 1}
+    assert post(address, "/v1/completions", body).status_code == 200  # 20,000 bytes
+    told = post(address, "/v1/completions", {**body, "prompt": ["x"] * 6})
+    assert told.status_code == 400
+    assert "6 answers of 40 tokens" in told.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": ["a", "b"], "max_tokens": 2, "n": 2, "logprobs": 1}),
+        ("/v1/completions", {"prompt": "the cat", "max_tokens": 0, "echo": True, "logprobs": 1}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "n": 2,
+                                  "max_tokens": 2, "logprobs": True}),
+    ],
+    ids=["answers", "scores", "chat"],
+)  # fmt: skip
+def test_long_answers_are_not_written_on_the_event_loop(address, monkeypatch, path, body):
+    """Other requests are answered while a thread writes one; it is what a short one would be."""
+    body = {**body, "temperature": 0, "ignore_eos": True}
+
+    def told(answer):  # scores differ by the last bit where the cache has the prompt
+        return json.loads(answer.content, parse_float=lambda _: 0.0)
+
+    expected = told(post(address, path, body))
+    writing, go = threading.Event(), threading.Event()
+    named = TokenTexts._of
+
+    def slow(texts, token):
+        writing.set()
+        assert go.wait(120)
+        return named(texts, token)
+
+    monkeypatch.setattr(events, "_MOST_ENTRIES", 0)
+    monkeypatch.setattr(TokenTexts, "_of", slow)
+    with ThreadPoolExecutor(1) as client:
+        asked = client.submit(post, address, path, body)
+        try:
+            assert writing.wait(120)
+            assert http.get(f"{address}/health").status_code == 200
+        finally:
+            go.set()
+        found = told(asked.result())
+    assert found["choices"] == expected["choices"]
+    assert found["usage"]["total_tokens"] == expected["usage"]["total_tokens"]
+    assert list(found) == list(expected)
 
 
 def test_requests_of_all_kinds_count_together():

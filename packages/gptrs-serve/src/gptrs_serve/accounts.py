@@ -16,6 +16,8 @@ MOST_BYTES: Final = 256_000_000
 """Bytes that the answers to one request may take."""
 MOST_HELD_BYTES: Final = 128_000_000
 """Bytes of large bodies whose requests run or wait outside the engine."""
+_TEXT_COPIES: Final = 4
+"""Copies of a text that is sent back: as JSON, in the whole answer, in the connection's buffer."""
 _TOKEN_BYTES: Final = 100
 """Bytes per token of an answer, and per likeliest token beside it, until it is sent."""
 
@@ -23,6 +25,7 @@ _TOKEN_BYTES: Final = 100
 class Account(Struct, frozen=True):
     """The size of a request: tokens to read or score, and answers with `logprobs` likeliest tokens.
 
+    `answers` are those to all of its prompts, also where the account is that of one of them.
     `length` is how many tokens an answer may have, None if the request leaves that to the server,
     `room` how many fit into the context, and `most` how many the operator allows, None for any.
     """
@@ -62,6 +65,29 @@ class Account(Struct, frozen=True):
                 param="n" if self.answers > 1 else "logprobs",
             )
         return min(length, held)
+
+
+class Echoes:
+    """Counts what a request gets back of its own prompts, in each of `answers`.
+
+    A body of 4 MB may have a million tokens; each may come back with 20 likeliest ones.
+    """
+
+    def __init__(self, answers: int) -> None:
+        self._answers = answers
+        self._bytes = 0
+
+    def add(self, text: str, tokens: int, logprobs: int | None) -> None:
+        """Count a prompt and the scores of its tokens; RequestError if it is too much."""
+        scores = 0 if logprobs is None else tokens * (1 + logprobs) * _TOKEN_BYTES
+        self._bytes += self._answers * (_TEXT_COPIES * len(text) + scores)
+        if self._bytes > MOST_BYTES:
+            raise RequestError(
+                f"the prompts with their scores take {shown_bytes(self._bytes)} or more in"
+                f" {self._answers} answers each, a request may take {shown_bytes(MOST_BYTES)}: ask"
+                " for fewer prompts, answers or `logprobs`",
+                param="echo",
+            )
 
 
 class Ledger:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from gptrs_runtime.chat.answer_reader import AnswerForm, AnswerReader
 from gptrs_runtime.chat.conversation import Conversation
@@ -24,6 +24,7 @@ from gptrs_serve.events import (
     QuickEvents,
     for_client,
     while_connected,
+    whole_answer,
 )
 from gptrs_serve.forms import AskedForm, asked_form, form_of
 from gptrs_serve.interventions import told_interventions
@@ -195,15 +196,14 @@ async def _whole(request: Request, begun: Chat, served: Served) -> Response:
         return Response(status_code=CLOSED_BY_CLIENT)
     stream = begun.stream
     answers = [begun.new_answer() for _ in stream.texts]
-    choices = [
+    choices = (
         _choice(index, made, answer, begun)
         for index, (made, answer) in enumerate(zip(stream.generations, answers, strict=True))
-    ]
+    )
     told = await told_interventions(begun.watched, stream, served)
-    for choice, each in zip(choices, told, strict=False):
-        choice["interventions"] = each
     envelope = Envelope("chatcmpl", "chat.completion", begun.name)
-    return JSONResponse(envelope.of(choices, usage=begun.usage(answers)))
+    size = sum(len(text.tokens) + sum(len(one.top) for one in text.scores) for text in stream.texts)
+    return await whole_answer(envelope, choices, told, lambda: begun.usage(answers), size)
 
 
 def _choice(index: int, made: Generation, answer: AnswerDeltas, begun: Chat) -> dict[str, object]:

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from gptrs_runtime.generation.generate import GenerationOptions
 from gptrs_runtime.generation.scheduled_text import Client
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.serving.answers import AnswerStream, Piece
+from gptrs_serve.accounts import Echoes
 from gptrs_serve.bodies import CompletionBody
 from gptrs_serve.events import (
     CLOSED_BY_CLIENT,
     Chunks,
     EventStream,
     QuickEvents,
+    beside_streams,
     for_client,
     while_connected,
+    whole_answer,
 )
 from gptrs_serve.forms import AskedForm, asked_form, form_of
 from gptrs_serve.gaps import gap_tokens
@@ -71,9 +74,11 @@ async def completions(
     async def ask() -> bool:
         # Once for all prompts: a form takes up to seconds to compile.
         options = await asked_options(body, model, served)
-        client = client_of(request)
-        for given in prompts_of(body):
-            prompts.append(await asked_prompt(body, options, name, model, given, served, client))
+        client, echoes, all_given = client_of(request), Echoes(body.n), prompts_of(body)
+        for given in all_given:
+            asked = asked_prompt(body, options, name, model, given, served, client, echoes,
+                                 len(all_given))  # fmt: skip
+            prompts.append(await asked)
         return True
 
     try:
@@ -110,17 +115,21 @@ async def asked_prompt(
     given: str | list[int],
     served: Served,
     client: Client,
+    echoes: Echoes | None = None,
+    prompts: int = 1,
 ) -> AskedPrompt:
-    """Submit a prompt, after scoring its own tokens if requested."""
+    """Submit one of so many prompts, after scoring its own tokens if requested.
+
+    RequestError for more than `echoes` may have.
+    """
     tokens = list(await _tokens(body, model, given, served))
     text, logprobs = "", None
     if body.echo:
         text = given if isinstance(given, str) else _decoded(model, tokens)
+        if echoes is not None:
+            echoes.add(text, len(tokens), body.logprobs)
         if body.logprobs is not None:
-            scores = await served.prompt_scores(name, tokens, body.logprobs, body.priority, client)
-            texts = served.texts_of(name)
-            places = texts.places(given if isinstance(given, str) else None, tokens)
-            logprobs = texts.completion(scores, tokens, places)
+            logprobs = await _scored(body, body.logprobs, name, given, tokens, served, client)
     if body.max_tokens == 0:
         return AskedPrompt(tokens, None, text, logprobs)
     watched = await served.watched(model, body.interventions, len(tokens))
@@ -134,8 +143,29 @@ async def asked_prompt(
         client=client,
         max_time=body.max_time,
         watched=watched,
+        prompts=prompts,
     )
     return AskedPrompt(tokens, stream, text, logprobs, watched)
+
+
+async def _scored(
+    body: CompletionBody,
+    count: int,
+    name: str,
+    given: str | list[int],
+    tokens: list[int],
+    served: Served,
+    client: Client,
+) -> dict[str, object]:
+    """Return the scores of the tokens of a prompt in the format of completions."""
+    scores = await served.prompt_scores(name, tokens, count, body.priority, client)
+    texts = served.texts_of(name)
+
+    def told() -> dict[str, object]:
+        places = texts.places(given if isinstance(given, str) else None, tokens)
+        return texts.completion(scores, tokens, places)
+
+    return await beside_streams(told, len(tokens) * (1 + count))
 
 
 async def _tokens(
@@ -182,14 +212,17 @@ async def _whole(
         raise
     if any(not text.ended for stream in streams for text in stream.texts):
         return Response(status_code=CLOSED_BY_CLIENT)
-    choices: list[dict[str, object]] = []
-    texts = served.texts_of(name)
-    for prompt in prompts:
-        choices.extend(_choices(body, prompt, texts, len(choices)))
-    for choice, told in zip(choices, await _told(prompts, served), strict=False):
-        choice["interventions"] = told
+    texts, told = served.texts_of(name), await _told(prompts, served)
+
+    def choices() -> Iterator[dict[str, object]]:
+        for number, prompt in enumerate(prompts):
+            yield from _choices(body, prompt, texts, number * body.n)
+
     envelope = Envelope("cmpl", "text_completion", name)
-    return JSONResponse(envelope.of(choices, usage=_usage(prompts)))
+    size = body.n * sum(len(each.tokens) for each in prompts if body.echo)
+    size += sum(len(text.tokens) for stream in streams for text in stream.texts)
+    size = (1 + (body.logprobs or 0)) * size + body.n * len(prompts)
+    return await whole_answer(envelope, choices(), told, lambda: _usage(prompts), size)
 
 
 async def _told(prompts: Sequence[AskedPrompt], served: Served) -> list[dict[str, object]]:
@@ -203,18 +236,17 @@ async def _told(prompts: Sequence[AskedPrompt], served: Served) -> list[dict[str
 
 def _choices(
     body: CompletionBody, prompt: AskedPrompt, texts: TokenTexts, first: int
-) -> list[dict[str, object]]:
-    """Return the choices of one prompt."""
+) -> Iterator[dict[str, object]]:
+    """Yield the choices of one prompt."""
     if prompt.stream is None:
-        return [_choice(first + n, prompt.text, prompt.logprobs, "length") for n in range(body.n)]
-    choices: list[dict[str, object]] = []
-    for made in prompt.stream.generations:
+        for index in range(first, first + body.n):
+            yield _choice(index, prompt.text, prompt.logprobs, "length")
+        return
+    for index, made in enumerate(prompt.stream.generations, first):
         answer = texts.new_answer(prompt.text)
         text, logprobs = answer.add(made.text, made.token_ids, made.logprobs or (), ends=True)
         whole = _joined(prompt.logprobs, logprobs)
-        reason = finish_reason(made.finish_reason)
-        choices.append(_choice(first + len(choices), prompt.text + text, whole, reason))
-    return choices
+        yield _choice(index, prompt.text + text, whole, finish_reason(made.finish_reason))
 
 
 def _joined(
@@ -256,15 +288,14 @@ class _Events:
         self._with_usage = with_usage
         self._answers = [texts.new_answer(each.text) for each in prompts for _ in range(body.n)]
 
-    def echoed(self) -> bytes:
-        """Return the events of echoed prompts, empty without `echo`."""
-        events: list[bytes] = []
-        for prompt in self._prompts if self._body.echo else ():
+    def echoed(self) -> Iterator[bytes]:
+        """Yield the events of echoed prompts, none without `echo`."""
+        n = self._body.n
+        for number, prompt in enumerate(self._prompts if self._body.echo else ()):
             reason = None if prompt.stream else "length"
-            for _ in range(self._body.n):
-                choice = _choice(len(events), prompt.text, prompt.logprobs, reason)
-                events.append(self._chunks.of([choice]))
-        return b"".join(events)
+            for index in range(number * n, (number + 1) * n):
+                choice = _choice(index, prompt.text, prompt.logprobs, reason)
+                yield self._chunks.of([choice])
 
     def of(self, number: int, pieces: Sequence[Piece]) -> bytes:
         """Return the events for pieces of a prompt's answers; empty if they have no text."""
@@ -299,7 +330,7 @@ async def _events(
 
     The echo comes first.
     """
-    if echoed := made.echoed():
+    for echoed in made.echoed():  # not joined: a prompt comes back up to 128 times
         yield echoed
     async for number, pieces in _merged(prompts, metrics, quick):
         if events := made.of(number, pieces):

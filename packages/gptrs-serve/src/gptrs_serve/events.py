@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from typing import Final, Protocol, TypeVar, cast
 
 import msgspec
@@ -26,6 +26,8 @@ CLOSED_BY_CLIENT = 499
 ENDING: Final = "the server shut down before the answer was complete"
 _LAST_S: Final = 0.5
 """Longest time for the last event when the server shuts down."""
+_MOST_ENTRIES: Final = 5_000
+"""Most entries - choices, tokens, likeliest ones - that are told on the event loop: some 5 ms."""
 WRITER: Final = "gptrs.writer"
 """The request extension with its `PartWriter`."""
 Whole = TypeVar("Whole")
@@ -186,6 +188,39 @@ async def for_client(request: Request, work: Awaitable[Whole]) -> Whole:
     if found is None:
         raise ClientDisconnect
     return found
+
+
+async def beside_streams(work: Callable[[], Whole], size: int) -> Whole:
+    """Return the result of work on so many entries: of many in a thread, as it would stop streams.
+
+    One `work` step that keeps the interpreter's lock, such as encoding, still does.
+    """
+    # Not in a pool that refuses work: this answer has been computed.
+    return await asyncio.to_thread(work) if size > _MOST_ENTRIES else work()
+
+
+async def whole_answer(
+    envelope: Envelope,
+    choices: Iterable[dict[str, object]],
+    interventions: Sequence[dict[str, object]],
+    usage: Callable[[], object],
+    size: int,
+) -> Response:
+    """Return an answer with these choices and, if any, interventions of each.
+
+    They are made and encoded one by one, beside streams if there are many entries.
+    """
+
+    def written() -> Response:
+        encoded: list[msgspec.Raw] = []
+        for number, choice in enumerate(choices):
+            if interventions:
+                choice["interventions"] = interventions[number]
+            encoded.append(msgspec.Raw(_encode(choice)))
+        body = _encode(envelope.of(encoded, usage=usage()))
+        return Response(body, media_type="application/json")
+
+    return await beside_streams(written, size)
 
 
 # The chunks of a stream as events; the common part is encoded once.

@@ -212,7 +212,7 @@ class Envelope:
             "model": model,
         }
 
-    def of(self, choices: Sequence[dict[str, object]], **more: object) -> dict[str, object]:
+    def of(self, choices: Sequence[object], **more: object) -> dict[str, object]:
         """Return an object with these choices."""
         return {**self._common, "choices": list(choices), **more}
 

@@ -223,13 +223,16 @@ class Served:
         client: Client,
         max_time: float | None = None,
         watched: Watched | None = None,
+        prompts: int = 1,
     ) -> AnswerStream:
         """Ask the engine for answers of at most `max_tokens`; None: up to the context.
 
-        RequestError for more than one request may ask for; errors as of `Engine.submit`.
+        This is one of the `prompts` of a request. RequestError for more than one request may ask
+        for; errors as of `Engine.submit`.
         """
         model = self.models[name]
-        account = self.account(model, len(tokens), max_tokens, answers, options.logprobs)
+        together = answers * prompts
+        account = self.account(model, len(tokens), max_tokens, together, options.logprobs)
         assert self.engine is not None  # some model writes texts
         return self.engine.submit(
             tokens,
