@@ -29,7 +29,7 @@ NEUTRAL_SOURCES = (
 )
 PLUGIN_GROUPS = ("gptrs.backends", "gptrs.models")
 # llama.cpp is a program; that file has the names of tokenizers, which kinds share.
-FOREIGN_NAMES = ("llama.cpp", "sentence_bert_config.json")
+FOREIGN_NAMES = ("llama.cpp", "sentence_bert_config.json", "$ref")
 NAMES_OF_TOKENIZERS = NEUTRAL_SOURCES[0] / "sources" / "gguf_tokenizer.py"
 _PROSE = frozenset({tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", -1)})
 

@@ -16,6 +16,7 @@ from gptrs_runtime.generation.generate import generate
 from gptrs_runtime.serving.engine import Engine
 
 pytest.importorskip("llguidance", reason="llguidance is not installed")
+from gptrs_runtime.generation import grammar, schema_combinations
 from gptrs_runtime.generation.grammar import MAX_FORM_BYTES, Grammar
 from gptrs_serve.forms import MOST_SCHEMA
 from serve.clients import http, post
@@ -112,6 +113,50 @@ def test_long_chains_of_references_end_no_process(model, form, source):
 def test_the_size_of_forms_is_bounded(model, form):
     with pytest.raises(UsageError, match=f"bytes, the limit is {MAX_FORM_BYTES}"):
         Grammar(model, form, " " * (MAX_FORM_BYTES + 1))
+
+
+def either(name):
+    options = [{"properties": {f"{name}{n}": {"const": n}}} for n in range(10)]
+    return {"anyOf": options}
+
+
+FILLED = {f"x{n}": {"type": "string", "description": "y" * 20} for n in range(200)}
+"""More than 8,192 characters of properties."""
+CROSSED = {
+    "all": {"properties": FILLED, "allOf": [either(f"p{n}") for n in range(8)]},
+    "within": {"properties": FILLED, "allOf": [{"properties": {"p": either(f"p{n}")}}
+                                               for n in range(8)]},
+    "beside": {"properties": FILLED, **either("p"), "$ref": "#/$defs/a0", "$defs": {
+        f"a{n}": {"oneOf": either(f"p{n}")["anyOf"], "$ref": f"#/$defs/a{n + 1}"}
+        for n in range(9)}},
+    "behind": {"properties": FILLED, **chained(300), "$defs": {**chained(300)["$defs"], "a300": {
+        "allOf": [either(f"p{n}") for n in range(8)]}}},
+    "deep": {"properties": {**FILLED, "z": {"items": {"allOf": [either("p")] * 8}}}},
+}  # fmt: skip
+PLAIN = {
+    "small": {"allOf": [either(f"p{n}") for n in range(3)]},
+    "pydantic": {"properties": {**FILLED, "a": {"allOf": [{"$ref": "#/$defs/a"}], "default": 1}},
+                 "$defs": {"a": {"properties": {f"p{n}": {"anyOf": [{"type": "null"}, either("p")]}
+                                                for n in range(50)}}}},
+    "pairs": {"properties": FILLED, "allOf": [either("p"), either("q")]},
+    "recursive": {"properties": {**FILLED, "a": {"items": {"$ref": "#"}}}, "anyOf": [{}, {}]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CROSSED)
+def test_schemas_that_combine_too_much_are_refused_before_they_take_memory(
+    model, monkeypatch, name
+):
+    monkeypatch.setattr(grammar, "_new_matcher", lambda *_: pytest.fail("compiled"))
+    text = json.dumps(CROSSED[name])
+    for form, source in (("json_schema", text), ("lark", f"start: a\na: %json {text}\n")):
+        with pytest.raises(UsageError, match=r"combine .* alternatives, and a schema of \d+ char"):
+            Grammar(model, form, source)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_schemas_that_combine_little_are_taken(name):
+    schema_combinations.require_few_combinations("json_schema", json.dumps(PLAIN[name]))
 
 
 def test_no_file_and_no_address_of_a_schema_is_read(model, tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ from gptrs.fork_safe_lock import ForkSafeLock
 from gptrs.install_hints import install_extra
 from gptrs.quoting import clipped, counted
 from gptrs_runtime.capable_model import on_deep_stack
+from gptrs_runtime.generation.schema_combinations import require_few_combinations
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.sources.model_source import ModelSource
 
@@ -135,10 +136,10 @@ class Grammar:
     """A form that texts of `model` must have; serves any number of texts at once.
 
     `source` is a JSON schema, a regex, or a grammar in Lark or llama.cpp's GBNF. UsageError if it
-    is malformed, larger than `MAX_FORM_BYTES`, unsupported by llguidance, or allows no first token
-    of the model; files and URLs in it are never read. Warnings of llguidance go to the logger
-    `gptrs`. MissingLibraryError if llguidance is not installed. The first grammar of a model builds
-    its vocabulary, which the others share.
+    is malformed, larger than `MAX_FORM_BYTES`, combines too many alternatives of a schema, is
+    unsupported by llguidance, or allows no first token of the model; files and URLs in it are never
+    read. Warnings of llguidance go to the logger `gptrs`. MissingLibraryError if llguidance is not
+    installed. The first grammar of a model builds its vocabulary, which the others share.
     """
 
     def __init__(self, model: LoadedModel, form: Form, source: str | Mapping[str, object]) -> None:
@@ -155,6 +156,7 @@ class Grammar:
             )
         if form == "lark":
             text = _as_lark(text)
+        require_few_combinations(form, text)
         try:
             self._matcher = on_deep_stack(
                 lambda: _new_matcher(self._tokenizer, form, text), size * _STACK_OF_BYTE
