@@ -144,3 +144,61 @@ def test_integers_are_resized(name: str, backend: Any) -> None:
     found = gptrs_onnx.from_proto(proto, backend)(x)["y"]
     assert found.dtype == wanted.dtype
     np.testing.assert_array_equal(found, wanted)
+
+
+_LIMITED = "swiglu_fusion = 1, activation_alpha = 1.702, activation_beta = 1.0, swiglu_limit = 1.0"
+MIXTURES = {
+    "softmax of all": ("gelu", "k = 2", {}),
+    "normalized": ("silu", "k = 2, normalize_routing_weights = 1", {}),
+    "limited gates": ("swiglu", f"k = 2, {_LIMITED}", {}),
+    "rows of 4 bits": ("swiglu", f"k = 2, {_LIMITED}", {"bits": 4}),
+    "rows of 2 bits with zeros": ("relu", "k = 1", {"bits": 2, "zeros": True}),
+    "blocks of 4 bits with zeros": ("swiglu", "k = 2, swiglu_fusion = 1", {
+        "bits": 4, "block": 16, "zeros": True}),
+    "blocks of 8 bits with weights": ("silu", "k = 3, normalize_routing_weights = 1", {
+        "bits": 8, "block": 16, "weights": True}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MIXTURES)
+def test_mixtures_of_experts_are_those_of_the_cpu_kernel(case: str) -> None:
+    activation, attributes, form = MIXTURES[case]
+    bits, block = form.get("bits", 0), form.get("block", 0)
+    width = 32 * (2 if activation == "swiglu" else 1)
+    rng = np.random.default_rng(len(case))
+    given = {"x": rng.standard_normal((1, 5, 32), np.float32)}
+    given["r"] = rng.standard_normal((5, 3), np.float32)
+    given["r"][0] = 0  # of equal experts, the last ones
+    names = [*"xr"]
+    for layer, rows in (("1", width), ("2", 32)):
+        weight = rng.standard_normal((3, rows, 32), np.float32)
+        given[f"b{layer}"] = rng.standard_normal((3, rows), np.float32)
+        if bits:
+            scales = (3, rows, 32 // block) if block else (3, rows)
+            weight = rng.integers(0, 256, (3, rows, 32 * bits // 8), np.uint8)
+            given[f"s{layer}"] = rng.random(scales, np.float32) / 2 ** (bits - 1)
+        given[f"w{layer}"] = weight
+        names += [f"w{layer}", *[f"s{layer}"] * bool(bits), f"b{layer}"]
+    if form.get("zeros"):
+        names += ["", "", "", "z1", "z2"]
+        for layer, rows in (("1", width), ("2", 32)):
+            size = (3, rows, 32 // block * bits // 8) if block else (3, rows * bits // 8)
+            given[f"z{layer}"] = rng.integers(0, 256, size, np.uint8)
+    if form.get("weights"):
+        names += [""] * (14 - len(names)) + ["m"]
+        given["m"] = rng.random((5, 3), np.float32)
+    if bits:
+        attributes += f", expert_weight_bits = {bits}" + f", block_size = {block}" * bool(block)
+    takes = ", ".join(
+        f"{'uint8' if each.dtype == np.uint8 else 'float'}{list(each.shape)} {name}"
+        for name, each in given.items()
+    )
+    node = f'{"Q" * bool(bits)}MoE <activation_type = "{activation}", {attributes}>'
+    proto = parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>\n'
+        f"g ({takes}) => (float[1, 5, 32] y) {{ y = com.microsoft.{node} ({', '.join(names)}) }}"
+    )
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    (wanted,) = session.run(None, given)
+    found = gptrs_onnx.from_proto(proto, "ref")(**given)["y"]
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)

@@ -162,6 +162,12 @@ def test_steps_over_a_growing_cache_give_what_the_whole_text_gives() -> None:
         ("MatMulNBits <K = 16, N = 2, bits = 3, block_size = 16> (q, q, q)", "weights of 3 bits"),
         ("MatMulBnb4 <K = 64, N = 1, block_size = 64, quant_type = 2> (q, q, q)", "the type 2"),
         ("FusedConv <activation = \"Exp\"> (k, k)", "has the activation 'Exp'"),
+        ("MoE <use_sparse_mixer = 1> (q, q, q, q, q)", "has the attribute `use_sparse_mixer`"),
+        ("MoE <activation_type = \"swiglu\"> (q, q, q, q, q)", "has a `swiglu_fusion` of 0"),
+        ("MoE (q, q, q, q, q, q, q)", "has the input `fc3_experts_weights`"),
+        ("QMoE <quant_type = \"fp4\"> (q, q, q, q, q, q, q)", "bits of the type 'fp4'"),
+        ("BeamSearch (last, last, last)", "searches for a text.*gptrs generate"),
+        ("SparseAttention (q, q, q, k, v, last, last, last, last)", "blocks of the keys"),
     ],
 )  # fmt: skip
 def test_what_is_not_done_is_refused_by_name(node: str, reason: str) -> None:

@@ -50,6 +50,21 @@ _REFUSED = {
     "maps": ("CastMap", "DictVectorizer"),
 }
 """Operators by their subjects, which programs lack."""
+_INSTEAD = {
+    **dict.fromkeys(
+        ("BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch"),
+        (
+            "searches for a text with a decoder inside the graph",
+            "export the encoder and the decoder without it, as optimum does, and search outside of"
+            " the graph: `gptrs generate --model FOLDER` does so for a decoder with a tokenizer",
+        ),
+    ),
+    "SparseAttention": (
+        "attends to some blocks of the keys",
+        "export the model with its attention written out, or as `GroupQueryAttention`",
+    ),
+}
+"""Operators of ONNX Runtime without a converter: what they do, and what to do about it."""
 
 
 def is_refused(node: Node) -> bool:
@@ -62,6 +77,9 @@ def refuse(node: Node) -> NoReturn:
     kind = kind_of(node.domain, node.op_type)
     if kind is not None:
         node.refuse(f"is about {kind}, and values are tensors of numbers", hint=cut_before(node))
+    if node.domain == "com.microsoft" and node.op_type in _INSTEAD:
+        reason, hint = _INSTEAD[node.op_type]
+        node.refuse(f"{reason}, which gptrs-onnx does not convert", hint=hint)
     converts.refuse(node)
 
 

@@ -60,11 +60,12 @@ def matmul_n_bits(
     elif 0 in codes.shape:
         result = F.zeros([*x.shape[:-1], N], x.dtype)
     else:
-        result = F.linear(x, _weight(codes, scales, zeros, groups, (N, K), bits, block_size, x))
+        weight = block_weight(codes, scales, zeros, groups, (N, K), bits, block_size, x.dtype)
+        result = F.linear(x, weight)
     return result if bias is None else result + bias
 
 
-def _weight(
+def block_weight(
     codes: Tensor,
     scales: Tensor,
     zeros: Tensor | None,
@@ -72,14 +73,17 @@ def _weight(
     shape: tuple[int, int],
     bits: int,
     block: int,
-    like: Tensor,
+    dtype: DType,
 ) -> Tensor:
-    """Return the weight [N, K] that codes stand for, in the type of `like`."""
+    """Return the weight [N, K] that codes stand for, in a floating-point type.
+
+    `zeros` and `groups` are those of `MatMulNBits`.
+    """
     outputs, inputs = shape
     blocks = -(-inputs // block)
-    plain = F.cast(unpacked(F.reshape(codes, [outputs, -1]), bits), like.dtype)
-    scales = F.cast(F.reshape(scales, [outputs, blocks]), like.dtype)
-    middle = _middles(zeros, (outputs, blocks), bits, like.dtype)
+    plain = F.cast(unpacked(F.reshape(codes, [outputs, -1]), bits), dtype)
+    scales = F.cast(F.reshape(scales, [outputs, blocks]), dtype)
+    middle = _middles(zeros, (outputs, blocks), bits, dtype)
     if groups is not None:
         plain = F.slice_axis(plain, 1, 0, inputs)
         order = F.slice_axis(F.cast(groups, dtypes.si64), 0, 0, inputs)
