@@ -389,6 +389,34 @@ def test_a_branch_of_torch_is_a_branch_of_the_program(tmp_path: Path) -> None:
         gptrs_torch.load(rewritten(path, renamed), "ref")
 
 
+class Contexts(nn.Module):
+    """Blocks without gradients and with other types, one in the other, which change a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Any) -> Any:
+        with torch.no_grad():
+            self.calls.add_(1)
+            with torch.autocast("cpu", torch.bfloat16):
+                y = self.layer(x)
+        return y, x * self.calls
+
+
+def test_blocks_of_no_grad_and_autocast_are_read_from_a_file(tmp_path: Path) -> None:
+    x = torch.randn(2, 3)
+    program = torch.export.export(Contexts(), (x,))
+    path = saved(program, tmp_path / "m.pt2")
+    assert b"wrap_with_set_grad_enabled" in path.read_bytes()
+    torch_runs, model = program.module(), gptrs_torch.load(path, "ref").module
+    for _ in range(2):
+        wanted, found = torch_runs(x), model(x)
+        assert found[0].dtype == torch.bfloat16
+        torch.testing.assert_close(found, wanted)
+
+
 class Applies(nn.Module):
     """A function as a module."""
 

@@ -29,11 +29,12 @@ MAX_TEXT: Final = 2_000
 """Most characters of the expression of a size."""
 _TARGET: Final = re.compile(
     r"torch\.ops\.(?P<space>aten|quantized_decomposed)\.(?P<name>[A-Za-z_]\w*)\.(?P<overload>\w+)"
-    r"|torch\.ops\.higher_order\.cond"
+    r"|torch\.ops\.higher_order\.(cond|wrap_with_set_grad_enabled|wrap_with_autocast)"
     r"|_operator\.(add|sub|mul|truediv|floordiv|mod|pow|neg|getitem|ge|gt|le|lt|eq|ne|and_|or_)"
     r"|math\.(floor|ceil|trunc)|torch\.sym_(max|min|not|float|int|ite|sqrt)"
 )
-_BRANCH: Final = re.compile(r"(?:true|false)_graph_\d{1,9}")
+_INNER: Final = re.compile(r"(?:(?:true|false)_graph|submod)_\d{1,9}")
+"""Names of graphs inside: branches of `torch.cond`, blocks of `torch.no_grad` and autocast."""
 _BRANCHES_ONLY: Final = "of torch's control flow, `torch.cond` is converted"
 _DECOMPOSED: Final = (
     "`torch.export.save(program.run_decompositions(), FILE)` writes `vmap`, torchao's operators and"
@@ -131,16 +132,16 @@ def _check_pair(key: str, value: object) -> None:
     elif key == "target" and isinstance(value, str):
         _require_operator(value)
     elif key == "as_graph" and value is not None:
-        _require_branch(cast("dict[str, Any]", value))
+        _require_inner(cast("dict[str, Any]", value))
     elif key in ("as_custom_obj", "token", "custom_obj", "opaque"):
         raise UnsupportedError(f"the program has a `{key}`, which is not converted")
     elif isinstance(value, str) and key not in _CHECKED_APART | _QUOTED:
         (require_path if key in _PATHS else _require_name)(value)
 
 
-def _require_branch(value: Mapping[str, Any]) -> None:
-    """Refuse a graph inside another one unless it has the name of a branch of `torch.cond`."""
-    if _BRANCH.fullmatch(value["name"]) is None:
+def _require_inner(value: Mapping[str, Any]) -> None:
+    """Refuse a graph inside another one unless it has a name that torch gives it."""
+    if _INNER.fullmatch(value["name"]) is None:
         raise UnsupportedError(
             f"the program has a graph `{shown_name(value['name'])}` inside, which is not converted",
             hint=_BRANCHES_ONLY,
@@ -430,7 +431,8 @@ class ExportedSizes:
             to = f"{low} to {high}" if high < MOST else f"at least {low}"
             raise UsageError(
                 f"the input {slot} has {found} elements along axis {axis}, the export allows {to}",
-                hint="export the program with a wider `torch.export.Dim`",
+                hint="export the program with a wider `torch.export.Dim`, such as `Dim('n', min=1)`"
+                " in place of `Dim.AUTO`, which begins at 2",
             )
 
 
