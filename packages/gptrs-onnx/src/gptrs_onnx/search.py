@@ -113,6 +113,11 @@ def _alone(several: Iterable[Facts]) -> Iterator[tuple[Facts, Mapping[str, Needs
     return ((facts, {}) for facts in several)
 
 
+_CUT: Final = (
+    "cut the model before it, by `onnx.utils.extract_model`, and compute the rest in Python"
+)
+
+
 def refused_values(need: NeedsKnownError, name: str = "", size: int = 0) -> GptrsError:
     """Return the error for values that must be known, and are computed, or those of a large input.
 
@@ -121,8 +126,9 @@ def refused_values(need: NeedsKnownError, name: str = "", size: int = 0) -> Gptr
     if isinstance(need.__cause__, GptrsError):
         return need.__cause__
     if not name:
-        return UnsupportedError(f"{need} depends on values that are computed from data")
+        problem = f"{need} depends on values that are computed from data"
+        return UnsupportedError(problem, hint=_CUT)
     return UnsupportedError(
         f"{need} depends on the values of the input `{shown(name)}`, which has {size} elements",
-        hint=f"sizes may depend on inputs of at most {SMALL} elements",
+        hint=f"sizes may depend on inputs of at most {SMALL} elements; {_CUT}",
     )
