@@ -6,11 +6,12 @@ import json
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import gptrs
 from gptrs.errors import ContextLengthError, ModelError, UsageError
 from gptrs_runtime.generation.batch import Batches, Task
-from models.llama_support import assert_close
+from models.llama_support import assert_close, edit_config
 from models.seq2seq_models import CASES, save_seq2seq, torch_logits, torch_text
 
 pytest.importorskip("transformers", reason="parity needs transformers")
@@ -64,6 +65,31 @@ def test_greedy_texts_alone_and_together(directory, backend_name):
     assert together[1].prompt_token_ids == tuple(sources[1])
     alone = gptrs.generate(model, sources[0], max_tokens=14, sampling=GREEDY)
     assert list(alone.token_ids) == expected[0]
+
+
+@pytest.mark.parametrize("case", ["pegasus", "marian"])
+def test_stored_positions_count_instead_of_computed_ones(tmp_path, case):
+    folder = save_seq2seq(tmp_path / "m", case)
+    names = [f"model.{part}.embed_positions.weight" for part in ("encoder", "decoder")]
+    drawn = np.random.default_rng(9).standard_normal((2, 64, 24), np.float32)
+    path = folder / "model.safetensors"
+    save_file({**load_file(path), **dict(zip(names, drawn, strict=True))}, path)
+    assert_logits_of_transformers(folder)
+
+
+def test_what_transformers_makes_of_the_projection_of_a_t5_counts_where_it_is_saved(tmp_path):
+    folder = save_seq2seq(tmp_path / "m", "mt5")
+    edit_config(folder, dense_act_fn="relu")
+    assert_logits_of_transformers(folder)
+
+
+def assert_logits_of_transformers(folder):
+    """Compare the logits of one text about one source."""
+    model = gptrs.load_model(folder, backend="ref").seq2seq()
+    source, text = tokens(1, 9), tokens(1, 7, seed=1)
+    mask = np.ones((1, 9), np.bool_)
+    ours = model.write(text, model.read_sources(source, mask))
+    assert_close(ours, torch_logits(folder, source, mask, text))
 
 
 def test_byt5_reads_text(tmp_path, backend_name):

@@ -134,7 +134,9 @@ class Embeddings(Module):
         self.embed_tokens = tokens
         kind, count = config.kind, config.max_position_embeddings
         self._first = 2 if kind.positions == "learned" and kind.two_more else 0
-        if kind.positions == "learned":
+        # Files of kinds with sines may store them, and what is stored counts: it may be rounded.
+        stores = kind.positions == "halves" and "embed_positions.weight" in params
+        if kind.positions == "learned" or stores:
             scope = params / "embed_positions"
             self.positions = Embedding(scope, count + self._first, config.width).weight
         else:

@@ -82,8 +82,9 @@ def read_config(settings: Mapping[str, object]) -> T5Config:
         buckets=buckets,
         max_distance=fields.integer("relative_attention_max_distance", 128, minimum=buckets),
         epsilon=fields.number("layer_norm_epsilon", 1e-6),
-        activation=name,
-        gated=len(words) == 2,
+        # transformers saves what it made of `feed_forward_proj`, and reads that where it is there.
+        activation=fields.choice("dense_act_fn", ACTIVATIONS, name),
+        gated=fields.boolean("is_gated_act", len(words) == 2),
         scales_output=kind != "mt5" and fields.boolean("scale_decoder_outputs", tied),
         every_layer=kind == "umt5",
     )
