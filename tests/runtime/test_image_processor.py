@@ -88,6 +88,8 @@ MOBILENET_V2 = {
     },
     "box": {"size": {"height": 33, "width": 52}, "do_center_crop": False, "resample": 4},
     "pair": {"size": [33, 52], "do_center_crop": False, "resample": 5},
+    "padded": {"size": 64, "crop_size": 48, "do_pad": True},
+    "nulls": {"do_resize": None, "do_center_crop": None, "do_rescale": None},
 }
 
 
@@ -244,7 +246,8 @@ def test_center_crop_equals_transformers(size):
         ({"image_mean": [0.5, 0.5]}, "`image_mean`.*must be 3 numbers"),
         ({"image_mean": [0.5, 0.5, "x"]}, "`image_mean`"),
         ({"image_std": [0.5, 0, 0.5]}, "`image_std`.*must be 3 numbers above 0"),
-        ({"do_pad": True}, "`do_pad`.*is not supported"),
+        ({"do_pad": True, "do_resize": None}, "`do_pad`.*is not supported"),
+        ({"do_pad": True, "pad_size": {"height": 400, "width": 400}}, "`do_pad`.*not supported"),
     ],
 )
 def test_unsupported_settings_are_refused_by_name(settings, message):

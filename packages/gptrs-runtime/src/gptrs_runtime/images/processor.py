@@ -8,6 +8,7 @@ from typing import cast
 
 import numpy as np
 from msgspec import Struct
+from typing_extensions import override
 
 from gptrs.checkpoint.config_fields import Fields, is_integer, is_number
 from gptrs.errors import ModelError
@@ -222,6 +223,12 @@ class ImageFields(Fields):
 
     def __init__(self, settings: Mapping[str, object]) -> None:
         super().__init__(settings, "of an image processor")
+
+    @override
+    def boolean(self, name: str, default: bool) -> bool:
+        """Return true or false; null switches a step off, unlike a missing setting."""
+        found = self._settings.get(name, default)
+        return super().boolean(name, default) if found is not None else False
 
     def refuse(self, *names: str) -> None:
         """ModelError for steps that are switched on and not supported."""

@@ -207,7 +207,7 @@ def _size(fields: ImageFields, recipe: _Recipe, square: bool) -> Size:
 
 def _processor(settings: Mapping[str, object], recipe: _Recipe) -> ImageProcessor:
     fields = ImageFields(settings)
-    fields.refuse("do_pad", "do_flip_channel_order")
+    fields.refuse("do_flip_channel_order")
     crops = fields.boolean("do_center_crop", recipe.crop_size is not None)
     normalizes = fields.boolean("do_normalize", True)
     resizes = fields.boolean("do_resize", True)
@@ -220,7 +220,7 @@ def _processor(settings: Mapping[str, object], recipe: _Recipe) -> ImageProcesso
     twice = recipe.twice and fields.boolean("include_top", True)
     if twice and not normalizes:
         raise fields.error("include_top", "needs `do_normalize`")
-    return ImageProcessor(
+    made = ImageProcessor(
         resize=size,
         resample=fields.filter(recipe.resample),
         crop_fraction=None if fraction is None else fields.factor("crop_pct", fraction),
@@ -235,3 +235,7 @@ def _processor(settings: Mapping[str, object], recipe: _Recipe) -> ImageProcesso
         scales_first=recipe.scales_first,
         on_white=fields.boolean("do_convert_rgb", recipe.on_white),
     )
+    # Images are padded to the largest one, so that nothing happens where all have one size.
+    if made.output_size is None or fields.get("pad_size") is not None:
+        fields.refuse("do_pad")
+    return made
