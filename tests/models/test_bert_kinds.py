@@ -48,7 +48,7 @@ CASES: dict[str, tuple[str, str, dict[str, object]]] = {
         {**SMALL_DISTILBERT, "activation": "relu"},
     ),
     "mpnet": ("MPNet", "Model", {}),
-    "mpnet with a head": ("MPNet", "ForMaskedLM", {"hidden_act": "relu"}),
+    "mpnet with a head": ("MPNet", "ForMaskedLM", {"hidden_act": "relu", "pad_token_id": 2}),
     "electra": ("Electra", "Model", {"embedding_size": 20}),
     "electra of one size": ("Electra", "ForPreTraining", {"embedding_size": 32}),
     "albert": ("Albert", "Model", {"embedding_size": 20}),
@@ -146,7 +146,8 @@ def test_a_text_fills_the_context(directory, backend_name):
     """Of the 150 positions those up to the one of padding are for no token."""
     model = gptrs.load_model(directory, backend=backend_name)
     settings = json.loads((directory / "config.json").read_text())
-    offset = settings["pad_token_id"] + 1
+    # MPNet reads no `pad_token_id`.
+    offset = 2 if settings["model_type"] == "mpnet" else settings["pad_token_id"] + 1
     from_padding = (
         "roberta",
         "xlm-roberta",

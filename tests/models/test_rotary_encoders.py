@@ -315,6 +315,8 @@ REFUSALS: list[tuple[str, dict[str, object], str]] = [
     ("modernbert", {"rope_parameters": 3}, "`rope_parameters`.*must be an object"),
     ("eurobert", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "DynamicScaling is not"),
     ("gte", {"position_embedding_type": "absolute"}, "is supported as 'rope' only"),
+    ("esm", {}, "`position_embedding_type`.*must be one of rotary, found nothing"),
+    ("esm", {"is_decoder": True}, "`is_decoder` of a `esm` model is supported as False only"),
     ("deberta", {"talking_head": True}, "`talking_head` of a `deberta`.*is supported as False"),
     ("deberta-v2", {"relative_attention": True}, "must name c2p or p2c"),
     ("deberta-v2", {"pos_att_type": "p2p"}, "must be of `c2p`, `p2c`"),

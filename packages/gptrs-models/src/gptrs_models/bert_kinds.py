@@ -76,8 +76,11 @@ def read_config(settings: Mapping[str, object]) -> BertConfig:
 
 
 def _roberta(fields: ConfigFields, config: BertConfig) -> BertConfig:
+    return _counted(fields, config, fields.integer("pad_token_id", 1, minimum=0))
+
+
+def _counted(fields: ConfigFields, config: BertConfig, padding: int) -> BertConfig:
     """Count positions from the padding token on, which has the row before the first token."""
-    padding = fields.integer("pad_token_id", 1, minimum=0)
     if padding + 1 >= config.max_position_embeddings:
         raise fields.error("max_position_embeddings", f"must be above {padding + 1}")
     return replace(config, padding=padding)
@@ -96,7 +99,8 @@ def _distilbert(_: ConfigFields, config: BertConfig) -> BertConfig:
 def _mpnet(fields: ConfigFields, config: BertConfig) -> BertConfig:
     # transformers allows tables of other sizes, but reads 32 buckets.
     fields.require("relative_attention_num_buckets", 32)
-    return replace(_roberta(fields, config), relative_buckets=32)
+    # Nor does `pad_token_id` count: positions skip token 1.
+    return replace(_counted(fields, config, 1), relative_buckets=32)
 
 
 def _electra(fields: ConfigFields, config: BertConfig) -> BertConfig:

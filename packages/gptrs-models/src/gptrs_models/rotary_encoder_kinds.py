@@ -306,8 +306,9 @@ def _jina_embeddings_v3(settings: Settings) -> RotaryConfig:
 def _esm(settings: Settings) -> RotaryConfig:
     """Read an ESM-2, a model of proteins; ESM-1 has learned positions."""
     fields = ConfigFields(settings, "esm")
-    for name, value in (("position_embedding_type", "rotary"), ("is_folding_model", False)):
-        fields.require(name, value)
+    for name in ("is_folding_model", "is_decoder"):
+        fields.require(name, False)
+    fields.choice("position_embedding_type", ("rotary",), "absolute")
     defaults = Kind(
         33, 3072, 12, None, 1026, epsilon=1e-12, hidden_size=768, heads=12, tied=True,
         activation="gelu", own_names=LAYER_EPSILON,
