@@ -19,6 +19,7 @@ from torch import nn  # noqa: E402
 from gptrs.api.programs import CompileStart, ExecutionTraceSink  # noqa: E402
 from gptrs.capture.events import tracing  # noqa: E402
 from gptrs.errors import UsageError  # noqa: E402
+from gptrs_torch import partition  # noqa: E402
 
 pytestmark = pytest.mark.long
 
@@ -203,6 +204,21 @@ def test_buffers_and_arguments_that_change_do_so() -> None:
             torch.testing.assert_close(fast(mine), plain(theirs))
             torch.testing.assert_close(mine, theirs)
             torch.testing.assert_close(model.seen, plain.seen)
+
+
+def test_statistics_of_any_number_of_rows_leave_nothing_to_torch(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their variance is divided by the number of elements less one, a free size."""
+    plain, model = nn.BatchNorm1d(3, affine=False), nn.BatchNorm1d(3, affine=False)
+    fast = compiled(model)
+    monkeypatch.setattr(partition, "_said", set())
+    with torch.no_grad(), caplog.at_level(logging.WARNING, "gptrs"):
+        for rows in (2, 5, 7):
+            x = torch.randn(rows, 3, 4)
+            torch.testing.assert_close(fast(x), plain(x))
+            torch.testing.assert_close(model.running_var, plain.running_var)
+    assert not [each for each in caplog.records if each.name == "gptrs"]
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16", "int64", "int32", "bool"])

@@ -480,3 +480,29 @@ def test_what_to_do_about_what_is_refused_is_told(
     program = torch.export.export(Applies(function), (torch.ones(2, 3),))
     with pytest.raises(UnsupportedError, match=message):
         gptrs_torch.load(saved(program, tmp_path / "m.pt2"), "ref")(torch.ones(2, 3))
+
+
+def test_operators_of_a_library_are_named_with_it(tmp_path: Path) -> None:
+    def double(x: Any) -> Any:
+        return torch.ops.gptrs_tests.twice(x)
+
+    def grow(x: Any) -> Any:
+        y = x + 1
+        torch.ops.gptrs_tests.grow(y)
+        return y
+
+    def add(x: Any) -> None:
+        x.add_(1)
+
+    with torch.library._scoped_library("gptrs_tests", "DEF") as library:
+        library.define("twice(Tensor x) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
+        library.define("grow(Tensor(a!) x) -> ()", tags=torch.Tag.pt2_compliant_tag)
+        library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+        library.impl("grow", add, "CompositeExplicitAutograd")
+        for name, function in (("twice", double), ("grow", grow)):
+            program = torch.export.export(Applies(function), (torch.ones(2),))
+            wanted = rf"`gptrs_tests\.{name}\.default`.* of a library"
+            with pytest.raises(UnsupportedError, match=wanted):
+                gptrs_torch.load(program, "ref")(torch.ones(2))
+            with pytest.raises(UnsupportedError, match="an operator of your own"):
+                gptrs_torch.load(saved(program, tmp_path / "m.pt2"), "ref")

@@ -29,13 +29,16 @@ converts = Converters("gptrs-torch", "gptrs_torch.supported_operators()")
 (`add`)."""
 
 
+_OURS: Final = ("aten", "gptrs")
+"""Namespaces of converted operators; `gptrs` has the torch layers that are kept whole."""
+
+
 def converter_of(target: object) -> Converter | None:
     """Return the converter of an operator; None if there is none."""
     if not isinstance(target, OpOverload):
         return None
-    # `gptrs` has the torch layers that are kept whole, `aten` everything else.
     namespace, _, name = str(cast("object", target)).partition(".")
-    if namespace not in ("aten", "gptrs"):
+    if namespace not in _OURS:
         return None
     return converts.get(name) or converts.get(name.rpartition(".")[0])
 
@@ -55,8 +58,16 @@ class NotConvertedError(UnsupportedError):
 
 
 def operator_name(node: fx.Node) -> str:
-    """Return the operator of a node for messages: `aten.add.Tensor`."""
-    target = node.target
+    """Return the operator of a node for messages: `add.Tensor`, or `library.name.default`.
+
+    Of one that changes its arguments, which torch wraps, the operator inside.
+    """
+    wrapped = str(node.target).startswith("auto_functionalized")
+    target = cast("object", node.args[0] if wrapped else node.target)
+    if isinstance(target, OpOverload):
+        whole = str(cast("object", target))
+        namespace, _, name = whole.partition(".")
+        return name if namespace in _OURS else whole
     return target if isinstance(target, str) else str(getattr(target, "__name__", target))
 
 
@@ -197,6 +208,15 @@ RANDOM: Final = frozenset(
     }
 )
 """ATen operators that generate random numbers, which are left to torch."""
+SIZES: Final = frozenset(
+    {
+        torch.ops.aten.sym_size.int,
+        torch.ops.aten.sym_numel.default,
+        torch.ops.aten.sym_stride.int,
+        torch.ops.aten.sym_storage_offset.default,
+    }
+)
+"""Operators that give a size, which the types of tensors determine."""
 CHECKS: Final = frozenset({torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg})
 """Operators that raise an error if an element is 0: the callers of programs check it."""
 Weight = Callable[[str], Tensor]
@@ -360,13 +380,16 @@ def constants_of(module: fx.GraphModule) -> dict[str, torch.Tensor]:
     return found
 
 
+_KNOWN: Final = (NUMERIC, SIZES, CHECKS)
+
+
 def unsupported_nodes(module: fx.GraphModule) -> Iterator[tuple[fx.Node, str]]:
     """Yield the nodes that no converter takes, with the reason."""
     for node in module.graph.nodes:
         if node.target is torch.ops.higher_order.cond:
             yield from _in_branches(module, node)
             continue
-        known = node.op != "call_function" or node.target in NUMERIC or node.target in CHECKS
+        known = node.op != "call_function" or any(node.target in each for each in _KNOWN)
         if not known and converter_of(node.target) is None:
             yield node, f"`{operator_name(node)}` {_why_unsupported(node)}"
 
@@ -393,5 +416,10 @@ def _why_unsupported(node: fx.Node) -> str:
         return (
             "computes with complex numbers, which are not converted: write the model with the real"
             " and the imaginary parts as two tensors"
+        )
+    if "." in operator_name(node).partition(".")[2]:
+        return (
+            "is an operator of a library, and its code is no part of the graph: write it with the"
+            " operators of torch, or leave this part to torch"
         )
     return f"is an operator that {converts.package} does not convert"

@@ -22,6 +22,7 @@ from gptrs_torch.archive import array_of, laid_out, result_order, tensor_of
 from gptrs_torch.conversion import (
     CHECKS,
     NUMERIC,
+    SIZES,
     Conversion,
     NotConvertedError,
     asks_for_sizes,
@@ -88,7 +89,7 @@ def _is_view(node: fx.Node) -> bool:
 
 def _is_number(node: fx.Node) -> bool:
     held = cast("object", node.meta.get("val"))
-    known = node.target in NUMERIC or node.target is torch.ops.aten.sym_size.int
+    known = node.target in NUMERIC or node.target in SIZES
     return node.op == "call_function" and known and isinstance(held, (int, torch.SymInt))
 
 

@@ -38,7 +38,7 @@ _INNER: Final = re.compile(r"(?:(?:true|false)_graph|submod)_\d{1,9}")
 _BRANCHES_ONLY: Final = "of torch's control flow, `torch.cond` is converted"
 _DECOMPOSED: Final = (
     "`torch.export.save(program.run_decompositions(), FILE)` writes `vmap`, torchao's operators and"
-    " others as those of ATen"
+    " others as those of ATen; an operator of your own is to be written with those of torch"
 )
 _OF_FILES: Final = frozenset({"from_file"})
 """ATen operators that open files."""
