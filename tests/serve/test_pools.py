@@ -14,7 +14,7 @@ import pytest
 from gptrs.errors import EngineBusyError
 from gptrs_runtime.chat.template import ChatTemplate
 from gptrs_runtime.serving.engine import Engine
-from gptrs_serve import accounts, events
+from gptrs_serve import accounts, completions, events
 from gptrs_serve.accounts import MOST_BYTES, MOST_HELD_BYTES, Account, Ledger
 from gptrs_serve.fields import MOST_OBJECTS
 from gptrs_serve.pools import THREADS, Pool
@@ -270,6 +270,20 @@ def test_long_answers_are_not_written_on_the_event_loop(address, monkeypatch, pa
     assert found["choices"] == expected["choices"]
     assert found["usage"]["total_tokens"] == expected["usage"]["total_tokens"]
     assert list(found) == list(expected)
+
+
+def test_others_are_answered_between_many_short_prompts(address, monkeypatch):
+    turns, seen = [], []
+    asked_prompt = completions.asked_prompt
+
+    async def asked(*given):
+        seen.append(len(turns))
+        asyncio.get_running_loop().call_soon(turns.append, None)
+        return await asked_prompt(*given)
+
+    monkeypatch.setattr(completions, "asked_prompt", asked)
+    assert post(address, "/v1/completions", {"prompt": ["a", "b", "c"]}).status_code == 200
+    assert seen == [0, 1, 2]
 
 
 def test_requests_of_all_kinds_count_together():

@@ -79,6 +79,9 @@ async def completions(
             asked = asked_prompt(body, options, name, model, given, served, client, echoes,
                                  len(all_given))  # fmt: skip
             prompts.append(await asked)
+            # Nothing above need have waited: a thousand short prompts would take seconds in which
+            # nobody else is answered.
+            await asyncio.sleep(0)
         return True
 
     try:
