@@ -310,6 +310,9 @@ def test_unequal_texts_cost_what_their_tokens_cost(backend):
     assert [len(batch.rows) for batch in text_batches([[1] * 20] * 64, 32, backend, 256)] == [
         32
     ] * 2
+    # While a batch runs, a server writes nothing else: long texts make smaller batches.
+    long = [*text_batches([[1] * 400] * 5 + [[1] * 2000], 32, backend, 4096)]
+    assert [batch.tokens.shape for batch in long] == [(1, 2000), (1, 400), (2, 400), (2, 400)]
 
 
 @pytest.mark.parametrize("length", [1, 8, 9, 100])
