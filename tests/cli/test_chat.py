@@ -195,7 +195,7 @@ def test_options_answers_and_models_change_within_a_conversation(model, tmp_path
         terminal.wait_for("was cut after 5 tokens")
         said("/set temperature 0.7", "temperature 0.7")
         said("/regenerate", "was cut after 5 tokens")
-        said("/set temperature -1", "temperature must be a finite number >= 0, got -1.0")
+        said("/set temperature -1", "`temperature` must be a finite number >= 0, got -1.0")
         said("/set temperature warm", "`temperature` must be a number, got `warm`")
         said("/set temprature 1", "did you mean `temperature`?")
         said("/set temperature", "temperature is left to the model")

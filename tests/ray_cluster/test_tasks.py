@@ -161,7 +161,7 @@ def test_unknown_tasks_and_options_are_refused(demo):
         task_named("embed").require_options({"max_tokens": 3, "temperature": 0})
     options = {"batch_size", "labels", "multi_label", "template", "truncate"}
     assert set(task_named("classify").options or ()) == options
-    with pytest.raises(UsageError, match="batch-size must be at least 1, got 0"):
+    with pytest.raises(UsageError, match="`batch_size` must be at least 1, got 0"):
         task_named("fill").require_options({"batch_size": 0})
     with pytest.raises(UsageError, match="`--multi-label` are for `--label`, which is missing"):
         task_named("classify").require_options({"multi_label": True})

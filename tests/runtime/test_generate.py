@@ -176,7 +176,7 @@ def test_a_prompt_that_is_not_unicode_is_refused(model):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_tokens": 0}, "max-tokens must be at least 1"),
+        ({"max_tokens": 0}, "`max_tokens` must be at least 1"),
         ({"prefill_chunk": 0}, "prefill chunk must be at least 1"),
         ({"stop": ["a", ""]}, "stop string must not be empty"),
     ],

@@ -127,9 +127,9 @@ def test_files_that_cannot_be_used_are_refused_before_any_work(model, tmp_path):
     ("options", "message"),
     [
         ({"keep": 3}, "add --context-shift"),
-        ({"keep": -1, "context_shift": True}, "keep must be at least 0"),
+        ({"keep": -1, "context_shift": True}, "`keep` must be at least 0"),
         ({"context": 0}, "the context must be at least 1"),
-        ({"logprobs": -1}, "logprobs must be at least 0"),
+        ({"logprobs": -1}, "`logprobs` must be at least 0"),
         ({"prompt_cache": "a", "use_cache": False}, "a prompt cache needs a cache"),
     ],
 )

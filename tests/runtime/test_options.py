@@ -202,22 +202,22 @@ def test_a_value_that_turns_an_option_off_stands_for_none(name):
 
 
 BOUNDS = {
-    "temperature": (-1, "temperature must be a finite number >= 0, got -1"),
-    "top_k": (0, "top-k must be at least 1, got 0"),
-    "top_p": (1.5, "top-p must be from 0 to 1, got 1.5"),
-    "min_p": (-0.5, "min-p must be from 0 to 1, got -0.5"),
+    "temperature": (-1, "`temperature` must be a finite number >= 0, got -1"),
+    "top_k": (0, "`top_k` must be at least 1, got 0"),
+    "top_p": (1.5, "`top_p` must be from 0 to 1, got 1.5"),
+    "min_p": (-0.5, "`min_p` must be from 0 to 1, got -0.5"),
     "repetition_penalty": (0, "the repetition penalty must be a finite number > 0, got 0"),
     "presence_penalty": (float("inf"), "the presence penalty must be a finite number, got inf"),
     "frequency_penalty": (float("nan"), "the frequency penalty must be a finite number, got nan"),
-    "typical_p": (0, "typical-p must be above 0 and at most 1, got 0"),
-    "epsilon_cutoff": (2, "epsilon-cutoff must be above 0 and at most 1, got 2"),
-    "eta_cutoff": (-1, "eta-cutoff must be above 0 and at most 1, got -1"),
-    "max_tokens": (0, "max-tokens must be at least 1, got 0"),
-    "min_tokens": (-1, "min-tokens must be at least 0, got -1"),
+    "typical_p": (0, "`typical_p` must be above 0 and at most 1, got 0"),
+    "epsilon_cutoff": (2, "`epsilon_cutoff` must be above 0 and at most 1, got 2"),
+    "eta_cutoff": (-1, "`eta_cutoff` must be above 0 and at most 1, got -1"),
+    "max_tokens": (0, "`max_tokens` must be at least 1, got 0"),
+    "min_tokens": (-1, "`min_tokens` must be at least 0, got -1"),
     "prefill_chunk": (0, "the prefill chunk must be at least 1, got 0"),
-    "logprobs": (-1, "logprobs must be at least 0, got -1"),
+    "logprobs": (-1, "`logprobs` must be at least 0, got -1"),
     "context": (0, "the context must be at least 1, got 0"),
-    "keep": (-1, "keep must be at least 0, got -1"),
+    "keep": (-1, "`keep` must be at least 0, got -1"),
     "beams": (0, "the number of beams must be at least 1, got 0"),
     "steps_at_once": (0, "the number of steps at once must be at least 1, got 0"),
     "length_penalty": (101, "`length_penalty` must be a number from -100 to 100, got `101`"),
@@ -247,7 +247,7 @@ def test_the_signature_is_as_short_as_the_types():
 def test_options_are_checked_wherever_they_are_made():
     options = GenerationOptions(3, Sampling(seed=1))
     assert pickle.loads(pickle.dumps(options)) == options
-    with pytest.raises(UsageError, match="max-tokens must be at least 1"):
+    with pytest.raises(UsageError, match="`max_tokens` must be at least 1"):
         replace(options, max_tokens=0)
     with pytest.raises(AttributeError):
         options.max_tokens = 4  # pyright: ignore[reportAttributeAccessIssue]

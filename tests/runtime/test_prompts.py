@@ -92,7 +92,7 @@ def test_fields_of_sampling_replace_those_of_the_model(tmp_path):
         ({"max_new_tokens": 5}, "there is no option `max_new_tokens`; did you mean `max_tokens`"),
         ({"temprature": 1.0}, "did you mean `temperature`"),
         ({"temperature": 1.0, "sampling": Sampling()}, "`temperature` and `sampling` exclude"),
-        ({"temperature": -1.0}, "temperature must be a finite number >= 0"),
+        ({"temperature": -1.0}, "`temperature` must be a finite number >= 0"),
     ],
 )
 def test_wrong_options_are_refused(model, fields, message):

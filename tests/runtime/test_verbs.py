@@ -64,7 +64,7 @@ def test_what_does_not_go_together_is_refused_in_python_too():
         ClassifyRequest(texts=["a"], pairs=["b", "c"])
     with pytest.raises(UsageError, match="`texts` must be a list of texts, got"):
         ClassifyRequest(texts=3)
-    with pytest.raises(UsageError, match="batch-size must be at least 1, got 0"):
+    with pytest.raises(UsageError, match="`batch_size` must be at least 1, got 0"):
         EmbedRequest(texts=["a"], batch_size=0)
 
 

@@ -43,6 +43,24 @@ Kind = tuple[str, Callable[[object], bool]]
 """A description of an option's valid values, and a check for them."""
 
 
+class OptionError(UsageError):
+    """The value of an option is out of its bounds.
+
+    The message has its name in Python, `on_command_line` the one there.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        argument: str | None = None,
+        on_command_line: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, argument=argument)
+        self.on_command_line = on_command_line or message
+
+
 class Missing(Struct, frozen=True):
     """Replaces a form that an option lacks, and says why."""
 
@@ -153,8 +171,12 @@ class OptionField(Struct, frozen=True):
                 hint=f"`{self.name}=[{value!r:.100}]` has one" if listed else None,
             )
         if _is_number(value) and not self._has(value):
-            called = self.option.called or self.name.replace("_", "-")
-            raise UsageError(f"{called} must be {self._bounds()}, got {value}")
+            problem = f"must be {self._bounds()}, got {value}"
+            called = self.option.called or f"`{self.name}`"
+            flag = self.option.called or f"`{self.flag or self.name}`"
+            raise OptionError(
+                f"{called} {problem}", argument=self.name, on_command_line=f"{flag} {problem}"
+            )
 
     def _has(self, value: float) -> bool:
         meta = self.meta

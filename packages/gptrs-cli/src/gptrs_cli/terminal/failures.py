@@ -16,6 +16,7 @@ from gptrs.lazy_module import lazy_module
 from gptrs.quoting import clipped
 from gptrs_cli.help_pages import examples_of
 from gptrs_cli.terminal.streams import complain, is_of_stdout, is_terminal, note, rich_output
+from gptrs_runtime.option_fields import OptionError
 
 if TYPE_CHECKING:
     from gptrs_cli.terminal.rich_output import LiveLine
@@ -90,7 +91,8 @@ def _as_line(failure: Failure) -> str:
 
 def _failure(error: BaseException) -> Failure:
     if isinstance(error, GptrsError):
-        return Failure(error.exit_code, error.code, error.message, error.hint)
+        told = error.on_command_line if isinstance(error, OptionError) else error.message
+        return Failure(error.exit_code, error.code, told, error.hint)
     if isinstance(error, _UsageError):
         return _usage_failure(cast("typer.BadParameter", error))
     if isinstance(error, KeyboardInterrupt):
