@@ -139,6 +139,9 @@ def test_ctrl_c_ends_an_answer_and_not_the_conversation(model):
             terminal.received += os.read(terminal._ours, 4096)
         terminal.send(CTRL_C)
         terminal.wait_for("\n> ")
+        terminal.send(b"/stats\r")
+        # All would have come if Ctrl-C were lost; they are more than the terminal holds unread.
+        assert int(terminal.wait_for(" new tokens").split()[-1]) < 4000
         terminal.send(CTRL_D)
         assert terminal.end() == 0
 
