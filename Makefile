@@ -41,7 +41,7 @@ help: ## list the targets
 
 demo: .venv/.installed-runtime ## generate text with the bundled demo model
 	@printf '%s\n\n' 'The bundled demo model, 3 million parameters that have read Python, continues a function:'
-	@$(BIN)/gptrs generate "def read_file(path):" --echo --greedy --max-tokens 24
+	@$(BIN)/gptrs generate --model demo "def read_file(path):" --echo --greedy --max-tokens 24
 	@printf '%s\n' '' 'To go on:' \
 	  '  $(BIN)/gptrs chat smollm2:135m    (a real model: 270 MB, fetched once)' \
 	  '  $(BIN)/gptrs generate --prompt "def read_directory(path):" --max-tokens 80' \

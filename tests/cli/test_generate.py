@@ -125,6 +125,18 @@ def test_a_made_up_prompt_is_shown_beside_a_piped_text(gptrs):
     assert "continues the prompt" not in result.err
 
 
+def test_a_person_is_told_that_the_model_is_the_bundled_one(gptrs, monkeypatch):
+    asked, told = (
+        ("generate", "def f", "--max-tokens", 1),
+        "no model was named: this is the bundled",
+    )
+    assert told not in gptrs(*asked).err
+    monkeypatch.setattr("gptrs_cli.generate.run.is_terminal", lambda stream: True)
+    assert f"{told} `demo`; `--model` names another: `smollm2" in gptrs(*asked).err
+    assert told not in gptrs(*asked, "--json").err
+    assert told not in gptrs(*asked, "--model", "demo").err
+
+
 def test_tokens_may_be_separated_by_spaces(generated):
     assert generated("--prompt-ids", " 5, 9  2 ")["prompt_token_ids"] == [5, 9, 2]
 

@@ -30,7 +30,7 @@ from gptrs_cli.options.text_input import is_piped, parse_integers, piped_text, r
 from gptrs_cli.terminal.failures import INTERRUPTED, Waiting
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import compilation_shown
-from gptrs_cli.terminal.streams import complain, note
+from gptrs_cli.terminal.streams import complain, is_terminal, note
 from gptrs_runtime.chat.answer_reader import (
     AnswerEvent,
     AnswerReader,
@@ -43,6 +43,7 @@ from gptrs_runtime.generation.generate import Generation, GenerationOptions, Tex
 from gptrs_runtime.images.image_prompts import shown_tokens
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import Generate, GenerateEvent, GenerationTimings
+from gptrs_runtime.sources.recommended import first_choice
 
 if TYPE_CHECKING:
     from gptrs_cli.generate import batch
@@ -160,6 +161,7 @@ class _Work:
             note(f"interrupted after {counted(len(result.token_ids), 'token')}")
         else:
             note(figures(result, self._model))
+            self._note_model()
             self._note_cut([result])
             self._note_silence(result)
         return interrupted
@@ -181,6 +183,7 @@ class _Work:
         longest = max(results, key=lambda result: len(result.token_ids))
         interruption = f"interrupted after {counted(len(longest.token_ids), 'token')}"
         note(interruption if interrupted else figures(longest, self._model))
+        self._note_model()
         self._note_cut([] if interrupted else results)
         return interrupted
 
@@ -268,6 +271,14 @@ class _Work:
         """Note that a text ended before it matched the form."""
         if self._request.form.given and any(made.finish_reason == "length" for made in results):
             note("a text was cut before its form was whole: raise --max-tokens")
+
+    def _note_model(self) -> None:
+        """Tell a person at a terminal that the model is the bundled one, and of others."""
+        if self._request.model is None and is_terminal(sys.stderr):
+            note(
+                f"no model was named: this is the bundled `{self._model.name}`; `--model` names"
+                f" another: {first_choice('text')}"
+            )
 
     def _note_silence(self, result: Generation) -> None:
         """Say what to try where a model that was tuned to chat has nothing to say to a prompt."""
