@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
@@ -84,6 +86,32 @@ def test_a_model_that_is_not_as_it_should_be_exits_with_3(
     assert is_one_error_line(result.err)
     for word in words:
         assert word in result.err
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("a\nb", r"a\nb"), ("50%s %", "50%s %"), (os.fsdecode(b"a\xffb"), r"a\udcffb")],
+)
+def test_errors_about_a_file_with_an_odd_name_are_a_line_with_the_whole_name(
+    gptrs, tmp_path, monkeypatch, name, shown
+):
+    monkeypatch.chdir(tmp_path)
+    np.save(f"{name}.npy", np.zeros(2, np.float32))
+    save_file({"w": np.zeros(2, np.float32)}, f"{name}.safetensors")
+    said = gptrs("convert", f"{name}.safetensors", f"{name}.npz")
+    assert (said.code, said.out.partition(": ")[0]) == (0, f"wrote {shown}.npz")
+    for arguments, told in (
+        (("convert", f"{name}.npy", f"{name}.npz"), f"`{shown}.npz` exists"),
+        (("convert", f"{name}.npy", "z.ptir"), f"`gptrs inspect {shown}.npy --print"),
+        (("inspect", f"{name}.npy", "--print", "text"), f"`{shown}.npy` is none"),
+        (("inspect", f"{name}.gguf"), f"`{shown}.gguf` does not exist"),
+    ):
+        error = gptrs(*arguments).err
+        assert is_one_error_line(error)
+        assert told in error
+    result = gptrs("convert", f"{name}.npy", "other.npz")
+    assert result.code == (2 if "udc" in shown else 0)
+    assert ("has a name that is not UTF-8" in result.err) == (result.code == 2)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ def clipped(text: str, limit: int = LIMIT) -> str:
     """Return at most `limit` characters of `text` on one line, control characters escaped."""
     start = text[:limit]
     if not start.isprintable():
-        start = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in start)[:limit]
-    return start if len(start) == len(text) else f"{start[: limit - 3]}..."
+        start = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in start)
+    return start if len(text) <= limit >= len(start) else f"{start[: limit - 3]}..."
 
 
 def quoted(text: str, limit: int = LIMIT) -> str:

@@ -15,7 +15,7 @@ from gptrs.errors import UsageError
 from gptrs.plugins.descriptions import ExporterPlugin
 from gptrs.plugins.exporters import exporter_of, importer_of
 from gptrs.plugins.manager import manager
-from gptrs.quoting import counted, quoted
+from gptrs.quoting import clipped, counted, quoted
 from gptrs_cli.inspect.checkpoint import byte_size, count
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
@@ -30,6 +30,8 @@ from gptrs_runtime.imported.batch import named_sizes
 from gptrs_runtime.outgoing_model import export
 from gptrs_runtime.results import Convert, Converted
 
+_LONGEST_PATH = 4096
+"""Bytes of the longest path of Linux."""
 _STEP = 2**20
 """Bytes per step of the progress bar; terminals show no finer ones."""
 
@@ -121,7 +123,7 @@ def convert(
         return print_result(
             Convert(**asdict(written), source=source, destination=str(destination), seconds=seconds)
         )
-    print(printable(_sentence(destination, written, options.dtype)))
+    print(_sentence(clipped(str(destination), _LONGEST_PATH), written, options.dtype))
     if written.limits:
         note(f"it holds for {', '.join(written.limits)}")
     if written.left_out:
@@ -137,8 +139,8 @@ def _converted(source: str, destination: Path, options: ConvertOptions) -> Conve
     if options.to is None and destination.suffix == ".ptir":
         raise UsageError(
             f"`convert` writes models, and {quoted(str(destination), 200)} is called a program",
-            hint=f"`gptrs inspect {source} --print text` prints the program of a model that an"
-            " importer reads",
+            hint=f"`gptrs inspect {clipped(source, 200)} --print text` prints the program of a"
+            " model that an importer reads",
         )
     if importer_of(source) is not None:
         raise _not_a_form_of_imports(source, destination)
@@ -197,7 +199,7 @@ def _exported(source: str, destination: Path, exporter: str, options: ConvertOpt
         )
 
 
-def _sentence(destination: Path, written: Converted, dtype: WeightType | None) -> str:
+def _sentence(destination: str, written: Converted, dtype: WeightType | None) -> str:
     what = "tensors" if written.kind is None else f"{written.kind} model"
     if written.kind is None and not written.tensors:
         return f"wrote {destination}: a program, {byte_size(written.nbytes)}"

@@ -9,6 +9,7 @@ import typer
 
 from gptrs.errors import UsageError
 from gptrs.plugins.exporters import importer_of
+from gptrs.quoting import quoted
 from gptrs_cli.imported.inspection import inspect_imported
 from gptrs_cli.inspect.checkpoint import print_report, read_report
 from gptrs_cli.inspect.program import ProgramOptions, inspect_program
@@ -52,7 +53,7 @@ def inspect(
     if options != ProgramOptions():
         raise UsageError(
             "`--print`, `--svg`, `--dot`, `--times`, `--symbol` and `--why` are for programs,"
-            f" `{path}` is none",
+            f" {quoted(str(path), 200)} is none",
             hint="a program begins with its version, `ptir.v0.5`, or with `{` in JSON",
         )
     report = read_report(path)

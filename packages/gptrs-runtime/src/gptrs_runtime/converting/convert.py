@@ -174,6 +174,13 @@ def _write_checkpoint(model: StoredModel, destination: Destination) -> Written:
 
 def _write_tensors(model: StoredModel, destination: Destination) -> Written:
     write = require_writable(destination.path)
+    for tensor in model.tensors:
+        # An `.npy` file names its array by the name of the file, whose bytes may be anything.
+        if any("\ud800" <= letter <= "\udfff" for letter in tensor.name):
+            raise UsageError(
+                f"the tensor {quoted(tensor.name)} has a name that is not UTF-8, as files need it",
+                hint="rename the file that it comes from" if model.path.is_file() else None,
+            )
     with atomic_file(destination.path) as file:
         write(file, model.tensors)
     return [destination.path.name], [*model.files, *model.left_out]
