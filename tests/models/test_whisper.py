@@ -88,6 +88,20 @@ def reference(folder):
     return kind.from_pretrained(folder, dtype=torch.float32).eval()
 
 
+@pytest.mark.parametrize("setting", [{"hop_length": 320}, {"n_fft": 512}, {"dither": 1.0}])
+@pytest.mark.parametrize("nested", [False, True])
+def test_features_of_other_settings_are_refused(folder, tmp_path, setting, nested):
+    for name in ("config.json", "generation_config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    usual = {"feature_extractor_type": "WhisperFeatureExtractor", "hop_length": 160}
+    own, processor = usual | setting, {"feature_extractor": usual | setting}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(usual if nested else own))
+    (tmp_path / "processor_config.json").write_text(json.dumps(processor if nested else {}))
+    (name,) = setting
+    with pytest.raises(ModelError, match=f"`{name}` of the feature extractor is supported as"):
+        gptrs.transcribe(gptrs.load_model(tmp_path, backend="ref"), sound(0.2))
+
+
 @pytest.mark.parametrize("mels", [80, 128])
 def test_features_are_those_of_transformers(mels):
     samples = sound(1.7)

@@ -131,14 +131,30 @@ class SoundForm(NamedTuple):
 
 def sound_form_of(files: ModelSource) -> SoundForm:
     """Return the settings of a `Wav2Vec2FeatureExtractor`; ModelError for another extractor."""
-    settings = files.read_json("preprocessor_config.json")
-    if settings is None:
-        below = (files.read_json("processor_config.json") or {}).get("feature_extractor")
-        settings = cast("dict[str, object]", below) if isinstance(below, dict) else {}
-    fields = Fields(settings, "of the feature extractor")
+    fields = _extractor_of(files)
     fields.require("feature_extractor_type", "Wav2Vec2FeatureExtractor")
     fields.require("feature_size", 1)
     return SoundForm(fields.integer("sampling_rate", 16_000), fields.boolean("do_normalize", True))
+
+
+def require_log_mel(files: ModelSource) -> None:
+    """Raise ModelError for features that differ from those of `LogMel` in more than their number.
+
+    Models of other features would hear something else.
+    """
+    fields = _extractor_of(files)
+    fields.require("feature_extractor_type", "WhisperFeatureExtractor")
+    fixed = {"sampling_rate": 16_000, "hop_length": 160, "n_fft": 400, "dither": 0}
+    for name, value in fixed.items():
+        fields.require(name, value)
+
+
+def _extractor_of(files: ModelSource) -> Fields:
+    """Return the settings of the feature extractor: as in transformers nested ones go first."""
+    below = (files.read_json("processor_config.json") or {}).get("feature_extractor")
+    nested = cast("dict[str, object]", below) if isinstance(below, dict) else None
+    found = files.read_json("preprocessor_config.json") if nested is None else nested
+    return Fields(found or {}, "of the feature extractor")
 
 
 def transcribe_frames(

@@ -25,7 +25,7 @@ from gptrs_runtime.speech.sound_files import (
     sent_seconds,
     transcribe_sounds,
 )
-from gptrs_runtime.speech.timestamps import sound_form_of, transcribe_frames
+from gptrs_runtime.speech.timestamps import require_log_mel, sound_form_of, transcribe_frames
 from gptrs_runtime.speech.window_settings import WindowSettings
 from gptrs_runtime.speech.windows import transcribe_windows
 
@@ -66,6 +66,7 @@ def transcribe(
         with _opened(sound, rate, form.rate) as samples:
             return write(model, samples, form, timestamps=timestamps, progress=progress)
     hearer = model.transcriber()
+    require_log_mel(model.files)
     settings = WindowSettings(model, hearer, timestamps=timestamps)
     found = (fallback or Fallback()).configured(model.generation_config)
     if found.no_speech_threshold is not None and settings.silence is None:
