@@ -12,10 +12,10 @@ import gptrs
 from gptrs.errors import ContextLengthError, ModelError, UsageError
 from gptrs_runtime.generation.batch import Batches, Task
 from models.llama_support import assert_close, edit_config
-from models.seq2seq_models import CASES, save_seq2seq, torch_logits, torch_text
+from models.seq2seq_models import CASES, reference, save_seq2seq, torch_logits, torch_text
 
 pytest.importorskip("transformers", reason="parity needs transformers")
-pytest.importorskip("torch", reason="parity needs torch")
+torch = pytest.importorskip("torch", reason="parity needs torch")
 
 GREEDY = gptrs.Sampling(temperature=0)
 COMPILED = {"t5 of a gate", "bart", "m2m_100"}
@@ -137,6 +137,21 @@ def test_a_forced_token_beyond_the_vocabulary_is_refused(bart, name):
         gptrs.generate(model, tokens(4).tolist(), max_tokens=1, sampling=GREEDY)
 
 
+def test_settings_of_older_files_stand_in_config_json(bart, tmp_path):
+    settings = {"max_length": 9, "no_repeat_ngram_size": 2, "num_beams": 3}
+    own = {**json.loads((bart / "config.json").read_text()), **settings, "forced_bos_token_id": 9}
+    (tmp_path / "config.json").write_text(json.dumps(own))
+    (tmp_path / "model.safetensors").write_bytes((bart / "model.safetensors").read_bytes())
+    source = tokens(14).tolist()
+    ours = gptrs.generate(gptrs.load_model(tmp_path, backend="ref"), source)
+    found = reference(tmp_path).generate(torch.tensor([source]))
+    assert list(ours.token_ids) == found[0, 1:].tolist()
+    (tmp_path / "generation_config.json").write_text('{"max_length": 7, "eos_token_id": null}')
+    ours = gptrs.generate(gptrs.load_model(tmp_path, backend="ref"), source, ignore_eos=True)
+    assert len(ours.token_ids) == 6
+    assert ours.token_ids[0] != 9
+
+
 def test_texts_that_end_leave_the_others_alone(bart):
     model = with_settings(bart, eos_token_id=None)
     counts = (9, 3, 20, 1, 14)
@@ -188,7 +203,6 @@ def test_a_model_must_say_how_texts_begin(bart, tmp_path):
 
 
 def test_the_encoder_of_a_t5_embeds(tmp_path, backend_name):
-    import torch
     import transformers
 
     folder = save_seq2seq(tmp_path / "m", "t5 of a gate")

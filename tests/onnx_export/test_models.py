@@ -210,7 +210,7 @@ func @main(%a: f32[2], %b: f32[2], %c: f32[2]) -> (f32[2], f32[2]) {
         assert bool(told) == bool(caplog.text)
         model = gptrs_onnx.load(tmp_path / "p.onnx", "ref")
         assert (tuple(model.inputs), tuple(model.outputs)) == (names, outputs)
-        found = model(*np.float32([[5, 7], [1, 2], [3, 4]]))
+        found = model(*np.array([[5, 7], [1, 2], [3, 4]], np.float32))
         assert [each.tolist() for each in found.values()] == [[12, 20], [4, 5]]
 
 

@@ -150,8 +150,7 @@ class SourceSettings:
     def __init__(self, model: LoadedModel, options: GenerationOptions) -> None:
         self.source_length = model.seq2seq().source_length
         settings = model.generation_config
-        self._first = _token(settings, model.config, FORCED[0])
-        self._last = _token(settings, model.config, FORCED[1])
+        self._first, self._last = (_token(settings, {}, name) for name in FORCED)
         self.begin = [first_token(model)]
         size = model.seq2seq().vocab_size
         forced = {FORCED[0]: self._first, FORCED[1]: self._last}

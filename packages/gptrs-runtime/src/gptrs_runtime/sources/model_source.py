@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Final, cast
 
 import numpy as np
 from msgspec import Meta, Struct
@@ -26,6 +26,17 @@ CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
 TOKENIZER = "tokenizer.json"
 
+_MOVED: Final = (
+    *("max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups"),
+    *("temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty"),
+    *("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids"),
+    *("num_return_sequences", "forced_bos_token_id", "forced_eos_token_id"),
+    *("exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens"),
+)
+"""Settings that config.json had before there was a generation_config.json."""
+_NO_LENGTH: Final = 20
+"""The `max_length` of files that had a value for each setting: transformers follows no such one."""
+
 MAX_SETTINGS_BYTES = 10_000_000
 MAX_TOKENIZER_BYTES = 100_000_000
 
@@ -40,7 +51,7 @@ class ModelSource(ABC):
     config: Mapping[str, object]
     """The whole of `config.json`."""
     generation_config: Mapping[str, object]
-    """The whole of `generation_config.json`; empty if there is none."""
+    """The whole of `generation_config.json`, or what an older config.json has of it."""
 
     settings_bytes: int
     """Bytes read to open it, apart from the headers of the files of its weights."""
@@ -108,8 +119,13 @@ class ModelSource(ABC):
         return kind
 
     def read_generation_config(self) -> Mapping[str, object]:
-        """Return the content of generation_config.json, empty without the file."""
-        return MappingProxyType(self.read_json(GENERATION_CONFIG) or {})
+        """Return the content of generation_config.json; without it, what config.json has of it."""
+        found = self.read_json(GENERATION_CONFIG)
+        if found is None:
+            found = {name: self.config[name] for name in _MOVED if name in self.config}
+            if found.get("max_length") == _NO_LENGTH:
+                del found["max_length"]
+        return MappingProxyType(found)
 
     def read_json(self, name: str, subfolder: str = "") -> dict[str, object] | None:
         """Return the object in a JSON file such as `tokenizer_config.json`, None without it.
