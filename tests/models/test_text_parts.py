@@ -222,6 +222,19 @@ def test_settings_of_texts_beside_those_of_other_parts(tmp_path, caplog):
     assert_close(model.forward(tokens), wanted.numpy())
 
 
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen3_vl"])
+def test_defaults_are_those_of_the_whole_model(tmp_path, name):
+    theirs = type(save(tmp_path / "m", name))
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    texts = config["text_config"]
+    del texts["rms_norm_eps"], texts["rope_parameters"]["rope_theta"]
+    edit_config(tmp_path / "m", text_config=texts)
+    theirs = theirs.from_pretrained(tmp_path / "m", dtype=torch.float32).eval()
+    tokens = np.random.default_rng(4).integers(0, 90, (1, 30))
+    ours = gptrs.load_model(tmp_path / "m", backend="ref").forward(tokens)
+    assert_close(ours, whole_logits(theirs, tokens))
+
+
 def test_experts_with_turned_axes(tmp_path):
     theirs = save(tmp_path / "m", "qwen3_vl_moe")
     path = tmp_path / "m" / "model.safetensors"

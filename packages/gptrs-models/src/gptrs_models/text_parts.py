@@ -47,6 +47,13 @@ SAME_TEXTS = {
     "qwen3_vl_moe_text": "qwen3_moe",
 }
 """Language models that equal another kind as long as all tokens are text."""
+_OWN_DEFAULTS: Mapping[str, Settings] = {
+    "qwen2_vl": {"rope_theta": 1e6, "rms_norm_eps": 1e-5},
+    "qwen2_5_vl": {"rope_theta": 1e6, "rms_norm_eps": 1e-5},
+    "qwen3_vl": {"rope_theta": 5e5},
+    "qwen3_vl_moe": {"rope_theta": 5e5},
+}
+"""Defaults that differ from those of the language model alone."""
 BODIES = (
     *("model.language_model", "language_model.model", "model.text_model"),
     *("language_model", "text_model", "model", ""),
@@ -75,7 +82,10 @@ def read_text(settings: Settings, params: Params) -> LlamaConfig:
         raise fields.error("text_config", f"has the `model_type` {kind!r:.80}")
     rope = {name: _one_axis(own[name]) for name in _ROPES if own.get(name) is not None}
     config = read_config(
-        ConfigFields(own, kind).overlaid({**rope, "model_type": kind, "tie_word_embeddings": True})
+        ConfigFields(own, kind).overlaid(
+            {**rope, "model_type": kind, "tie_word_embeddings": True},
+            _OWN_DEFAULTS.get(str(settings["model_type"]), {}),
+        )
     )
     body = body_in(params, config.names.embed, BODIES[0])
     head = next((head for head in HEADS if f"{head}.weight" in params), HEADS[0])
