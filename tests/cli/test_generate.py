@@ -291,7 +291,7 @@ def test_cuts_of_the_distribution_are_those_of_python(
         assert wanted != generated(*asked, *other)["token_ids"]
     refused = gptrs("generate", "--model", model_directory, *asked, flag, 1.5)
     assert refused.code == 2
-    assert f"{name.replace('_', '-')} must be" in refused.err
+    assert f"`--{name.replace('_', '-')}` must be" in refused.err
     assert gptrs("generate", *asked, "--greedy", flag, value).code == 2
 
 

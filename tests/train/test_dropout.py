@@ -119,6 +119,6 @@ def test_what_has_no_place_for_dropout_is_told(tmp_path):
     chosen = settings(steps=1, lora_dropout=0.1)
     with pytest.raises(ModelError, match="has no place for dropout of `low_rank`"):
         run(tmp_path / "model", tmp_path / "a", ["*"], "ref", chosen)
-    with pytest.raises(UsageError, match=r"dropout must be from 0 to 0\.99, got"):
+    with pytest.raises(UsageError, match=r"`dropout` must be from 0 to 0\.99, got"):
         settings(dropout=1.0)
     assert dropping.seed_of(3, 2).tolist() != dropping.seed_of(2, 3).tolist()
