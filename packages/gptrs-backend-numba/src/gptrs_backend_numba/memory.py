@@ -57,7 +57,7 @@ def _object_dense_address(array: np.ndarray) -> int | None:
 _HEAD = object.__basicsize__
 """Bytes of the head of an object of CPython."""
 _OBJECTS = memoryview((ctypes.c_char * (sys.maxsize - _HEAD)).from_address(_HEAD))
-"""What follows the head of an object, by its `id`."""
+"""All memory, which the `id` of an object points to behind its head."""
 _fields = struct.Struct("P 40x i").unpack_from
 """Of the fields of an array the address of the elements and the flags: NumPy's C interface promises
 where they are, and extensions are compiled for it."""

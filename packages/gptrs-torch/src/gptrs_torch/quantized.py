@@ -190,4 +190,4 @@ FAKE_QUANTIZED: Final = (
     _OPS.fake_quant_per_channel.default,
 )
 _RANGE_OF_ROWS: Final = _OPS._choose_qparams_per_token_asymmetric_impl.default
-"""What torch computes in ATen operators alone."""
+"""An operator that torch computes in ATen operators alone."""

@@ -138,7 +138,7 @@ class InputBinding:
             None if recurs or each.packings else each.location.move
             for each, recurs in zip(inputs, self._recurring, strict=True)
         ]
-        """What points calls to the array of an argument: no copy is packed, none remembered."""
+        """Functions that point calls to an argument itself: no copy is packed or remembered."""
         self._remembered = BoundArrays(len(inputs))
         self._changing = _changing(inputs)
         # Arguments are bound in each run: no array of them is remembered.

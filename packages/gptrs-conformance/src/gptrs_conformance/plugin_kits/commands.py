@@ -46,7 +46,7 @@ _NOISE = {
     "colours for a terminal": re.compile("\x1b\\["),
     "bytes that are not UTF-8": re.compile("\ufffd"),
 }
-"""What no user or script should meet in the output."""
+"""Output that neither users nor scripts should meet."""
 _FOLDER = "größe 50% v1.2"
 """The name of the folder for arguments: commands must take any."""
 _IMPORTED = re.compile(r"import time:\s*\d+ \|\s*\d+ \| +([A-Za-z_][\w.]*)")

@@ -30,7 +30,7 @@ Form = Literal["json_schema", "regex", "lark"]
 _CALLED: Final[Mapping[Form, str]] = {
     "json_schema": "json_schema", "regex": "regex", "lark": "grammar",
 }  # fmt: skip
-"""What the options of the forms are called."""
+"""The names of the options of forms."""
 MAX_FORM_BYTES: Final = 128 << 10
 MASK_SECONDS: Final = (2.0, 0.05)
 """Processor time allowed for a text's masks in an engine, initially and per further token. Schemas
