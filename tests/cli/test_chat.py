@@ -143,6 +143,7 @@ def test_ctrl_c_ends_an_answer_and_not_the_conversation(model):
         terminal.send(b"/stats\r")
         # All would have come if Ctrl-C were lost; they are more than the terminal holds unread.
         assert int(terminal.wait_for(" new tokens").split()[-1]) < 4000
+        terminal.wait_for("\n> ")  # a Ctrl-D that comes before a prompt is lost
         terminal.send(CTRL_D)
         assert terminal.end() == 0
 
@@ -271,7 +272,7 @@ def test_a_conversation_goes_on_from_a_file(model, tmp_path):
         terminal.wait_for("new token")
         terminal.send(b"/save " + bytes(tmp_path / "more.json") + b"\r")
         terminal.wait_for("wrote 3 messages")
-        terminal.wait_for("> ")  # a key that comes before a prompt is taken otherwise
+        terminal.wait_for("> ")  # a Ctrl-D that comes before a prompt is lost
         terminal.send(CTRL_D)
         assert terminal.end() == 0
 
