@@ -15,7 +15,7 @@ from gptrs.capture.graph import Captured, GraphNode, Leaf, Stored
 from gptrs.capture.jitting.captured_function import Closure, signature_context
 from gptrs.capture.jitting.jit import Jitted
 from gptrs.capture.jitting.pytree import Static
-from gptrs.capture.jitting.replay import repeated_calls
+from gptrs.capture.jitting.repeated_calls import repeated_calls
 from gptrs.capture.parameter import Parameter
 from gptrs.capture.tensor import Tensor
 from gptrs.ir.dtypes import DType

@@ -43,7 +43,7 @@ from gptrs.capture.jitting.pytree import (
     flatten,
     rebuild,
 )
-from gptrs.capture.jitting.replay import collecting_calls
+from gptrs.capture.jitting.repeated_calls import collecting_calls
 from gptrs.capture.parameter import Parameter
 from gptrs.capture.ports import load_signature_contexts
 from gptrs.capture.tensor import Placeholder, Tensor, require_own
