@@ -116,6 +116,21 @@ def test_files_are_the_same_again_and_name_no_code_of_this_machine(
     assert path.read_bytes() == first
 
 
+def test_results_keep_their_order_whatever_their_names() -> None:
+    text = """ptir.v0.5
+func @main(%x: f32[2]) -> (f32[2], f32[2]) {
+  %0 = mul %x, %x : f32[2]
+  %1 = neg %x : f32[2]
+  return %0, %1
+}
+"""
+    made = replace(outgoing_program(parse_program(text), "p"), outputs=("b", "a"))
+    model = read_back(made, get_backend("ref"))
+    assert model.outputs == ("b", "a")
+    square, negative = model.run([np.array([2, 3], np.float32)])
+    assert (square.tolist(), negative.tolist()) == ([4, 9], [-2, -3])
+
+
 def test_awkward_names_are_kept_and_those_with_controls_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

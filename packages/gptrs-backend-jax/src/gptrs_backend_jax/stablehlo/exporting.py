@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
@@ -142,7 +143,7 @@ def _data(exported: Any, suffix: str) -> bytes:
 
 
 def to_exported(model: OutgoingModel) -> Any:
-    """Return a program as a `jax.export.Exported`: inputs in order, a dict of results by name.
+    """Return a program as a `jax.export.Exported`: inputs, and results by name, both in order.
 
     Free sizes of the inputs stay free, if JAX can trace the program with them.
     """
@@ -222,7 +223,8 @@ def _recorded(model: OutgoingModel, program: Program) -> Callable[..., dict[str,
         given = [entered(value, x) for value, x in zip(body.params, arrays, strict=True)]
         results = ProgramWalk(program).region(body, given)
         made = [left(value, x) for value, x in zip(body.results, results, strict=True)]
-        return dict(zip(model.outputs, made, strict=True))
+        # A plain dict would be sorted by its keys: the results would come in another order.
+        return OrderedDict(zip(model.outputs, made, strict=True))
 
     function.__name__ = "program"
     names = [each.name for each in model.inputs]
