@@ -17,8 +17,9 @@ from gptrs.quoting import counted, did_you_mean, quoted
 from gptrs.strict_json import parse_object
 from gptrs_cli.generate.generation_options import generation_options
 from gptrs_cli.generate.options import template_variables
-from gptrs_cli.generate.page import WrappedPage, figures, write_stream
+from gptrs_cli.generate.page import WrappedPage, figures
 from gptrs_cli.generate.request import GenerateRequest
+from gptrs_cli.generate.run import write_stream
 from gptrs_cli.loading import loaded_model
 from gptrs_cli.options.settings import Settings, model_shown
 from gptrs_cli.terminal.failures import InputFileError, Waiting

@@ -16,11 +16,10 @@ from gptrs.lazy_module import lazy_module
 from gptrs.quoting import counted
 from gptrs.spans import span
 from gptrs_cli.generate.request import GenerateRequest
-from gptrs_cli.terminal.failures import Waiting
 from gptrs_cli.terminal.streams import has_colors, is_terminal, printable
-from gptrs_runtime.chat.answer_reader import AnswerEvent, AnswerReader, TextDelta, ThoughtsDelta
+from gptrs_runtime.chat.answer_reader import AnswerEvent, TextDelta, ThoughtsDelta
 from gptrs_runtime.generation.chat_session import Answer, read_answer
-from gptrs_runtime.generation.generate import Generation, TextStream
+from gptrs_runtime.generation.generate import Generation
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import GeneratedText, Guesses
 
@@ -144,45 +143,6 @@ class WrappedPage(Page):
 
     def _put(self, text: str) -> None:
         super().write(text, dim=self._dim)
-
-
-def write_stream(
-    page: Page,
-    pieces: TextStream,
-    model: LoadedModel,
-    waiting: Waiting,
-    before: str = "",
-    reader: AnswerReader | None = None,
-) -> bool:
-    """Write `before`, then the text as it arrives; return whether the user interrupted.
-
-    Without a tokenizer, token ids are shown. `reader` separates thoughts from text; None: all of it
-    is text.
-    """
-    has_text = model.has_tokenizer
-    interrupted, begun, shown = False, False, 0
-    try:
-        for piece in pieces:
-            waiting.stop()
-            if not begun:
-                page.write(before, dim=True)
-                begun = True
-            if not has_text:
-                tokens = pieces.generation.token_ids
-                piece = as_numbers(tokens[shown:])
-                shown = len(tokens)
-            if reader is None:
-                page.write(piece)
-            else:
-                page.write_answer(reader.push(piece))
-    except KeyboardInterrupt:
-        # What was generated stays on the page, and the figures below it still count it.
-        interrupted = True
-    waiting.stop()
-    # The reader may hold back text that could begin a tag of thoughts; at the end it cannot.
-    page.write_answer([] if reader is None else reader.finish())
-    page.end_line()
-    return interrupted
 
 
 def generated_text(result: Generation, answer: Answer | None = None) -> GeneratedText:

@@ -18,10 +18,10 @@ from gptrs_cli.generate.options import PromptOptions, template_variables
 from gptrs_cli.generate.page import (
     Page,
     answer_of,
+    as_numbers,
     figures,
     generated_text,
     shown_text,
-    write_stream,
 )
 from gptrs_cli.generate.request import GenerateRequest
 from gptrs_cli.loading import loaded_model, observed, profile_of
@@ -298,6 +298,45 @@ class _Work:
         if not (self._request.output.echo or (self._prompt.is_default and page.is_terminal)):
             return ""
         return self._text if self._text is not None else f"{self._prompt.content} "
+
+
+def write_stream(
+    page: Page,
+    pieces: TextStream,
+    model: LoadedModel,
+    waiting: Waiting,
+    before: str = "",
+    reader: AnswerReader | None = None,
+) -> bool:
+    """Write `before`, then the text as it arrives; return whether the user interrupted.
+
+    Without a tokenizer, token ids are shown. `reader` separates thoughts from text; None: all of it
+    is text.
+    """
+    has_text = model.has_tokenizer
+    interrupted, begun, shown = False, False, 0
+    try:
+        for piece in pieces:
+            waiting.stop()
+            if not begun:
+                page.write(before, dim=True)
+                begun = True
+            if not has_text:
+                tokens = pieces.generation.token_ids
+                piece = as_numbers(tokens[shown:])
+                shown = len(tokens)
+            if reader is None:
+                page.write(piece)
+            else:
+                page.write_answer(reader.push(piece))
+    except KeyboardInterrupt:
+        # What was generated stays on the page, and the figures below it still count it.
+        interrupted = True
+    waiting.stop()
+    # The reader may hold back text that could begin a tag of thoughts; at the end it cannot.
+    page.write_answer([] if reader is None else reader.finish())
+    page.end_line()
+    return interrupted
 
 
 def _content(
