@@ -1,8 +1,8 @@
 """Kill training runs at random moments, resume each, and compare the bits with those never killed.
 
-A model, the bundled one unless told, learns from a random stream, with dropout. A child is killed
-with SIGKILL some updates after its start, a random moment later: in an update, while a state is
-written, or after.
+A model, the bundled one unless told, learns from a random stream, with dropout: an adapter, all of
+its weights, and weights from nothing. A child is killed with SIGKILL some updates after its start,
+a random moment later: in an update, while a state is written, or after.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
+from gptrs_runtime.sources.find_model import find_model
 from gptrs_train.learner import LowRank
-from gptrs_train.runs import Data, Outputs, Watch, finetune
+from gptrs_train.runs import Data, Outputs, Watch, finetune, train
 from gptrs_train.saved_run import METRICS, STATE
 from gptrs_train.trainer import Settings
 
+_KINDS = ("lora", "full", "new")
+"""What learns: an adapter, all weights, or all weights of a new model."""
 _SHORTEST, _LONGEST = 1, 5
 """Updates that a child makes before it is killed; each state is of every second update."""
 _DELAY = 0.3
@@ -60,9 +63,13 @@ def child(model: str, data: str, out: str, what: str, how: str, *, steps: int) -
             attention_dropout=0.1, save_every=2, eval_every=7, eval_batches=2, patience=50,
         )  # fmt: skip
 
-    learnt = LowRank(4, 8.0) if what == "lora" else ["*"]
     watch = Watch(tell=lambda status: print(status.step, flush=True))
     outputs = Outputs(Path(out), how == "resume")
+    if what == "new":
+        config = find_model(model).path
+        train(config, Data(Path(data)), outputs, settings, watch=watch)
+        return
+    learnt = LowRank(4, 8.0) if what == "lora" else ["*"]
     finetune(model, Data(Path(data)), outputs, learnt, settings, watch=watch)
 
 
@@ -72,12 +79,12 @@ def compare(folder: Path, model: str, kills: int, steps: int, seed: int) -> int:
     start = partial(_started, model, data, steps)
     np.random.default_rng(1).integers(0, 64, 20_000).astype("<u2").tofile(data)
     draw = random.Random(seed)
-    whole = {what: folder / f"whole-{what}" for what in ("lora", "full")}
+    whole = {what: folder / f"whole-{what}" for what in _KINDS}
     for what, out in whole.items():
         start(out, what, "new").communicate()
     differing = number = done = 0
     while done < kills:
-        what = ("lora", "full")[number % 2]
+        what = _KINDS[number % len(_KINDS)]
         out = folder / f"killed-{number}"
         done += _killed(start, out, what, kills - done, draw)
         differing += _differing(whole[what], out)
