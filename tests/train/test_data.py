@@ -316,6 +316,19 @@ def test_the_order_is_a_function_of_seed_and_step():
     )
 
 
+def test_the_first_batches_of_an_evaluation_are_a_random_part_always_the_same():
+    examples = [Example(np.array([n, n]), np.ones(2, bool)) for n in range(20)]
+    for found in (
+        Rows(Source("", examples=examples), 1, 3, 7, packed=False),
+        Windows(Source("", stream=np.arange(21)), 1, 3, 7),
+    ):
+        batches = list(found.every())
+        seen = np.concatenate([each.tokens[each.weights > 0] for each in batches]).tolist()
+        assert sorted(seen) == list(range(20)) != seen
+        for one, other in zip(batches, found.every(), strict=True):
+            np.testing.assert_array_equal(one.tokens, other.tokens)
+
+
 @pytest.mark.parametrize("tokens", [5, 7, 8, 9, 12, 13, 1003])
 def test_an_epoch_of_a_stream_has_each_of_its_tokens_at_most_once(tokens):
     length, begins = 4, set()

@@ -17,9 +17,11 @@ from gptrs_train.data import Source
 from gptrs_train.learner import Batch
 
 _SPLIT: Final = 1 << 32
+_EVALUATED: Final = _SPLIT + 1
 _WINDOWS: Final = 1 << 33
-"""Numbers beside the seed for the choice of held-out rows, and (with the number of an epoch) for
-where its windows begin. Epochs alone have the numbers below them."""
+"""Numbers beside the seed for the choice of held-out rows, for the order in which rows are
+evaluated, and (with the number of an epoch) for where its windows begin. Epochs alone have the
+numbers below them."""
 
 
 class Batches(Protocol):
@@ -33,7 +35,10 @@ class Batches(Protocol):
         ...
 
     def every(self) -> Iterator[Any]:
-        """Yield batches that have each text once, the last one filled up with weights 0."""
+        """Yield batches that have each text once, the last one filled up with weights 0.
+
+        In random order, always the same: an evaluation may take only the first ones, and files are
+        often sorted."""
         ...
 
     def facts(self) -> DataFacts:
@@ -72,6 +77,12 @@ def drawn(seed: int, first: int, size: int, count: int) -> list[tuple[int, int]]
     """Return (epoch, row) of `size` draws from number `first` on: each epoch has each row once."""
     draws = (divmod(number, count) for number in range(first, first + size))
     return [(epoch, int(order_of(seed, epoch, count)[place])) for epoch, place in draws]
+
+
+def each_once(seed: int, count: int, size: int) -> Iterator[list[int]]:
+    """Yield the numbers below `count` in a random order, `size` at a time."""
+    order = order_of(seed, _EVALUATED, count).tolist()
+    yield from (order[first : first + size] for first in range(0, count, size))
 
 
 def split(source: Source, share: float, seed: int, length: int) -> tuple[Source, Source | None]:
@@ -135,10 +146,10 @@ class Windows:
         return int(raw) % spare
 
     def every(self) -> Iterator[Batch]:
-        """Yield windows one after another; an incomplete one at the end is left out."""
-        starts = list(range(0, self.tokens - self._length, self._length))
-        for first in range(0, len(starts), self._size):
-            yield self._at(starts[first : first + self._size])
+        """Yield windows side by side, in random order; an incomplete one at the end is left out."""
+        count = len(range(0, self.tokens - self._length, self._length))
+        for rows in each_once(self._seed, count, self._size):
+            yield self._at([row * self._length for row in rows])
 
     def facts(self) -> DataFacts:
         """Return the facts of the stream."""
@@ -195,10 +206,8 @@ class Rows:
         return self._at([row for _, row in rows])
 
     def every(self) -> Iterator[Batch]:
-        """Yield all rows in their order."""
-        rows = list(range(len(self._tokens)))
-        for first in range(0, len(rows), self._size):
-            yield self._at(rows[first : first + self._size])
+        """Yield all rows once, in random order."""
+        yield from map(self._at, each_once(self._seed, len(self._tokens), self._size))
 
     def facts(self) -> DataFacts:
         """Return the facts of the rows."""

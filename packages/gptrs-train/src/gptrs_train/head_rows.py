@@ -14,7 +14,7 @@ from gptrs.capture.shape_buckets import bucket
 from gptrs.progress import Progress
 from gptrs.quoting import listed, quoted, shown_value
 from gptrs_runtime.tokenization.tokenizer import TextTokenizer
-from gptrs_train.batches import DataFacts, drawn
+from gptrs_train.batches import DataFacts, drawn, each_once
 from gptrs_train.chat_rows import DataError, text_of
 from gptrs_train.data import ROWS, read_rows
 from gptrs_train.heads import Goal, Problem, Task, TextBatch
@@ -285,10 +285,8 @@ class HeadRows:
         return self._at([row for _, row in rows])
 
     def every(self) -> Iterator[TextBatch]:
-        """Yield all rows in their order; those that fill up the last batch have the weight 0."""
-        rows = list(range(len(self._texts)))
-        for first in range(0, len(rows), self._size):
-            yield self._at(rows[first : first + self._size])
+        """Yield all rows once, in random order; those that fill up the last batch weigh 0."""
+        yield from map(self._at, each_once(self._seed, len(self._texts), self._size))
 
     def facts(self) -> DataFacts:
         """Return the facts of the rows."""
