@@ -10,10 +10,13 @@ import pytest
 from gptrs.errors import UsageError
 from gptrs_runtime.chat.template import ChatTemplateError
 from gptrs_runtime.load import load_model
+from gptrs_runtime.sources.hf_directory import HfDirectory
 from gptrs_train import chat_rows
 from gptrs_train.batches import Rows, Windows, order_of, split
 from gptrs_train.chat_rows import DataError, Example
 from gptrs_train.data import ModelTexts, Source, files_of, read_source
+from gptrs_train.runs import _texts_of
+from runtime.tiny_bert import save_tiny_bert
 
 END = 999
 
@@ -225,11 +228,24 @@ def test_texts_that_never_end_are_noted(tmp_path, caplog):
     class Endless(Words):
         ends = (998,)
 
+    class Unknown(Words):
+        end, ends = None, ()
+
     path = rows_file(tmp_path, {"messages": CHAT})
     read(path)
     assert not caplog.records
     read_source(path, Endless, 1000)
-    assert "learns no end" in caplog.text
+    assert "learns no end; check its chat template" in caplog.text
+    read_source(path, Unknown, 1000)
+    assert "`words` has no `eos_token_id`" in caplog.text
+
+
+def test_texts_of_a_new_model_end_also_if_several_tokens_do(tmp_path):
+    save_tiny_bert(tmp_path)
+    config = {"model_type": "llama", "eos_token_id": [6, 5]}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    texts = _texts_of(HfDirectory.open(tmp_path, weighted=False))
+    assert (texts.end, list(texts.ends)) == (5, [5, 6])
 
 
 def test_files_that_nothing_is_learnt_from_are_refused(tmp_path):

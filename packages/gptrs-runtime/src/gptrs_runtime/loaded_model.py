@@ -303,12 +303,12 @@ class LoadedModel(CapableModel):
     @property
     def eos_tokens(self) -> frozenset[int]:
         """The tokens that end a text: of generation_config.json, else of config.json."""
-        return frozenset(self._token_setting("eos_token_id"))
+        return frozenset(stated_tokens("eos_token_id", self.generation_config, self.config))
 
     @property
     def bos_token(self) -> int | None:
         """The token that begins a text, if the model has one."""
-        tokens = self._token_setting("bos_token_id")
+        tokens = stated_tokens("bos_token_id", self.generation_config, self.config)
         return tokens[0] if tokens else None
 
     def draft_head(self) -> DraftHead | None:
@@ -459,18 +459,18 @@ class LoadedModel(CapableModel):
             self._templates[with_tools] = found
         return replace(found, variables=dict(self.template_variables))
 
-    def _token_setting(self, name: str) -> list[int]:
-        for settings in (self.generation_config, self.config):
-            value = settings.get(name)
-            if value is None:
-                continue
-            tokens = cast("list[object]", value) if isinstance(value, list) else [value]
-            # `true` is an integer in Python, and would be the token 1.
-            if not all(isinstance(token, int) and not isinstance(token, bool) for token in tokens):
-                found = shown_value(cast("object", value))
-                raise ModelError(f"`{name}` must be a token or a list of tokens, got {found}")
-            return cast("list[int]", tokens)
+
+def stated_tokens(name: str, *settings: Mapping[str, object]) -> list[int]:
+    """Return the tokens of the first settings that state `name`; ModelError for anything else."""
+    value = next((each[name] for each in settings if each.get(name) is not None), None)
+    if value is None:
         return []
+    tokens = cast("list[object]", value) if isinstance(value, list) else [value]
+    # `true` is an integer in Python, and would be the token 1.
+    if not all(isinstance(token, int) and not isinstance(token, bool) for token in tokens):
+        found = shown_value(cast("object", value))
+        raise ModelError(f"`{name}` must be a token or a list of tokens, got {found}")
+    return cast("list[int]", tokens)
 
 
 def _last(name: str) -> str:

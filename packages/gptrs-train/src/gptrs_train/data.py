@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -73,11 +73,15 @@ class ModelTexts:
     """The tokenizer and the chat template of a model, or a tokenizer alone."""
 
     def __init__(
-        self, name: str, tokenizer: TextTokenizer, end: int | None, model: LoadedModel | None = None
+        self,
+        name: str,
+        tokenizer: TextTokenizer,
+        ends: Collection[int],
+        model: LoadedModel | None = None,
     ) -> None:
         self.name = name
-        self.end = end
-        self.ends: Sequence[int] = () if end is None else (end,)
+        self.ends: Sequence[int] = sorted(ends)
+        self.end = min(ends, default=None)
         self._tokenizer = tokenizer
         self._model = model
         self.templated = model is not None and _has_template(model)
@@ -85,10 +89,8 @@ class ModelTexts:
     @classmethod
     def of_model(cls, model: LoadedModel, *, templated: bool = True) -> ModelTexts:
         """Return those of a model; without `templated` completions are appended to prompts."""
-        ends = sorted(model.eos_tokens)
-        made = cls(model.name, model.tokenizer, ends[0] if ends else None, model)
+        made = cls(model.name, model.tokenizer, model.eos_tokens, model)
         made.templated = made.templated and templated
-        made.ends = ends
         return made
 
     def encode(self, text: str) -> list[int]:
@@ -214,8 +216,15 @@ def _require_read(path: Path, suffix: str) -> None:
 
 def _note_endless(path: Path, examples: Sequence[Example], texts: Texts) -> None:
     """Warn if no text teaches the model to end, as with templates that end no answer."""
+    if not texts.ends:
+        _logger.warning(
+            "%s has no `eos_token_id`, so that its texts never end: it learns no end of those in"
+            " %s; state it in its config.json",
+            quoted(texts.name), quoted(str(path), 200),
+        )  # fmt: skip
+        return
     learnt = (each.tokens[each.learnt] for each in examples)
-    if texts.ends and not any(np.isin(tokens, texts.ends).any() for tokens in learnt):
+    if not any(np.isin(tokens, texts.ends).any() for tokens in learnt):
         _logger.warning(
             "no text of %s has a token that ends texts of %s (%s): it learns no end; check its chat"
             " template, and `eos_token_id` in its generation_config.json",

@@ -26,7 +26,7 @@ from gptrs_runtime.content_digest import weights_digest
 from gptrs_runtime.embedding.modules import EmbeddingRecipe, Pooling, embedding_recipe
 from gptrs_runtime.load import load
 from gptrs_runtime.load_options import LoadOptions
-from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.loaded_model import LoadedModel, stated_tokens
 from gptrs_runtime.sources.hf_directory import HfDirectory
 from gptrs_runtime.sources.model_source import CONFIG, ModelSource
 from gptrs_runtime.text_batches import shown_bytes
@@ -274,9 +274,8 @@ def train(
 
 
 def _texts_of(source: ModelSource) -> Texts:
-    end = source.generation_config.get("eos_token_id", source.config.get("eos_token_id"))
-    tokenizer = tokenizer_of(source, source.name)
-    return ModelTexts(source.name, tokenizer, end if isinstance(end, int) else None)
+    ends = stated_tokens("eos_token_id", source.generation_config, source.config)
+    return ModelTexts(source.name, tokenizer_of(source, source.name), ends)
 
 
 def _whole_settings(
