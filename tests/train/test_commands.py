@@ -9,6 +9,7 @@ import re
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from typer import BadParameter
 
 from gptrs import jit, value_and_grad
 from gptrs.capture.execute import use_backend
@@ -249,6 +250,9 @@ def test_what_is_there_is_kept_unless_told(tokens, tmp_path):
         (("--optimizer", "adam"), UsageError, "there is no optimizer `adam`"),
         (("--mask-prompt",), UsageError, "is not a .jsonl file: it has no prompts to mask"),
         (("--valid", "short.bin"), DataError, "has 3 tokens"),
+        (("--alpha", "nan"), UsageError, "a finite alpha above 0, got 8 and nan"),
+        (("--seed", 2**63), BadParameter, "less than or equal to"),
+        (("--out", "."), UsageError, "`.` cannot be replaced by a whole folder"),
         (("--valid", "none.bin"), UsageError, "there is no file `none.bin` to evaluate on"),
     ],
 )

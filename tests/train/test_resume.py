@@ -80,15 +80,30 @@ def test_measurements_after_the_saved_state_are_forgotten(tmp_path):
     assert [row["step"] for row in metrics(saved.folder)] == [1, 2]
 
 
+def test_a_full_disk_is_told_with_the_file_that_is_not_written(tmp_path, monkeypatch):
+    saved = SavedRun.beside(tmp_path / "out", {})
+    saved.begin()
+    with saved.measured() as found:
+        monkeypatch.setattr(found, "_file", open("/dev/full", "ab", buffering=0))  # noqa: SIM115
+        with pytest.raises(saved_run.SavedRunError, match=r"write `metrics\.jsonl`: No space left"):
+            found.add({"step": 1})
+        found._file.close()
+    (saved.folder / "metrics.jsonl").unlink()
+    (saved.folder / "metrics.jsonl").mkdir()
+    with pytest.raises(saved_run.SavedRunError, match="Is a directory"), saved.measured():
+        pytest.fail("a folder is no file")
+
+
 @pytest.mark.long
-def test_ctrl_c_ends_after_an_update_and_keeps_all(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_after_an_update_and_keeps_all(number, tmp_path):
     save_lm(tmp_path / "model", "llama")
     before = Trainer._require_finite
 
     def interrupting(self, loss, norm):
         before(self, loss, norm)
         if self.at.step == 3:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Trainer, "_require_finite", interrupting)

@@ -63,6 +63,13 @@ class LowRank(Struct, frozen=True):
     alpha: float
     targets: Sequence[str] = (ALL_LINEAR,)
 
+    def __post_init__(self) -> None:
+        if self.rank < 1 or not 0 < self.alpha < math.inf:
+            raise UsageError(
+                f"an adapter has a rank of at least 1 and a finite alpha above 0, got {self.rank}"
+                f" and {self.alpha:g}"
+            )
+
     @property
     def factor(self) -> float:
         """The number that multiplies the product of the factors."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -64,7 +65,12 @@ class SavedRun(Struct):
     def beside(
         cls, out: Path, run: Mapping[str, object], group: ProcessGroup | None = None
     ) -> SavedRun:
-        """Return the folder of the run that writes `out`."""
+        """Return the folder of the run that writes `out`; UsageError for `.` and `/`."""
+        if not out.name:
+            raise UsageError(
+                f"{quoted(str(out))} cannot be replaced by a whole folder",
+                hint="name a folder in it that is not there yet",
+            )
         # Compared with what JSON gives back on resuming, where a tuple has become a list.
         plain = cast("dict[str, object]", json.loads(json.dumps(run)))
         return cls(out.with_name(out.name + SUFFIX), plain, group=group)
@@ -217,7 +223,13 @@ class SavedRun(Struct):
     @contextmanager
     def measured(self) -> Generator[Metrics]:
         """Scope in which lines are appended to the metrics."""
-        with Path(os.devnull if not self.writes else self.folder / METRICS).open("ab") as file:
+        path = self.folder / METRICS if self.writes else Path(os.devnull)
+        try:
+            # Without a buffer: closing one would write again, and fail again, on a full disk.
+            file = path.open("ab", buffering=0)
+        except OSError as error:
+            raise _unwritten(error) from error
+        with file:
             yield Metrics(self.metrics, file)
 
 
@@ -232,12 +244,17 @@ class Metrics:
         """Append a line."""
         self._rows.append(row)
         try:
-            self._file.write(json.dumps(row).encode() + b"\n")
             # Readers follow the file while the run goes on. No fsync: after a power failure the
             # resumed run writes the lines again.
-            self._file.flush()
+            line = json.dumps(row).encode() + b"\n"
+            if self._file.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
-            raise SavedRunError(f"cannot write `{METRICS}`: {error.strerror}") from error
+            raise _unwritten(error) from error
+
+
+def _unwritten(error: OSError) -> SavedRunError:
+    return SavedRunError(f"cannot write `{METRICS}`: {error.strerror}")
 
 
 def digest_of_run(run: Mapping[str, object]) -> str:

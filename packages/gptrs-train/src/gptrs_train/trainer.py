@@ -44,6 +44,8 @@ class DivergedError(GptrsError):
     code = "diverged"
 
 
+_LARGEST: Final = 2**63 - 1
+"""The largest seed: a key of the random numbers has 64 bits."""
 _Option = partial(Option, request=Missing("a server does not train"))
 
 
@@ -129,7 +131,7 @@ class Settings(Options, frozen=True, kw_only=True):
     ] = 100
     seed: Annotated[
         int,
-        Meta(ge=0, description="Seed of the order of data and of initial weights."),
+        Meta(ge=0, le=_LARGEST, description="Seed of the order of data and of initial weights."),
         _Option(metavar="N"),
     ] = 0
     betas: Annotated[
@@ -226,7 +228,7 @@ class Trainer:
     def run(self, *, resume: bool = False) -> tuple[Ended, dict[str, np.ndarray]]:
         """Run to the end; return how it ended, and what was learnt by name.
 
-        Ctrl-C ends it after the current update, and what was learnt is kept.
+        Ctrl-C and SIGTERM end it after the current update, and what was learnt is kept.
         DivergedError if the loss is NaN or infinite; the last saved state is kept.
         """
         alone = self._saved.group is None
@@ -412,7 +414,7 @@ _MARKS: Final = 20
 
 @contextmanager
 def _interrupts(alone: bool) -> Generator[Callable[[], bool]]:
-    """Scope in which a first Ctrl-C only makes the function that it yields return true.
+    """Scope in which a first Ctrl-C or SIGTERM only makes the function that it yields return true.
 
     In the middle of an update the weights are neither the old nor the new ones.
     """
@@ -424,17 +426,19 @@ def _interrupts(alone: bool) -> Generator[Callable[[], bool]]:
         return
 
     def note(number: int, frame: object) -> None:
-        # The first Ctrl-C lets the update finish, the second one is for a run that hangs.
+        # The first signal lets the update finish, the second one is for a run that hangs.
         if asked.is_set():
             raise KeyboardInterrupt
         asked.set()
         print("ending after this update; Ctrl-C again ends at once", file=sys.stderr, flush=True)
 
-    before = signal.signal(signal.SIGINT, note)
+    # SIGTERM: batch systems and containers send it some seconds before they kill.
+    before = {each: signal.signal(each, note) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield asked.is_set
     finally:
-        signal.signal(signal.SIGINT, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def _count(batch: Any) -> Tensor:
