@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from gptrs import jit
 from gptrs.errors import ModelError, UsageError
 from gptrs.plugins.manager import backend_of
 from gptrs_cli.command_group import command_of
@@ -20,9 +21,9 @@ from gptrs_runtime.text_classes.classify import all_classes, classify, rank
 from gptrs_runtime.text_classes.fill import tag
 from gptrs_train import commands
 from gptrs_train.chat_rows import DataError
-from gptrs_train.head_rows import Encoder, HeadRow, HeadRows, goal_of
-from gptrs_train.heads import HeadLearner
-from gptrs_train.products import write_product
+from gptrs_train.head_rows import Encoder, HeadRow, HeadRows, goal_of, with_known_labels
+from gptrs_train.heads import HeadLearner, _also_right
+from gptrs_train.products import require_new, write_product
 from gptrs_train.saved_run import SavedRun
 from gptrs_train.trainer import Trainer
 from runtime.tiny_bert import save_sentence_bert, save_tiny_bert
@@ -152,6 +153,7 @@ def test_vectors_are_learnt(form, tmp_path, capsys):
     made = load_model(tmp_path / "out", "ref")
     vectors = embed(made, [f"the {w}" for w in words] + [f"a {partners[w]}" for w in words])
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-6)
+    require_new(tmp_path / "out", "", (), resume=False, force=True)  # its folder is a module
     alike = cosine_similarities(vectors)[:4, 4:]
     assert alike.argmax(1).tolist() == [0, 1, 2, 3]
 
@@ -207,6 +209,36 @@ def test_language_models_get_heads_too(task, tmp_path):
         kind_of = getattr(transformers, f"AutoModelFor{auto}")
         _, info = kind_of.from_pretrained(out, output_loading_info=True)
         assert not info["missing_keys"] | info["unexpected_keys"]
+        # Without it transformers takes no batch of texts.
+        pad = json.loads((out / "config.json").read_text(encoding="utf-8")).get("pad_token_id")
+        assert (pad is not None) == (kind == "gpt2" and task == "classify")
+
+
+@pytest.mark.parametrize(
+    ("targets", "held", "expected"),
+    [
+        (["a", "b", "a", "c", "c"], {1, 2, 3}, {2, 3}),
+        (["a", "c", "c"], {1, 2}, {2}),
+        ([["a", "b"], ["b"], ["a"]], {0}, {0}),
+        ([["a", "b"], ["b"]], {0}, set()),
+        ([(["x"], ["O"]), (["x"], ["B-A"]), (["x", "y"], ["O", "O"])], {1, 2}, {2}),
+        ([0.5, 1, 3], {1, 2}, {1, 2}),
+        ([None, None], {1}, {1}),
+    ],
+)  # fmt: skip
+def test_a_row_with_a_label_that_no_other_has_is_not_held_out(targets, held, expected):
+    assert with_known_labels([HeadRow("", ("",), each) for each in targets], held) == expected
+
+
+@pytest.mark.parametrize("texts", [2, 3])
+def test_candidates_that_are_right_too_are_not_taken_for_wrong_ones(texts):
+    numbers = np.random.default_rng(0).integers(0, 5, (6, texts))
+    found = jit(_also_right)(numbers).numpy()
+    for row, (first, second, *_) in enumerate(numbers.tolist()):
+        for place, number in enumerate(numbers[:, 1:].T.reshape(-1).tolist()):
+            of_equal = place < 6 and numbers[place, 0] == first
+            right = number in (first, second) or of_equal
+            assert found[row, place] == (right and place != row)
 
 
 def torchs_curve(model, batches, chosen, loss):
@@ -240,7 +272,11 @@ def paired_loss(model, tokens, segments, mask, pooled, targets, weights):
     own = pooled[..., None].float()
     vectors = torch.nn.functional.normalize((states * own).sum(1) / own.sum(1))
     first, second = vectors.chunk(2)
-    return torch.nn.functional.cross_entropy(20 * first @ second.T, torch.arange(len(first)))
+    numbers = targets.tolist()
+    right = [[c == a or d in (a, b) for c, d in numbers] for a, b in numbers]
+    alike = torch.tensor(right) & ~torch.eye(len(first), dtype=torch.bool)
+    scores = (20 * first @ second.T).masked_fill(alike, -1e9)
+    return torch.nn.functional.cross_entropy(scores, torch.arange(len(first)))
 
 
 @pytest.mark.long

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
@@ -229,6 +229,27 @@ def goal_of(task: Task, rows: Sequence[HeadRow], config: Mapping[str, object], h
     return _with_classes(task, own, problem, known if same else ())
 
 
+def with_known_labels(rows: Sequence[HeadRow], held: Collection[int]) -> set[int]:
+    """Return those of `held` whose labels, or tags, rows have that are not held out."""
+    if any(isinstance(row.target, float) for row in rows):
+        return set(held)  # scores, which need not be known
+    own = [_names_of(row) for row in rows]
+    known = set[object]().union(*(own[n] for n in range(len(rows)) if n not in held))
+    found: set[int] = set()
+    for number in sorted(held):
+        if own[number] <= known:
+            found.add(number)
+        known |= own[number]  # one that is not held out is learnt, and makes its labels known
+    return found
+
+
+def _names_of(row: HeadRow) -> set[object]:
+    """Return the classes of a row, the names of its tags, or nothing."""
+    if isinstance(row.target, tuple):
+        return set(cast("tuple[list[str], list[str]]", row.target)[1])
+    return set(cast("list[object]", row.target)) if isinstance(row.target, list) else {row.target}
+
+
 def _labels_of(row: HeadRow, several: bool) -> list[Any]:
     if isinstance(row.target, list) != several:
         raise DataError(f"{row.where}: some rows have `label`, others `labels`")
@@ -268,13 +289,19 @@ class HeadRows:
         numbers = {name: number for number, name in enumerate(goal.labels)}
         self._texts: list[list[Encoded]] = []
         self._targets: list[Any] = []
+        known: dict[tuple[int, ...], int] = {}
         for number, row in enumerate(rows):
             if progress is not None and number % _TOLD == 0:
                 progress(number, len(rows))
             found = [encoder.encode(text) for text in row.texts]
             self._cut += sum(each.cut for each in found)
             self._texts.append(found)
-            self._targets.append(_target(row, found[0], goal, numbers))
+            if goal.task == "embed" and not goal.scored:
+                keys = (tuple(each.tokens) for each in found)
+                target = np.array([known.setdefault(key, len(known)) for key in keys])
+            else:
+                target = _target(row, found[0], goal, numbers)
+            self._targets.append(target)
         self.tokens = sum(len(each.tokens) for row in self._texts for each in row)
         if progress is not None:
             progress(len(rows), len(rows))

@@ -20,6 +20,7 @@ from gptrs.nn import TextClassifierModule, TextEncoderModule, TokenClassifierMod
 from gptrs.quoting import quoted
 from gptrs_runtime.embedding import modules
 from gptrs_runtime.embedding.modules import EmbeddingRecipe
+from gptrs_runtime.loaded_model import stated_tokens
 from gptrs_runtime.sources.model_source import ModelSource
 from gptrs_train.head_scores import class_scores, pair_scores, rank_scores, tag_scores
 from gptrs_train.learner import WORDS, Learner, LearningParams, LowRank, NoWeights
@@ -56,7 +57,8 @@ class TextBatch(NamedTuple):
     pooled: Any
     """I1 [K * B, T], true at tokens that count in the vector of a text."""
     targets: Any
-    """Classes si64 [B] or [B, T], or scores f32 [B] or [B, classes]."""
+    """Classes si64 [B] or [B, T], scores f32 [B] or [B, classes], or numbers of texts si64 [B, K]
+    where these are compared: equal texts have the same."""
     weights: Any
     """F32 [B] or [B, T], the weight of each target: 0 for rows that only fill up a batch."""
 
@@ -119,10 +121,10 @@ class HeadLearner(Learner):
         # The names are found by making the model twice, as an encoder and with its head. No weight
         # is read for that: they are loaded when they are used.
         body = LearningParams(source.weights, backend, str(source.path), False, head=())
-        self._module({**self.config, "architectures": [self._class("Model")]}, body)
+        bare = self._module({**self.config, "architectures": [self._class("Model")]}, body)
         named = [each for each in _OUTPUTS if goal.task != "tag" or self._body_has(body, each)]
         head = [] if goal.task == "embed" else [f"{name}.weight" for name in named]
-        self.config = self._config()
+        self.config = self._config(causal=isinstance(bare, CausalLMModule))
         layout = LearningParams(NoWeights(), backend, str(source.path), True, head=head)
         self._made(layout)
         self._prefix = _prefix(list(body.asked.weights), list(layout.asked.weights))
@@ -144,7 +146,7 @@ class HeadLearner(Learner):
         plain = "".join(part.capitalize() for part in re.split(r"[-_]", self.source.model_type))
         return (plain if found is None else found[1]) + suffix
 
-    def _config(self) -> dict[str, object]:
+    def _config(self, *, causal: bool) -> dict[str, object]:
         """Return the config.json of the model with its head."""
         goal, config = self.goal, dict(self.source.config)
         if goal.kept:
@@ -156,6 +158,11 @@ class HeadLearner(Learner):
         config.pop("num_labels", None)
         config["id2label"] = {str(number): name for number, name in enumerate(goal.labels)}
         config["label2id"] = {name: number for number, name in enumerate(goal.labels)}
+        ends = stated_tokens("eos_token_id", self.source.generation_config, config)
+        if causal and goal.task != "tag" and config.get("pad_token_id") is None and ends:
+            # transformers finds the last token of a padded text by it, and takes no batches without
+            # one. Most tokenizers without such a token are given that of the end.
+            config["pad_token_id"] = min(ends)
         if goal.task == "classify":
             config["problem_type"] = goal.problem
         else:
@@ -239,6 +246,9 @@ class HeadLearner(Learner):
         Of scored pairs, the squared difference of cosine and score. Else the first text of a row
         finds its second among all but the first texts of the batch (InfoNCE, van den Oord et al.
         2018; in sentence-transformers MultipleNegativesRankingLoss).
+
+        Candidates that are right, too, are left out: the text itself, its second, and the second of
+        an equal text.
         """
         vectors = self._vectors(module, batch)  # (K * B, D)
         count = vectors.shape[0] // self.goal.texts
@@ -251,7 +261,8 @@ class HeadLearner(Learner):
         real = F.concat([batch.weights > 0] * (self.goal.texts - 1), 0)
         # Rows that fill up a batch repeat its first row: as candidates they would be further right
         # answers, which the loss takes for wrong ones.
-        scores = F.where(F.expand_dims(real, 0), scores, _LEAST)
+        kept = F.logical_and(F.expand_dims(real, 0), F.logical_not(_also_right(batch.targets)))
+        scores = F.where(kept, scores, _LEAST)
         return scores, cross_entropy(scores, F.arange(count))
 
     def _vectors(self, module: Any, batch: TextBatch) -> Tensor:
@@ -286,6 +297,23 @@ class HeadLearner(Learner):
         if self.goal.task == "embed":
             return pair_scores(own, scored=self.goal.scored)
         return class_scores(own, self.goal.problem)
+
+
+def _also_right(numbers: Tensor) -> Tensor:
+    """Return which candidates of a row are right beside its own one, i1 [B, (K - 1) * B].
+
+    `numbers` [B, K] are those of texts: equal ones have the same.
+    """
+    rows, texts = numbers.shape
+    first, second = numbers[:, :1], numbers[:, 1:2]
+    others = F.reshape(F.transpose(numbers[:, 1:], (1, 0)), (1, -1))
+    found = F.logical_or(F.equal(others, first), F.equal(others, second))
+    alike = F.equal(first, F.transpose(first, (1, 0)))
+    none = [F.zeros((rows, (texts - 2) * rows), "i1")] if texts > 2 else []
+    found = F.logical_or(found, F.concat([alike, *none], 1))
+    places = F.arange((texts - 1) * rows)
+    own = F.equal(F.expand_dims(places, 0), F.expand_dims(F.arange(rows), 1))
+    return F.logical_and(found, F.logical_not(own))
 
 
 def _binary(logits: Tensor, targets: Tensor) -> Tensor:

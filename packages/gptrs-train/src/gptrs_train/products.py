@@ -24,7 +24,12 @@ from gptrs.strict_json import parse_object
 from gptrs_runtime.converting.atomic_folder import atomic_folder
 from gptrs_runtime.converting.convert import WRITERS, Destination, require_apart
 from gptrs_runtime.converting.model_content import StoredModel, in_dtype, stored_model
-from gptrs_runtime.sources.model_folder import MODEL_CONFIG, MODULES, TRANSFORMER_CONFIG
+from gptrs_runtime.sources.model_folder import (
+    MODEL_CONFIG,
+    MODULES,
+    TRANSFORMER_CONFIG,
+    module_folders,
+)
 from gptrs_runtime.sources.model_source import CONFIG, MAX_TOKENIZER_BYTES, ModelSource
 from gptrs_train.heads import HeadLearner
 from gptrs_train.learner import FACTORS, Learner, factor_name
@@ -57,7 +62,9 @@ def require_new(out: Path, run: str, sources: Sequence[Path], *, resume: bool, f
     for source in sources:
         require_apart(source / CONFIG, out)  # a file in it: `out` may be the source itself
     names = os.listdir(out) if out.is_dir() else []
-    folders = any((out / name).is_dir() for name in names)
+    # An embedder has a folder for each of its modules.
+    own = module_folders(out)
+    folders = any((out / name).is_dir() for name in names if name not in own)
     if folders or not {CONFIG, ADAPTER_CONFIG}.intersection(names):
         raise UsageError(
             f"{shown} is not a model or adapter, which --force could replace",

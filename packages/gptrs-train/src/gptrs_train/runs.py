@@ -45,7 +45,15 @@ from gptrs_train.batches import (
 from gptrs_train.chat_rows import DataError
 from gptrs_train.data import ModelTexts, Source, Texts, files_of, note_unread, read_source
 from gptrs_train.draft_learner import DraftLearner, NewDraftHead
-from gptrs_train.head_rows import Encoder, HeadRow, HeadRows, goal_of, read_head_rows, task_of
+from gptrs_train.head_rows import (
+    Encoder,
+    HeadRow,
+    HeadRows,
+    goal_of,
+    read_head_rows,
+    task_of,
+    with_known_labels,
+)
 from gptrs_train.heads import HeadLearner, Task
 from gptrs_train.learner import Learner, LowRank
 from gptrs_train.products import require_new, write_product
@@ -232,7 +240,7 @@ def _head_rows(
     except OSError as error:
         raise _unreadable(error) from error
     # The seed decides, so a resumed run holds out the same rows.
-    held = held_out(seed, share, len(rows))
+    held = with_known_labels(rows, held_out(seed, share, len(rows)))
     if not held:
         return rows, None
     return (
