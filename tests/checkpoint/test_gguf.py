@@ -185,6 +185,8 @@ def test_what_other_kinds_have_besides_is_refused(tmp_path: Path) -> None:
         ("olmo2", {"attention.sliding_window": 16}, table, "sliding_window"),
         ("stablelm", {"use_parallel_residual": True}, table, "use_parallel_residual"),
         ("olmo2", {"rope.dimension_count": 8}, table, "dimension_count"),
+        ("exaone4", {"attention.sliding_window_pattern": [0]}, table, "each 4th layer"),
+        ("dots1", {**_MIXTURE, "expert_gating_func": 1}, table, "expert_gating_func"),
         ("phi3", {}, longer, "rope_factors_long"),
         ("gemma", {}, norm, "is quantized"),
     ):
@@ -192,6 +194,39 @@ def test_what_other_kinds_have_besides_is_refused(tmp_path: Path) -> None:
         path = saved(tmp_path / "x.gguf", gguf({**_settings(kind, 2), **own}, tensors))
         with pytest.raises(GptrsError, match=said):
             _ = find_model(path).weights
+
+
+def test_the_window_of_each_layer_is_read(tmp_path: Path) -> None:
+    """As llama.cpp's converter writes it for newer kinds, beside the number of others."""
+    window = {"exaone4.attention.sliding_window": 16}
+    pattern = {"exaone4.attention.sliding_window_pattern": [1]}
+    table = {"token_embd.weight": random_blocks("F16", (40, 32), 0)}
+    path = saved(tmp_path / "x.gguf", gguf({**_settings("exaone4", 2), **window, **pattern}, table))
+    assert find_model(path).config["sliding_window"] == 16
+
+
+def test_experts_of_dots1_have_the_names_of_its_kind(tmp_path: Path) -> None:
+    own: dict[str, Value] = {f"dots1.{key}": value for key, value in _MIXTURE.items()}
+    shapes = {
+        "token_embd.weight": (40, 32), "blk.0.ffn_norm.weight": (32,),
+        "blk.0.exp_probs_b.bias": (2,), "blk.0.ffn_gate_exps.weight": (2, 8, 32),
+        "blk.0.ffn_up_shexp.weight": (8, 32),
+    }  # fmt: skip
+    table = {name: random_blocks("F32", shape, 0) for name, shape in shapes.items()}
+    model = find_model(saved(tmp_path / "x.gguf", gguf({**_settings("dots1", 2), **own}, table)))
+    assert (model.model_type, model.config["n_routed_experts"]) == ("dots1", 2)
+    layer = "model.layers.0."
+    assert set(model.weights.names()) == {
+        "model.embed_tokens.weight", f"{layer}post_attention_layernorm.weight",
+        f"{layer}mlp.gate.e_score_correction_bias", f"{layer}mlp.shared_experts.up_proj.weight",
+        f"{layer}mlp.experts.0.gate_proj.weight", f"{layer}mlp.experts.1.gate_proj.weight",
+    }  # fmt: skip
+
+
+_MIXTURE: dict[str, Value] = {
+    "expert_count": 2, "expert_used_count": 1, "expert_feed_forward_length": 8,
+    "expert_shared_count": 1, "leading_dense_block_count": 0,
+}  # fmt: skip
 
 
 def _settings(kind: str, heads: int, kv_heads: int | None = None) -> dict[str, Value]:

@@ -126,6 +126,9 @@ OWN: dict[str, dict[str, Any]] = {
         "norm_topk_prob": True,
     },
     "olmoe": {"num_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 4},
+    "exaone4": {"sliding_window": 8, "sliding_window_pattern": 4, "num_hidden_layers": 5},
+    "seed_oss": {"attention_bias": True},
+    "hunyuan_v1_dense": {},
 }  # fmt: skip
 """Settings of the kinds that are written."""
 CASES = [

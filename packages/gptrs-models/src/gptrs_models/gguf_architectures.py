@@ -49,6 +49,15 @@ _OLMO2 = {
     "post_attention_norm": "post_attention_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
+_SEED_OSS = {
+    **{key: name for key, name in _LLAMA.items() if key != "ffn_norm"},
+    "post_attention_norm": _LLAMA["ffn_norm"],
+}
+_HUNYUAN = {
+    **_LLAMA,
+    "attn_q_norm": "self_attn.query_layernorm",
+    "attn_k_norm": "self_attn.key_layernorm",
+}
 _STARCODER2 = {**_LLAMA, "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}
 _PHI3 = {**_LLAMA, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 _GEMMA2 = {
@@ -123,17 +132,20 @@ _GPT_OSS = {
     # The biases of all experts are one tensor, while their matrices are separate.
     **{f"{key}_exps": name.format("").replace("..", ".") for key, name in _EXPERTS.items()},
 }
-_GLM4_MOE = {
-    **{key: name for key, name in _LLAMA.items() if key != "ffn_norm"},
-    "post_attention_norm": _LLAMA["ffn_norm"],
+_DOTS1 = {
+    **_LLAMA,
     "ffn_gate_inp": "mlp.gate",
     "exp_probs_b": "mlp.gate.e_score_correction_bias",
     "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
     "ffn_up_shexp": "mlp.shared_experts.up_proj",
     "ffn_down_shexp": "mlp.shared_experts.down_proj",
 }
+_GLM4_MOE = {**{key: name for key, name in _DOTS1.items() if key != "ffn_norm"}, **_SEED_OSS}
 _WIDTH = ("expert_feed_forward_length", "moe_intermediate_size")
 _SHARED_WIDTH = ("expert_shared_feed_forward_length", "shared_expert_intermediate_size")
+
+
+_SIGMOID = ("expert_gating_func", 2)
 
 
 def _chosen(count: str) -> tuple[tuple[str, str], ...]:
@@ -244,6 +256,12 @@ GPT2 = GgufArchitecture(
     fixed=(("scale_attn_weights", True, True), ("scale_attn_by_inverse_layer_idx", False, False)),
 )  # fmt: skip
 OLMO2 = GgufArchitecture(_OLMO2)
+EXAONE4 = GgufArchitecture(_OLMO2, window=0, pattern=4)
+SEED_OSS = GgufArchitecture(
+    _SEED_OSS, head_dim=128, biases=_OF_ALL[:1],
+    fixed=(("attention_out_bias", False, False), ("mlp_bias", False, False)),
+)  # fmt: skip
+HUNYUAN_V1_DENSE = GgufArchitecture(_HUNYUAN, fixed=(("attention_bias", False, False),))
 GRANITE = GgufArchitecture(
     _LLAMA, rotated=True, biases=_OF_ALL,
     numbers=(
@@ -384,9 +402,10 @@ GLM4_MOE = GgufArchitecture(
         ("leading_dense_block_count", "first_k_dense_replace"),
     ),
     numbers=(("expert_weights_scale", "routed_scaling_factor", 1.0),),
-    flags=(("expert_weights_norm", "norm_topk_prob"),),
+    flags=(("expert_weights_norm", "norm_topk_prob"),), stated=(_SIGMOID,),
     biases=(("attention_bias", _QUERY), _QUERY_NORM),
 )  # fmt: skip
+DOTS1 = replace(GLM4_MOE, names=_DOTS1, share=None, biases=())
 OLMOE = GgufArchitecture(
     _MIXTURE, experts=_EXPERTS, integers=_chosen("num_experts"), prepare=_olmoe,
     fixed=(

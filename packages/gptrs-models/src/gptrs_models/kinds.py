@@ -198,8 +198,9 @@ KINDS: tuple[Family, ...] = (
             **{name: name for name in (
                 *("llama", "qwen2", "qwen3", "gemma", "gemma2", "phi3", "smollm3", "olmo2"),
                 *("granite", "starcoder2", "stablelm", "cohere2", "glm4", "arcee", "ernie4_5"),
-                *("bloom", "falcon", "olmo", "nemotron"),
+                *("bloom", "falcon", "olmo", "nemotron", "exaone4", "seed_oss"),
             )},
+            "hunyuan_v1_dense": "hunyuan-dense",
             "mistral": "llama", "gemma3_text": "gemma3", "phi": "phi2", "cohere": "command-r",
             "gpt_neox": "gptneox", "gpt_bigcode": "starcoder",
         },
@@ -247,7 +248,7 @@ KINDS: tuple[Family, ...] = (
         },
         gguf={
             "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
-            "gpt_oss": "gpt-oss", "olmoe": "olmoe", "glm4_moe": "glm4moe",
+            "gpt_oss": "gpt-oss", "olmoe": "olmoe", "glm4_moe": "glm4moe", "dots1": "dots1",
         },
         mlx=("mixtral", "phimoe", "minimax_m2"),
     ),

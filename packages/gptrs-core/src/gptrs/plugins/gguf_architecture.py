@@ -68,8 +68,8 @@ class GgufArchitecture(Struct, frozen=True):
     """Settings whose key is omitted if they are null."""
     fixed: tuple[tuple[str, object, object], ...] = ()
     """Settings that llama.cpp assumes: name, value, meaning of a config without it."""
-    stated: tuple[tuple[str, bool], ...] = ()
-    """Keys with a fixed value of the kind."""
+    stated: tuple[tuple[str, bool | int], ...] = ()
+    """Keys with a fixed value of the kind, which files may omit."""
     biases: tuple[tuple[str, str], ...] = ()
     """Settings that are true if a tensor is in the file: name, full name of the tensor."""
     activations: tuple[str, ...] = ("silu",)

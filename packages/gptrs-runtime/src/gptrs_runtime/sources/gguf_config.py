@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -132,6 +133,8 @@ class GgufSettings:
                 )
         if not own.flags:
             fields.require("use_parallel_residual", False)
+        for key, value in own.stated:
+            fields.require(key, value)
         layers, further = self._layers()
         key, epsilon = own.epsilon
         widened = 4 * width if own.wide else None
@@ -160,7 +163,8 @@ class GgufSettings:
         fields, own = self._fields, self._own
         return {
             **{name: fields.number(key, default) for key, name, default in own.numbers},
-            **{name: fields.integer(key) for key, name in own.integers},
+            # Down to 0: models of experts may have no dense layer before them.
+            **{name: fields.integer(key, minimum=0) for key, name in own.integers},
             **{name: fields.boolean(key, True) for key, name in own.flags},
             **{
                 name: None if fields.get(key) is None else fields.number(key)
@@ -179,11 +183,23 @@ class GgufSettings:
             return {}
         window = fields.integer("attention.sliding_window", own.window, minimum=0)
         found: dict[str, object] = {"sliding_window": window or None}
-        fields.require("attention.sliding_window_pattern", own.pattern)
+        self._require_pattern()
         if own.largest is not None:
             is_largest = fields.integer("block_count") == own.largest
             found["query_pre_attn_scalar"] = whole if is_largest else head_dim
         return found
+
+    def _require_pattern(self) -> None:
+        """ModelError if other layers have the window than in models of the kind."""
+        name, pattern = "attention.sliding_window_pattern", self._own.pattern
+        value = self._fields.get(name)
+        if not isinstance(value, np.ndarray):
+            self._fields.require(name, pattern)
+            return
+        # Of each layer, as newer files have it.
+        wanted = [layer % pattern != 0 for layer in range(1, self._layers()[0] + 1)]
+        if cast("list[object]", value.tolist()) != wanted:
+            raise self._fields.error(name, f"must leave out each {pattern}th layer, and only these")
 
     def _rotary(self, head_dim: int) -> dict[str, object]:
         """Return the rotary embedding of kinds that have one."""
