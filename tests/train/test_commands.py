@@ -25,6 +25,7 @@ from gptrs_train import commands, runs
 from gptrs_train import losses as learner_losses
 from gptrs_train.chat_rows import DataError
 from gptrs_train.learner import Batch, Learner, LowRank
+from gptrs_train.products import adapter_config
 from gptrs_train.saved_run import SavedRunError
 from train.runs_support import CONFIGS, save_lm, stream
 
@@ -74,6 +75,14 @@ def test_an_adapter_is_written_that_runs(tokens, tmp_path, capsys, caplog):
     save_lm(tmp_path / "model", "llama", rms_norm_eps=1e-5, tie_word_embeddings=True)
     load_model(tmp_path / "model", "ref", adapter=out)
     assert "was trained on other weights than those of `model`" in caplog.text
+
+
+def test_the_base_of_an_adapter_is_a_model_of_the_hub_not_a_path_in_its_cache(tmp_path):
+    for folder in (tmp_path / "models--me--my--tiny" / "snapshots" / "1", tmp_path / "mine"):
+        save_lm(folder, "llama")
+        learner = Learner(find_model(folder), backend_of("ref", None), LowRank(2, 4.0))
+        base = adapter_config(learner)["base_model_name_or_path"]
+        assert base == (str(folder) if folder.name == "mine" else "me/my--tiny")
 
 
 @pytest.mark.long

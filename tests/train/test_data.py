@@ -25,6 +25,7 @@ class Words:
     """A tokenizer of words, whose template is ROLE words END for each message."""
 
     name = "words"
+    begin = None
     end = END
     ends = (END,)
 
@@ -246,6 +247,21 @@ def test_texts_of_a_new_model_end_also_if_several_tokens_do(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     texts = _texts_of(HfDirectory.open(tmp_path, weighted=False))
     assert (texts.end, list(texts.ends)) == (5, [5, 6])
+
+
+@pytest.mark.parametrize("mask", [False, True])
+def test_a_text_that_states_its_first_token_has_it_once(mask, tmp_path):
+    class Begun(Words):
+        begin = ord("s")
+
+        def encode(self, text):
+            return [self.begin, *self.encode_part(text)]
+
+    rows = [{"prompt": prompt, "completion": "c"} for prompt in ("s a ", "a ")]
+    path = rows_file(tmp_path, *rows)
+    for found in read_source(path, Begun, 1000, mask_prompt=mask).examples:
+        first = [Begun.begin, A] if mask else [[Begun.begin], [A]]
+        assert shown(found) == [*first, [C], [END]]
 
 
 def test_files_that_nothing_is_learnt_from_are_refused(tmp_path):

@@ -49,6 +49,8 @@ class Texts(Protocol):
     """Tokenizes texts and conversations."""
 
     name: str
+    begin: int | None
+    """The token before each text, if the model has one."""
     end: int | None
     """The token behind each text, if the model has one."""
     templated: bool
@@ -82,6 +84,7 @@ class ModelTexts:
         self.name = name
         self.ends: Sequence[int] = sorted(ends)
         self.end = min(ends, default=None)
+        self.begin = None if model is None else model.bos_token
         self._tokenizer = tokenizer
         self._model = model
         self.templated = model is not None and _has_template(model)
@@ -364,7 +367,7 @@ def _plain(where: str, row: Mapping[str, object], texts: Texts, mask_prompt: boo
 
 def _ended(texts: Texts, text: str, masked: int) -> Example:
     """Return a text and the end behind it, less its first characters."""
-    tokens = texts.encode(text)
+    tokens = _begun(texts, text)
     if texts.end is not None and tokens[-1:] != [texts.end]:
         tokens = [*tokens, texts.end]
     whole = np.array(tokens, np.int32)
@@ -372,5 +375,13 @@ def _ended(texts: Texts, text: str, masked: int) -> Example:
     if masked:
         # Not the length of the prompt's tokens: its last token may merge with the first characters
         # of the completion, and the merged token is learnt.
-        learnt[: shared(whole, np.array(texts.encode(text[:masked]), np.int32))] = False
+        learnt[: shared(whole, np.array(_begun(texts, text[:masked]), np.int32))] = False
     return Example(whole, learnt)
+
+
+def _begun(texts: Texts, text: str) -> list[int]:
+    """Return the tokens of a text, whose first one is not repeated if the text states it, too."""
+    tokens = texts.encode(text)
+    # Texts that a chat template has rendered begin with it: the model never sees two of them.
+    twice = texts.begin is not None and tokens[:2] == [texts.begin] * 2
+    return tokens[1:] if twice else tokens

@@ -28,6 +28,7 @@ from gptrs_runtime.sources.model_folder import (
     MODEL_CONFIG,
     MODULES,
     TRANSFORMER_CONFIG,
+    hub_name,
     module_folders,
 )
 from gptrs_runtime.sources.model_source import CONFIG, MAX_TOKENIZER_BYTES, ModelSource
@@ -204,7 +205,8 @@ def adapter_config(learner: Learner) -> dict[str, object]:
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": str(learner.source.path),
+        # Not the path of a cache, which other machines lack.
+        "base_model_name_or_path": hub_name(learner.source.path) or str(learner.source.path),
         "r": learner.adapter.rank,
         "lora_alpha": learner.adapter.alpha,
         "lora_dropout": learner.dropout.low_rank,

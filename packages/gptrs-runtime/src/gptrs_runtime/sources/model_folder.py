@@ -27,6 +27,8 @@ from gptrs.strict_json import parse_list, record_of
 from gptrs_runtime.sources.model_source import MAX_SETTINGS_BYTES, ModelSource
 
 _ADAPTER = "adapter_config.json"
+_CACHED = "models--"
+"""The folder of a model in the cache of the hub begins so."""
 _SETTINGS = "config.json"
 """The file that every model has, and that is new in a replaced folder."""
 
@@ -142,7 +144,7 @@ class ModelFolder:
     def _hint(self) -> str | None:
         if _ADAPTER in self.names:
             return "it holds an adapter: load the model that it was made for, with `--adapter`"
-        if "snapshots" in self.names and self._real.name.startswith("models--"):
+        if "snapshots" in self.names and self._real.name.startswith(_CACHED):
             return "name the folder of one revision below `snapshots`"
         gguf = next((name for name in self.names if name.endswith(".gguf")), None)
         if gguf is not None:
@@ -165,11 +167,17 @@ def _identity(path: Path) -> tuple[int, ...] | None:
     return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
+def hub_name(path: Path) -> str | None:
+    """Return OWNER/NAME of a folder, or a file in it, in the cache of the hub; None for others."""
+    path = path.parent if path.is_file() else path
+    folder = path.parent.parent.name
+    if path.parent.name != "snapshots" or not folder.startswith(_CACHED):
+        return None
+    return folder.removeprefix(_CACHED).replace("--", "/", 1)
+
+
 def _hub_blobs(folder: Path) -> tuple[Path, ...]:
-    entry = folder.parent.parent
-    if folder.parent.name == "snapshots" and entry.name.startswith("models--"):
-        return (entry / "blobs",)
-    return ()
+    return () if hub_name(folder) is None else (folder.parent.parent / "blobs",)
 
 
 # Names of the files that sentence-transformers saves beside those of a transformer.
