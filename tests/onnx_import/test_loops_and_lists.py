@@ -11,7 +11,7 @@ import pytest
 onnx = pytest.importorskip("onnx", reason="these tests read ONNX models")
 onnxruntime: Any = pytest.importorskip("onnxruntime", reason="the peer that runs the same graphs")
 
-from onnx import numpy_helper, parser  # noqa: E402
+from onnx import helper, numpy_helper, parser  # noqa: E402
 
 import gptrs_onnx  # noqa: E402
 from gptrs.errors import UnsupportedError  # noqa: E402
@@ -51,6 +51,32 @@ GRAPHS: dict[str, tuple[str, int, str, Arrays, list[Arrays]]] = {
     "results of a long loop": (
         "(float[n, 3] x) => (float[a, b] z, float[c, d, e] y)", 17,
         loop(70, "x", STACKED, "z, y"), {}, SQUARES,
+    ),
+    "results of no iterations": (
+        "(float[2, 3] x) => (float[a, b] z, float[c, d, e] y)", 17,
+        loop(0, "x", STACKED.replace("n, 3", "2, 3"), "z, y"), {}, SQUARES[:1],
+    ),
+    "results of iterations that an input ends": (
+        "(float[n, 3] x, float most) => (float[a, b] z, float[c, d, e] y)", 17,
+        """t = Constant <value = bool {1}> ()
+        z, y = Loop ("", t, x) <body = b """ + STACKED.replace(
+            "k2 = Identity (k)", "w = ReduceMax <keepdims = 0> (s) k2 = Less (w, most)") + ">", {},
+        [{**SQUARES[0], "most": np.array(each, np.float32)} for each in (5, -9)],
+    ),
+    "branches of other sizes, by data": (
+        "(float[n, 3] x) => (float[a, b] z)", 17,
+        """w = ReduceMax <keepdims = 0> (x) c = Less (w, m)
+        z = If (c) <then_branch = t1 () => (float[d, 3] q) { q = Concat <axis = 0> (x, x) },
+                    else_branch = t2 () => (float[e, 3] q) { q = Neg (x) }>""",
+        {"m": np.array(0, np.float32)}, [SQUARES[0], {"x": -abs(floats(2, 3))}],
+    ),
+    "sizes that are reduced along no axes": (
+        "(float[n, 3] x) => (int64[a] z)", 18,
+        "s = Shape (x) z = ReduceProd <noop_with_empty_axes = 1> (s)", {}, SQUARES,
+    ),
+    "a mask of operator set 7, which has the type of the input": (
+        "(float[n, 3] x) => (float[a, b] z)", 7,
+        "y, mask = Dropout (x) none = Sub (mask, mask) z = Add (y, none)", {}, SQUARES,
     ),
     "a graph for each element of a list": (
         "(float[4, 3] x) => (float[a, b] z)", 17,
@@ -112,3 +138,22 @@ def test_results_of_a_loop_that_may_end_early_are_refused() -> None:
     g (float[n, 3] x) => (float[a, b] z, float[c, d, e] y) {{ {loop(70, "x", body, "z, y")} }}"""
     with pytest.raises(UnsupportedError, match="may end before the last of 70 iterations"):
         gptrs_onnx.from_proto(parser.parse_model(text), "ref")(SQUARES[0]["x"])
+
+
+@pytest.mark.parametrize("count", [4, 5000])
+def test_branches_may_name_their_weights_alike(count: int) -> None:
+    def part(factor: float) -> Any:
+        given = numpy_helper.from_array(np.full(count, factor, np.float32), "w")
+        nodes = [helper.make_node("Mul", ["x", "w"], ["q"])]
+        result = helper.make_tensor_value_info("q", 1, [count])
+        return helper.make_graph(nodes, "part", [], [result], [given])
+
+    proto = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[{count}] x, bool c) => (float[{count}] z) {{ z = If (c) }}""")
+    proto.graph.node[0].attribute.extend(
+        helper.make_attribute(f"{name}_branch", part(factor))
+        for name, factor in (("then", 2.0), ("else", 3.0))
+    )
+    model, x = gptrs_onnx.from_proto(proto, "ref"), floats(count)
+    for taken, factor in ((True, 2.0), (False, 3.0)):
+        np.testing.assert_array_equal(model(x=x, c=np.array(taken))["z"], x * np.float32(factor))

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("onnx", reason="these tests read ONNX models")
 pytest.importorskip("onnxruntime", reason="the peer that runs the same nodes")
 
+from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 import gptrs_onnx
@@ -68,3 +69,18 @@ def test_lengths_and_shrinking_of_integers_are_cut_off_as_in_the_reference(dtype
         (expected,) = ReferenceEvaluator(proto).run(None, {name: x})
         assert found.dtype == dtype
         np.testing.assert_array_equal(found, np.asarray(expected))
+
+
+@pytest.mark.parametrize("to", ["int8", "uint8", "int16", "uint16", "uint32", "uint64"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_floats_out_of_range_wrap_in_casts_as_in_onnx_runtime(dtype: str, to: str) -> None:
+    numbers = [-1.0, 300.0, -300.0, 2.5, -2.5, 65000.0]
+    numbers += [] if dtype == "float16" else [3e9, 2.0**63, -(2.0**62)]
+    x = np.array(numbers, dtype)
+    kind = int(helper.np_dtype_to_tensor_dtype(np.dtype(to)))
+    proto = NodeKind("Cast", ((len(x),),), {}, opset=19).model(dtype, {"to": kind})
+    (found,) = gptrs_onnx.from_proto(proto, "ref")(x).values()
+    held = 2.0 ** (31 if to[-2:] in ("t8", "16") else 64 if to == "uint64" else 63)
+    bits = 8 * np.dtype(to).itemsize
+    expected = [int(each) % 2**bits if abs(each) < held else 0 for each in map(float, x)]
+    np.testing.assert_array_equal(found.astype(f"uint{bits}"), np.array(expected, f"uint{bits}"))

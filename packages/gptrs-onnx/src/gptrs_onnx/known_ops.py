@@ -341,7 +341,7 @@ def _reduced(
     # Sizes are vectors; anything else is data, which the program may as well reduce.
     if x.dtype.kind not in "iuO" or x.ndim != 1 or not x.size:
         return NotImplemented
-    if axes is not None and not axes.size and noop_with_empty_axes:
+    if noop_with_empty_axes and (axes is None or not axes.size):
         return x
     total = np.empty(1 if keepdims else (), dtype=x.dtype)
     total[...] = reduce(function, x)

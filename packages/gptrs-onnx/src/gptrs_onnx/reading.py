@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Final, cast
 
@@ -101,9 +102,27 @@ def model_of(
     model = _deserialized(proto, origin)
     _bind_external(model, [each for each in (folder, beside) if each is not None])
     _lift_weights(model.graph)
+    _name_apart(tuple(model.graphs()))
     for graph in model.graphs():
         _put_in_order(graph)
     return model
+
+
+def _name_apart(graphs: Sequence[ir.Graph]) -> None:
+    """Rename initializers whose names an earlier graph has, as two branches of an `If` may.
+
+    Weights are known by their names.
+    """
+    names = {name for graph in graphs for name in graph.initializers}
+    taken: set[str] = set()
+    for graph in graphs:
+        for name, value in tuple(graph.initializers.items()):
+            if name in taken:
+                value.name = next(
+                    each for number in count(2) if (each := f"{name}_{number}") not in names
+                )
+                names.add(value.name)
+            taken.add(name)
 
 
 def _put_in_order(graph: ir.Graph) -> None:
@@ -173,7 +192,10 @@ def _deserialized(proto: onnx.ModelProto, origin: str) -> ir.Model:
     try:
         return ir.serde.deserialize_model(proto)
     except DAMAGE as error:
-        raise ModelError(f"`{shown(origin)}` is not a valid ONNX model: {shown(error)}") from error
+        found: BaseException = error
+        while found.__cause__ is not None:  # the library says first where it was, and last why
+            found = found.__cause__
+        raise ModelError(f"`{shown(origin)}` is not a valid ONNX model: {shown(found)}") from error
 
 
 def _bind_external(model: ir.Model, folders: Sequence[Path]) -> None:

@@ -206,9 +206,23 @@ def converted(node: Node, x: Tensor, dtype: DType) -> Tensor:
         return wrapped(x, dtype)
     if dtype in _LARGEST and node.flag("saturate", True) and not x.dtype.is_bool:
         return _saturated(x, dtype)
-    if x.dtype.is_float and dtype.is_integer and dtype.bits < 8:
-        return wrapped(F.cast(x, dtypes.si32), dtype)
+    if x.dtype.is_float and dtype.is_integer and dtype not in (dtypes.si32, dtypes.si64):
+        return _truncated(x, dtype)
     return F.cast(x, dtype)
+
+
+def _truncated(x: Tensor, dtype: DType) -> Tensor:
+    """Return floats as integers of another type than si32 or si64, by the low bits of one of these.
+
+    The standard leaves open what numbers out of range give; ONNX Runtime and torch wrap them so,
+    and give 0 for those that are out of that range, too.
+    """
+    wide = dtypes.si64 if dtype.bits >= 32 else dtypes.si32
+    x = x if x.dtype.bits >= 32 else F.cast(x, dtypes.f32)
+    within = F.where(F.abs(x) < 2.0 ** (wide.bits - 1), x, 0.0)
+    low = wrapped(F.cast(within, wide), dtype)
+    # Numbers from 2^63 on fit into unsigned ones alone.
+    return low if dtype.bits < 64 else F.where(x < 0.0, low, F.cast(x, dtype))
 
 
 def _saturated(x: Tensor, dtype: DType) -> Tensor:

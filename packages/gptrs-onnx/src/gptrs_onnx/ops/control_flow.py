@@ -18,7 +18,10 @@ from gptrs_onnx.search import NeedsKnownError
 UNROLLED: Final = 32
 """Most iterations of a loop that become copies of its body, so that sizes may differ."""
 UNROLLED_LISTS: Final = 1024
-"""Most iterations of one that carries a sequence, which only copies of the body can do."""
+"""Most iterations of one that only copies of the body can do.
+
+It carries a sequence, or collects results until data ends it.
+"""
 
 
 @converts("If")
@@ -38,7 +41,7 @@ def branch(
     except GptrsError as error:
         origins = conversion.origins_of(node.source.inputs)
         if not origins:
-            raise
+            return conversion.run(then_branch if node.known(0).reshape(-1)[0] else else_branch)
         raise NeedsKnownError(origins, f"the condition of {node}") from error
 
 
@@ -61,16 +64,17 @@ def loop(
     scanned = len(body.outputs) - 1 - len(states)
     # Copies of the body may have sizes of their own, which states of a loop may not; beyond a few,
     # compiling them costs more than it gains.
-    if any(each is None or isinstance(each, Items) for each in states):
-        # The program has no lists: the condition of each iteration must be known.
+    has_lists = any(each is None or isinstance(each, Items) for each in states)
+    if has_lists or (scanned and (most is None or isinstance(going, Tensor))):
+        # The program has no lists, and sizes are no data: the condition of each iteration must be
+        # known.
         return _unrolled(
             node, body, UNROLLED_LISTS + 1 if most is None else most, going, states, scanned
         )
-    if most is not None and most <= UNROLLED and (scanned or not isinstance(going, Tensor)):
+    if most is not None and most <= UNROLLED and not isinstance(going, Tensor):
         return _unrolled(node, body, most, going, states, scanned)
     if scanned:
-        if most is None or isinstance(going, Tensor):
-            node.refuse("collects results of iterations whose number depends on data")
+        assert most is not None, "it is unrolled"
         return _repeated(node, body, most, states)
     return _while(node, body, most, going, states)
 
@@ -83,7 +87,8 @@ def _unrolled(
     asked = node.source.inputs[1] if len(node.source.inputs) > 1 else None
     for iteration in range(count):
         if iteration == UNROLLED_LISTS:
-            node.refuse(f"carries a list through more than {UNROLLED_LISTS} iterations")
+            kind = "collects results" if scanned else "carries a list"
+            node.refuse(f"{kind} through more than {UNROLLED_LISTS} iterations")
         if isinstance(going, Tensor):
             assert asked is not None, "it has been computed"
             going = node.conversion.known(asked, f"the condition of {node}")
@@ -95,7 +100,10 @@ def _unrolled(
         for each, value in zip(collected, results[1 + len(states) :], strict=True):
             each.append(as_tensor(value))
     if scanned and not all(collected):
-        node.refuse("collects the results of no iterations, whose shape is unknown")
+        # No iteration runs, but one tells the shapes of results.
+        results = _iteration(node, body, np.asarray(0, np.int64), np.asarray(True), states)
+        shaped = map(as_tensor, results[1 + len(states) :])
+        return [*states, *(F.zeros([0, *each.shape], each.dtype) for each in shaped)]
     return [*states, *(F.stack(each, 0) for each in collected)]
 
 

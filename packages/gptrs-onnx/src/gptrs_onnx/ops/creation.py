@@ -150,7 +150,7 @@ def dropout(
     """Return x, and which elements are kept: all of them unless in training mode."""
     dropped = 0.5 if ratio is None else float(ratio.item())
     if training is None or not bool(training.item()) or not dropped:
-        return x, F.ones(x.shape, dtypes.i1)
+        return x, F.ones(x.shape, dtypes.i1 if node.version >= 10 else x.dtype)
     kept = primitives.rng_uniform(_seed(node), x.shape, dtypes.f32) >= dropped
     return F.where(kept, x * (1.0 / (1.0 - dropped)), F.zeros([], x.dtype)), kept
 
