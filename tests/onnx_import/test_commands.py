@@ -84,7 +84,10 @@ def test_inspect_tells_interface_program_and_what_is_refused(run):
     code, found = run("inspect", "refused.onnx")
     assert (code, found["program"]) == (0, None)
     assert "Unheard" in found["refused"]
+    assert "supported_operators()" in found["refused"]
     assert found["missing"] == {"house.Unheard": "no converter"}
+    code, found = run("convert", "refused.onnx", "out.onnx")
+    assert found["hint"] == "`gptrs_onnx.supported_operators()` lists those that it converts"
     code, found = run("inspect", "net.onnx", "--symbol", "depth=8")
     assert (code, found["hint"]) == (2, "it has batch, height, width")
 

@@ -377,8 +377,23 @@ def test_files_that_are_no_models_are_refused(tmp_path: Path) -> None:
     old = parser.parse_model(
         '<ir_version: 3, opset_import: ["" : 5]> m (float[2] x) => (float[2] y) { y = Neg (x) }'
     )
-    with pytest.raises(UnsupportedError, match="operator set 5, sets 7"):
+    with pytest.raises(UnsupportedError, match=r"operator set 5, sets 7.*version_converter"):
         gptrs_onnx.from_proto(old)
+    old.opset_import[0].version = 999
+    with pytest.raises(UnsupportedError, match="pip install --upgrade onnx"):
+        gptrs_onnx.from_proto(old)
+    file.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n")
+    with pytest.raises(ModelError, match="a pointer of Git LFS"):
+        gptrs_onnx.load(file)
+
+
+def test_operators_of_onnxruntime_extensions_are_refused_by_name() -> None:
+    model = gptrs_onnx.from_proto(parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17, "ai.onnx.contrib" : 1]>
+        m (string[n] text) => (int64[n, k] ids) { ids = ai.onnx.contrib.BpeTokenizer (text) }"""
+    ), "ref")  # fmt: skip
+    with pytest.raises(UnsupportedError, match=r"BpeTokenizer` is .* of onnxruntime-extensions"):
+        model(np.array(["a"]))
 
 
 def test_calls_that_double_forever_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from gptrs_onnx.node import (
     constant,
     converts,
     cut_before,
+    has_body,
     is_symbolic,
     is_weight,
     numbers,
@@ -80,6 +81,11 @@ def refuse(node: Node) -> NoReturn:
     if node.domain == "com.microsoft" and node.op_type in _INSTEAD:
         reason, hint = _INSTEAD[node.op_type]
         node.refuse(f"{reason}, which gptrs-onnx does not convert", hint=hint)
+    if node.domain in ("ai.onnx.contrib", "com.microsoft.extensions"):
+        node.refuse(
+            "is Python or C++ code of onnxruntime-extensions, for texts, images and sounds",
+            hint=cut_before(node),
+        )
     converts.refuse(node)
 
 
@@ -330,7 +336,7 @@ class Conversion:
         if converter is not None:
             results = converter(node, values)
             return results if node.moved is None else _as_narrow(results, node.moved)
-        if is_refused(node):
+        if is_refused(node) or not has_body(node.domain, node.op_type, node.version):
             refuse(node)
         values = [
             None if each is None or value is None else self._found(each, what)

@@ -19,6 +19,7 @@ from gptrs.api.importers import DAMAGE
 from gptrs.api.programs import TensorType
 from gptrs.backend.weight_identity import WeightFile
 from gptrs.checkpoint.files.open_file import open_regular, resolved
+from gptrs.checkpoint.formats.foreign_files import require_no_pointer
 from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
 from gptrs.checkpoint.formats.safetensors_header import TensorEntry
 from gptrs_onnx.element_types import HELD_IN, is_read, stored_dtype
@@ -77,6 +78,7 @@ def parsed_model(data: bytes, folder: Path | None, origin: str) -> ir.Model:
 
 def _proto_of(data: bytes, origin: str) -> onnx.ModelProto:
     proto = onnx.ModelProto()
+    require_no_pointer(origin, data, ModelError)
     try:
         proto.ParseFromString(data)
     except DecodeError as error:
@@ -176,7 +178,9 @@ def require_read_version(opsets: Mapping[str, int], origin: str) -> None:
             raise UnsupportedError(
                 f"`{shown(origin)}` is written in operator set {version},"
                 f" sets {MIN_OPSET} to {MAX_OPSET} are supported",
-                hint="convert it with `onnx.version_converter`",
+                hint="convert it with `onnx.version_converter`"
+                if version < MIN_OPSET
+                else "a newer `onnx` may have it: `pip install --upgrade onnx`",
             )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gptrs.api import ModelError, UnsupportedError
+from gptrs.api.importers import clipped
 from gptrs_onnx.search import shown
 
 
@@ -48,4 +49,6 @@ def _done(path: Path, work: Callable[[], Any]) -> Any:
     try:
         return work()
     except Exception as error:
-        raise ModelError(f"ONNX Runtime refuses `{shown(path)}`: {shown(error)}") from error
+        # The reason comes last, after the path of the file.
+        why = clipped(str(error), 400)
+        raise ModelError(f"ONNX Runtime refuses `{shown(path)}`: {why}") from error

@@ -193,7 +193,8 @@ def import_capture(loaded: LoadedImport, sizes: Mapping[str, int]) -> ModelCaptu
             raise UnsupportedError(
                 f"{quoted(loaded.name)} cannot be written for all sizes, nor with {listed}:"
                 f" {error.message}",
-                hint=_fix(list(examples)),
+                # What no size mends has its own hint, or none.
+                hint=error.hint if isinstance(error, UnsupportedError) else _fix(list(examples)),
             ) from error
         _require_symbols(loaded, inputs, lowered.program.main.body.params[: len(inputs)])
         return lowered, model.outputs

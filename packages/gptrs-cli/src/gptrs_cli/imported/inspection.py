@@ -181,7 +181,7 @@ def _inspected(
         # Without a description of the file there is nothing to show but the error.
         if contents is None:
             raise
-        return _Inspected(path, importer, None, None, contents, error.message)
+        return _Inspected(path, importer, None, None, contents, str(error))
     sizes = example_sizes(loaded.model.inputs, given)
     try:
         made = converted(loaded, given)
@@ -189,7 +189,7 @@ def _inspected(
         # Sizes that were not given are guesses, which the error may follow from.
         made_up = _listed({name: size for name, size in sizes.items() if name not in given})
         more = f" (with the sizes {made_up}; `--symbol NAME=SIZE` gives others)" if made_up else ""
-        return _Inspected(path, importer, loaded, None, contents, f"{error.message}{more}")
+        return _Inspected(path, importer, loaded, None, contents, f"{error}{more}")
     return _Inspected(path, importer, loaded, made, contents, None)
 
 

@@ -60,7 +60,10 @@ class ModelInput(Struct, frozen=True):
         if array.dtype != wanted and not hasattr(value, "dtype"):
             array = self._converted(array)
         if array.dtype != wanted:
-            raise UsageError(f"the input {self} got an array of {array.dtype}")
+            raise UsageError(
+                f"the input {self} got an array of {array.dtype}",
+                hint=f'`array.astype("{wanted}")` makes one of its type',
+            )
         if not self.fits(array.shape):
             raise UsageError(f"the input {self} got an array of shape {list(array.shape)}")
         return array
