@@ -54,6 +54,16 @@ def test_inputs_are_as_odd_as_they_are_said_to_be() -> None:
     assert len(np.unique(ties)) < 20
 
 
+def test_newer_nodes_of_onnx_runtime_and_regions_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"CausalConvWithState", "LinearAttention", "MRotaryEmbedding", "RoiAlign"}
+    chosen = [kind for kind in kinds() if kind.op in names]
+    monkeypatch.setattr("fuzz_onnx.kinds", lambda: chosen)
+    outcomes = list(outcomes_of("ref", 0, everything=False))
+    # An older ONNX Runtime lacks some of them.
+    assert {outcome for outcome, _ in outcomes} <= {"right", "without a peer"}
+    assert ("right", "RoiAlign") in {(outcome, what.split()[0]) for outcome, what in outcomes}
+
+
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint32", "uint64", "int8", "uint8"])
 def test_lengths_and_shrinking_of_integers_are_cut_off_as_in_the_reference(dtype: str) -> None:
     x = np.array([[3, 4, 0], [6, 9, 1]], dtype)

@@ -323,6 +323,12 @@ def _resized() -> Iterator[NodeKind]:
     choices = {"mode": ("linear", "nearest", "cubic"), "align_corners": (None, 1)}
     padding = {"padding_mode": ("zeros", "border", "reflection")}
     yield NodeKind("GridSample", ((1, 2, 3, 4), (1, 2, 2, 2)), {**choices, **padding})
+    regions = [[0, 0, 4, 4], [1, 1, 3, 2], [-1, -2, 10, 10], [0, 0, 30, 3], [5, 5, 3, 2]]
+    boxes, rows = np.array(regions, np.float32), np.array([0, 1, 0, 1, 0])
+    frames = {"coordinate_transformation_mode": ("half_pixel", "output_half_pixel")}
+    bins = {"output_height": (2,), "output_width": (3,), "sampling_ratio": (0, 2), **frames}
+    ways = {**bins, "mode": ("avg", "max"), "spatial_scale": (None, 0.5)}
+    yield NodeKind("RoiAlign", ((2, 2, 5, 6), boxes, rows), ways, flavours=("plain", "ties"))
 
 
 def _quantized() -> Iterator[NodeKind]:

@@ -19,7 +19,7 @@ def runtime_kinds() -> list[NodeKind]:
     parts = (
         *(_quantized_products, _quantized_elements, _quantized_windows, _quantized_recurrent),
         *(_blocks, _activations, _fused_products, _normalized, _attention, _cross_attention),
-        *(_rotary, _grouped_attention, _decoder_attention, _own_forms),
+        *(_rotary, _grouped_attention, _decoder_attention, _states, _own_forms),
     )
     kinds = [kind for part in parts for kind in part()]
     return [replace(kind, domain="com.microsoft", flavours=FLAVOURS) for kind in kinds]
@@ -276,6 +276,25 @@ def _rotary() -> Iterator[NodeKind]:
         yield NodeKind("RotaryEmbedding", ((2, 2, 3, 8), where, *tables), ways)
         part = {**ways, "rotary_embedding_dim": (4,), "num_heads": (2,)}
         yield NodeKind("RotaryEmbedding", ((2, 3, 16), where, (8, 2), (8, 2)), part)
+
+    turns = np.array([[[0, 1, 2], [4, 3, 5]], [[1, 1, 7], [4, 0, 2]], [[3, 2, 2], [6, 6, 1]]])
+    shares = {"mrope_section": ([1, 2, 1], [2, 1, 1]), "mrope_layout": (None, 1), **ways}
+    yield NodeKind("MRotaryEmbedding", ((2, 2, 3, 8), turns, *tables), shares)
+    yield NodeKind("MRotaryEmbedding", ((2, 3, 16), turns, *tables), {**shares, "num_heads": (2,)})
+
+
+def _states() -> Iterator[NodeKind]:
+    for rule, rates in (("linear", 0), ("gated", 1), ("delta", 2), ("gated_delta", 3)):
+        for asked, heads in ((4, 2), (2, 4)):
+            ways = {"q_num_heads": (asked,), "kv_num_heads": (heads,), "update_rule": (rule,)}
+            three: tuple[Input, ...] = ((2, 3, 4 * asked), (2, 3, 4 * heads), (2, 3, 5 * heads))
+            decay, rate = (2, 3, heads) if rates & 1 else None, (2, 3, 1) if rates & 2 else None
+            given = (*three, (2, heads, 4, 5), decay, rate)
+            yield NodeKind("LinearAttention", given, {**ways, "scale": (None, 0.3)}, outputs=2)
+    for last, x, past in ((None, (2, 3, 7), (2, 3, 6)), (1, (2, 7, 3), (2, 6, 3))):
+        ways = {"dilation": (2,), "activation": (None, "silu"), "channels_last": (last,)}
+        yield NodeKind("CausalConvWithState", (x, (3, 1, 4), (3,), past), ways, outputs=2)
+        yield NodeKind("CausalConvWithState", (x, (3, 1, 4)), ways, outputs=2)
 
 
 def _grouped_attention() -> Iterator[NodeKind]:

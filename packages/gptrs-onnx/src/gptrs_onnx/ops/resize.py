@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import product as combinations
@@ -10,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from gptrs.api.importers import is_number
-from gptrs.api.models import Tensor
+from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
 from gptrs_onnx.node import Known, Node, constant, converts, numbers
@@ -284,27 +285,73 @@ def roi_align(
 ) -> Tensor:
     """Return means or maxima of samples in bins of regions (He et al. 2017)."""
     height, width, ratio, scale = output_height, output_width, sampling_ratio, spatial_scale
-    if ratio <= 0:
-        node.refuse("chooses the number of samples by the sizes of regions, which are data")
     half = 0.5 if coordinate_transformation_mode == "half_pixel" else 0.0
     left, top, right, bottom = (F.squeeze(part, -1) * scale - half for part in F.split(rois, 4, -1))
     tall, wide = bottom - top, right - left
     if not half:
         tall, wide = F.maximum(tall, F.ones([], x.dtype)), F.maximum(wide, F.ones([], x.dtype))
+    images = F.take(x, F.cast(batches, dtypes.si64), 0)
+    keep = mode == "max"
+    if ratio <= 0:
+        return _sampled_by_size(images, (top, tall, height), (left, wide, width), keep)
     rows = _samples(top, tall, height, ratio)
     columns = _samples(left, wide, width, ratio)
-    images = F.take(x, F.cast(batches, dtypes.si64), 0)
-    count = rois.shape[0]
-    shape = [count, height * ratio, width * ratio]
-    down = F.broadcast_to(F.expand_dims(rows, 2), shape)
-    across = F.broadcast_to(F.expand_dims(columns, 1), shape)
-    parts = _bilinear(images, down, across, keep=mode == "max")
-    channels = x.shape[1]
-    if mode == "max":
+    parts = _on_grid(images, rows, columns, keep)
+    count, channels = rois.shape[0], x.shape[1]
+    if keep:
         boxes = F.reshape(parts, [4, count, channels, height, ratio, width, ratio])
         return F.max(boxes, [0, 4, 6])
     boxes = F.reshape(parts, [count, channels, height, ratio, width, ratio])
     return F.mean(boxes, [3, 5])
+
+
+_Extent = tuple[Tensor, Tensor, int]
+"""The starts and lengths [regions] of regions along an axis, and how many bins each has."""
+
+
+def _sampled_by_size(images: Tensor, down: _Extent, across: _Extent, keep: bool) -> Tensor:
+    """Return means, or maxima, of samples at most one element apart, as many as a bin takes.
+
+    The program counts: a step adds one sample to each bin whose region has as many.
+    """
+    one = F.ones([], images.dtype)
+    rows, columns = (F.ceil(length / bins) for _, length, bins in (down, across))
+    counts = F.maximum(rows, 0.0) * F.maximum(columns, 0.0)
+    shape = [images.shape[0], images.shape[1], down[2], across[2]]
+    start = F.full(shape, -math.inf if keep else 0.0, images.dtype)
+    most = F.max(F.concat([counts, F.zeros([1], images.dtype)], 0), [0])
+
+    def goes_on(place: Tensor, _: Tensor) -> tuple[Tensor]:
+        return (place < most,)
+
+    def step(place: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+        row = F.floor(place / F.maximum(columns, one))
+        column = place - row * columns
+        sampled = (_sample(row, rows, down), _sample(column, columns, across))
+        value = _on_grid(images, *sampled, keep)
+        more = F.maximum(total, F.max(value, [0])) if keep else total + value
+        counted = F.reshape(place < counts, [-1, 1, 1, 1])
+        return place + one, F.where(counted, more, total)
+
+    _, total = primitives.while_(goes_on, step, F.zeros([], images.dtype), start)
+    counts = F.reshape(counts, [-1, 1, 1, 1])
+    return F.where(counts > 0.0, total, 0.0) if keep else total / F.maximum(counts, one)
+
+
+def _sample(place: Tensor, count: Tensor, extent: _Extent) -> Tensor:
+    """Return the positions [regions, bins] of one of `count` samples of each bin."""
+    start, length, bins = extent
+    inside = F.expand_dims((place + 0.5) / F.maximum(count, F.ones([], count.dtype)), 1)
+    bin_ = F.cast(F.arange(bins), start.dtype)
+    return F.expand_dims(start, 1) + (inside + bin_) * F.expand_dims(length / bins, 1)
+
+
+def _on_grid(images: Tensor, rows: Tensor, columns: Tensor, keep: bool) -> Tensor:
+    """Return `_bilinear` at the crossings of rows [regions, R] and columns [regions, C]."""
+    shape = [rows.shape[0], rows.shape[1], columns.shape[1]]
+    down = F.broadcast_to(F.expand_dims(rows, 2), shape)
+    across = F.broadcast_to(F.expand_dims(columns, 1), shape)
+    return _bilinear(images, down, across, keep)
 
 
 def _samples(start: Tensor, length: Tensor, bins: int, ratio: int) -> Tensor:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import numpy as np
+
 from gptrs.api.importers import is_number, scalar
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import DType, dtypes
-from gptrs_onnx.node import Node, Sizes, as_tensor, converts, sizes
+from gptrs_onnx.node import Node, Sizes, as_tensor, constant, converts, sizes
 from gptrs_onnx.ops.quantized_layers import matmul_integer_to_float
 
 
@@ -351,13 +353,63 @@ def rotary_embedding(
     return _joined_heads(turned) if x.rank == 3 else turned
 
 
+@converts("com.microsoft.MRotaryEmbedding")
+def several_rotary_embeddings(
+    node: Node,
+    x: Tensor,
+    positions: Tensor,
+    cosines: Tensor,
+    sines: Tensor,
+    *,
+    mrope_section: list[int],
+    mrope_layout: int = 0,
+    interleaved: bool = False,
+    num_heads: int = 0,
+    rotary_embedding_dim: int = 0,
+    scale: float = 1.0,
+    is_packed_batching: bool = False,
+) -> Tensor:
+    """Return `rotary_embedding` with three positions [3, B, S], each for its share of the angles.
+
+    The shares are sections one after the other, or in turns (`mrope_layout` 1) as in Qwen3-VL.
+    """
+    half = cosines.shape[1]
+    if scale != 1.0 or is_packed_batching or mrope_layout not in (0, 1):
+        node.refuse("has a scale, rows packed into one, or another layout than 0 and 1")
+    if len(mrope_section) != 3 or sum(mrope_section) != half or min(mrope_section) < 0:
+        node.malformed(f"has the sections {mrope_section} of {half} angles")
+    owner = np.repeat(np.arange(3), mrope_section)
+    if mrope_layout:
+        owner = np.zeros(half, np.int64)
+        for axis in (1, 2):
+            owner[axis : 3 * mrope_section[axis] : 3] = axis
+    heads = x
+    if x.rank == 3:
+        width = x.shape[2] // num_heads if rotary_embedding_dim else 2 * half
+        heads = _split_heads(x, x.shape[2] // width)
+    angles: list[Tensor] = []
+    for table in (cosines, sines):
+        each = F.split(F.embedding(positions, table), 3, 0)
+        first, *others = (F.squeeze(one, 0) for one in each)
+        for axis, other in enumerate(others, 1):
+            first = F.where(constant(owner == axis), other, first)
+        angles.append(first)
+    turned = _turned(heads, angles[0], angles[1], interleaved)
+    return _joined_heads(turned) if x.rank == 3 else turned
+
+
 def rotated(
     x: Tensor, positions: Tensor, cosines: Tensor, sines: Tensor, interleaved: bool
 ) -> Tensor:
     """Return x [B, N, S, H] rotated by the angles of positions [B or 1, S]; the rest of H stays."""
-    half = cosines.shape[1]
-    cos, sin = (F.expand_dims(F.embedding(positions, each), 1) for each in (cosines, sines))
-    width = x.shape[3]
+    cos, sin = (F.embedding(positions, each) for each in (cosines, sines))
+    return _turned(x, cos, sin, interleaved)
+
+
+def _turned(x: Tensor, cosines: Tensor, sines: Tensor, interleaved: bool) -> Tensor:
+    """Return x [B, N, S, H] rotated by angles [B or 1, S, up to H / 2]; the rest of H stays."""
+    half, width = cosines.shape[2], x.shape[3]
+    cos, sin = F.expand_dims(cosines, 1), F.expand_dims(sines, 1)
     turning = F.slice_axis(x, 3, 0, 2 * half)
     if interleaved:
         pairs = F.reshape(turning, [*x.shape[:3], half, 2])
