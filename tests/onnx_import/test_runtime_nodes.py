@@ -135,6 +135,25 @@ def grouped(start: int, steps: int, held: int) -> dict[str, np.ndarray]:
     return {**given, "mask": np.ones((1, start + steps), np.int64)}
 
 
+def test_heads_of_queries_and_keys_are_normalized_before_they_are_rotated() -> None:
+    weights, given = [1 + floats(16), 2 + floats(16)], grouped(0, 8, 0)
+    normed = GROUPED.replace("do_rotary = 1", "do_rotary = 1, qk_norm_epsilon = 1e-3")
+    normed = normed.replace("(q, kv, kv,", "(q, kv, v0,").replace(
+        "cosines, sines)\n}", 'cosines, sines, "", "", "", "", "", qw, kw)\n}'
+    )
+    normed = normed.replace("float[b, s, 32] kv,", "float[b, s, 32] kv, float[b, s, 32] v0,")
+    plain = normed.replace(', "", "", "", "", "", qw, kw', "")
+    normed = normed.replace("int64[b, t] mask", "float[16] qw, float[16] kw, int64[b, t] mask")
+    expected = dict(given, v0=given["kv"])
+    for name, weight in zip(("q", "kv"), weights, strict=True):
+        heads = given[name].reshape(1, 8, -1, 16)
+        scale = np.sqrt((heads**2).mean(-1, keepdims=True) + 1e-3)
+        expected[name] = (heads / scale * weight).reshape(given[name].shape)
+    found = run(normed, {**given, "v0": given["kv"], "qw": weights[0], "kw": weights[1]})
+    for name, each in run(plain, expected).items():
+        np.testing.assert_allclose(found[name], each, rtol=1e-4, atol=1e-5)
+
+
 def test_steps_over_a_growing_cache_give_what_the_whole_text_gives() -> None:
     model: Any = gptrs_onnx.from_proto(parser.parse_model(HEAD + GROUPED), "ref")
     whole = model(**grouped(0, 8, 0))

@@ -11,7 +11,12 @@ from gptrs_onnx.language.cached_conversion import FUSED, CachedConversion
 from gptrs_onnx.language.trials import UnrecognizedError
 from gptrs_onnx.node import Node, as_tensor
 from gptrs_onnx.onnx_ir import ir
-from gptrs_onnx.ops.transformers import grouped_heads, refuse_settings, rotated
+from gptrs_onnx.ops.transformers import (
+    grouped_heads,
+    refuse_settings,
+    rotated,
+    with_normed_heads,
+)
 
 _INPUTS = 16
 """Inputs of `GroupQueryAttention` with the optional ones."""
@@ -41,6 +46,7 @@ def group_query_attention(conversion: CachedConversion, source: ir.Node) -> Sequ
         _optional(conversion, value),
         *heads,
     )
+    parts = with_normed_heads(node, parts, [_optional(conversion, each) for each in more])
     if node.flag("do_rotary"):
         if positions is not None and conversion.is_of_tokens(positions):
             raise UnrecognizedError(f"{node} rotates by positions that depend on tokens")

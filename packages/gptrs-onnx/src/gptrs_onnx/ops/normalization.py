@@ -82,11 +82,17 @@ def _by_channel(x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
 
 
 @converts("MeanVarianceNormalization")
-def mean_variance_normalization(x: Tensor, *, axes: Sequence[int] = (0, 2, 3)) -> Tensor:
+def mean_variance_normalization(
+    node: Node, x: Tensor, *, axes: Sequence[int] = (0, 2, 3)
+) -> Tensor:
     """Return x less its mean over axes, over its deviation there plus 1e-9."""
+    if node.version < 9 and node.flag("across_channels"):
+        axes = range(x.rank)
     axes = [axis % x.rank for axis in axes]
     variance, mean = F.variance_and_mean(x, axes, keepdims=True)
     apart = x - mean
+    if node.version < 9 and not node.flag("normalize_variance", True):
+        return apart
     # Centred twice: a mean far from 0 is rounded, and dividing by a small deviation would magnify
     # what it leaves.
     return (apart - F.mean(apart, axes, keepdims=True)) / (F.sqrt(variance) + 1e-9)

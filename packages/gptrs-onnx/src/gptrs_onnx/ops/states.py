@@ -94,6 +94,9 @@ def causal_convolution(
     """
     if ndim != 1 or state_window or activation not in ("none", "silu", "swish"):
         node.refuse("has several axes, states of several steps, or another activation than `silu`")
+    for name in ("input_channel_offset", "input_channels", "state_length", "state_update_capacity"):
+        if node.integer(name, 0):
+            node.refuse(f"has the attribute `{name}`, which CUDA alone has")
     x = x if channels_last else F.transpose(x, [0, 2, 1])
     batch, length, channels = x.shape
     reach = (weight.shape[2] - 1) * dilation

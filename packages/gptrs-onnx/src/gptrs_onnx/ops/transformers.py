@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -457,6 +458,7 @@ def group_query_attention(
     """
     refuse_settings(node, more)
     parts = grouped_heads(node, query, key, value, num_heads, kv_num_heads)
+    parts = with_normed_heads(node, parts, more)
     steps, (longest,) = parts.query.shape[2], total
     ends = F.cast(F.reshape(last, [-1]), dtypes.si64) + 1
     # A prompt may be padded: its rows end at different positions, but all begin at 0.
@@ -522,8 +524,8 @@ def _turned_parts(
 
 def refuse_settings(node: Node, more: tuple[Tensor | None, ...]) -> None:
     """Raise UnsupportedError for inputs and attributes of attention that are not converted."""
-    names = ("k_scale", "v_scale", "q_norm_weight", "k_norm_weight", "query_seqlens")
-    given = [name for name, each in zip(names, more, strict=False) if each is not None]
+    names = ("k_scale", "v_scale", "", "", "query_seqlens")
+    given = [name for name, each in zip(names, more, strict=False) if name and each is not None]
     if given:
         node.refuse(f"has the input `{given[0]}`, which is not supported")
     for name in ("sliding_window_cache", "qk_output"):
@@ -545,6 +547,22 @@ def grouped_heads(
     return _Heads(
         *(_split_heads(x, n) for x, n in zip(split, (heads, groups, groups), strict=True))
     )
+
+
+def with_normed_heads(node: Node, parts: _Heads, more: Sequence[Tensor | None]) -> _Heads:
+    """Return parts whose query and key are normalized by head, before they are rotated.
+
+    `more` are the inputs of `GroupQueryAttention` after the sinks: two of them are the weights [H].
+    """
+    query_weight, key_weight = (*more, *[None] * 4)[2:4]
+    if query_weight is None and key_weight is None:
+        return parts
+    if query_weight is None or key_weight is None:
+        node.malformed("has one of `q_norm_weight` and `k_norm_weight`, and needs both")
+    both = node.number("qk_norm_epsilon", 1e-6)
+    query = F.rms_norm(parts.query, query_weight, node.number("q_norm_epsilon", both))
+    key = F.rms_norm(parts.key, key_weight, node.number("k_norm_epsilon", both))
+    return _Heads(query, key, parts.value)
 
 
 def _size(size: int) -> Tensor | int:
