@@ -359,18 +359,16 @@ IF_OF_DATA = """(bool c, float[m, n] x) => (float y) <int64[2] s = {2, 2}, int64
                 else_branch = e () => (float b) { b = Reshape (x, t) }> }"""
 
 
-def test_a_way_that_is_not_taken_need_not_fit_as_long_as_the_condition_is_small() -> None:
+def test_a_way_that_is_not_taken_need_not_fit() -> None:
     model = model_of(IF_OF_DATA)
     for condition, size in ((True, 2), (False, 3), (True, 2)):
         found = model(np.asarray(condition), ones(size, 2))["y"]
         assert found.shape == (size, 2)
     both = model_of(IF_OF_DATA.replace("bool c", "bool[k] d").replace("y = If", """
         zero = Constant <value_int = 0> () c = Gather (d, zero) y = If"""))  # fmt: skip
-    with pytest.raises(GptrsError, match=r"`reshape` of f32\[2, 2\] to \[3, 2\]"):
-        both(np.ones(4097, bool), ones(2, 2))
-    assert both(np.ones(4096, bool), ones(2, 2))["y"].shape == (2, 2)
-    with pytest.raises(GptrsError, match=r"the condition of `If` depends on the values of .* `d`"):
-        both(np.ones(4097, bool), ones(2, 2))
+    for count in (4097, 4096, 4097):  # of much data, it is computed first
+        assert both(np.ones(count, bool), ones(2, 2))["y"].shape == (2, 2)
+        assert both(np.zeros(count, bool), ones(3, 2))["y"].shape == (3, 2)
 
 
 def test_ways_of_other_types_are_those_of_a_condition_that_is_small() -> None:

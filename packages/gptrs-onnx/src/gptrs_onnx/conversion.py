@@ -195,6 +195,15 @@ class Conversion:
             self._convert(source)
         return self._found(wanted, "a result of these nodes")
 
+    def run_part(
+        self, graph: ir.Graph, nodes: Sequence[ir.Node], wanted: Sequence[ir.Value]
+    ) -> list[Bound]:
+        """Convert some nodes of a graph, in order; return these of their results."""
+        self._bind_initializers(graph)
+        for source in nodes:
+            self._convert(source)
+        return [self._present(each, "a result of these nodes") for each in wanted]
+
     def origins_of(self, values: Sequence[ir.Value | None]) -> Origins:
         """Return the inputs of the graph that any of these values is computed from."""
         found = (self._origins.get(each, frozenset()) for each in values if each is not None)
@@ -207,7 +216,7 @@ class Conversion:
             return found
         origins = self._origins.get(value, frozenset())
         if origins:
-            raise NeedsKnownError(origins, why)
+            raise NeedsKnownError(origins, why, value)
         # Exporters of `Resize` compute sizes in floats; the integers behind the cast are still
         # known.
         behind = self._sizes_behind(value)
@@ -288,6 +297,9 @@ class Conversion:
         inputs = [each if each is not None and each.name else None for each in source.inputs]
         try:
             results = self._results(node, inputs)
+        except NeedsKnownError as need:
+            need.node = source  # the outermost node is the last to say so
+            raise
         except GptrsError:
             if self._refused is None:  # else it is a node inside this one
                 values = [each for each in inputs if each is not None]
@@ -298,7 +310,7 @@ class Conversion:
         # Outputs without a name are left out; some exporters list more than the operator defines.
         if len(made) < sum(bool(each.name) for each in source.outputs):
             node.malformed(f"has {len(source.outputs)} outputs, at most {len(made)} are defined")
-        origins = self.origins_of([*inputs, *_outer_values(source)])
+        origins = self.origins_of([*inputs, *outer_values(source)])
         for value, found in zip(source.outputs, made, strict=False):
             # Sizes that follow from a shape do not depend on the values of inputs, whatever
             # computed them.
@@ -393,7 +405,7 @@ def _dims_of(value: Bound | None) -> Sequence[int]:
     return numbers(value) if is_shape else value.shape
 
 
-def _outer_values(source: ir.Node) -> list[ir.Value]:
+def outer_values(source: ir.Node) -> list[ir.Value]:
     """Return all values that the graphs inside a node read, from inside and outside of it."""
     found: list[ir.Value] = []
     for attribute in source.attributes.values():

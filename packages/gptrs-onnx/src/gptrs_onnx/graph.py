@@ -23,7 +23,8 @@ from gptrs_onnx.inputs import Border, item_name
 from gptrs_onnx.node import Items, Known, Narrow, as_tensor, constant, converts, is_weight
 from gptrs_onnx.onnx_ir import ir
 from gptrs_onnx.reading import InitializerSource
-from gptrs_onnx.search import Origins, shown
+from gptrs_onnx.search import NeedsKnownError, Origins, shown
+from gptrs_onnx.stages import Cut, Part, cut
 
 assert ops  # its modules register the converters
 
@@ -33,6 +34,8 @@ class Graph(Struct, frozen=True, dict=True):
 
     model: ir.Model
     own: WeightFile | None = None
+    part: Part | None = None
+    """The stage of the graph that is converted; None for all of it."""
 
     @cached_property
     def weights(self) -> InitializerSource:
@@ -79,10 +82,40 @@ class Graph(Struct, frozen=True, dict=True):
         """Return the outputs, see `Convertible`."""
         conversion = self._conversion(known, free, weight, seed)
         if not symbols:
-            return _outputs(conversion, self.model)
+            return self._converted(conversion)
         with symbols_may_be_refused(conversion, symbols):
             assume()
+            return self._converted(conversion)
+
+    def _converted(self, conversion: Conversion) -> tuple[Tensor, ...]:
+        if self.part is None:
             return _outputs(conversion, self.model)
+        part = self.part
+        found = conversion.run_part(self.model.graph, part.nodes, part.outputs)
+        return tuple(map(as_tensor, found))
+
+    def cut(self, need: NeedsKnownError) -> Cut | None:
+        """Return the graph in two stages between which a value is known; None if it has no such."""
+        if self.border.is_needed or self._narrow:
+            return None
+        graph = self.model.graph
+        whole = self.part or Part(tuple(graph), tuple(graph.inputs), tuple(graph.outputs))
+        return cut(whole, need)
+
+    def between(
+        self, node: ir.Node, given: Mapping[str, Known], weight: Callable[[str], Tensor]
+    ) -> dict[str, Known]:
+        """Return the results of a node for the values that it takes, by name."""
+        conversion = self._conversion({}, {}, weight, None)
+        for value in node.inputs:
+            if value is not None and (name := str(value.name)) in given:
+                conversion.bind(value, given[name])
+        wanted = [each for each in node.outputs if each.name]
+        found = conversion.run_part(self.model.graph, [node], wanted)
+        return {
+            str(each.name): np.asarray(as_tensor(made).numpy())
+            for each, made in zip(wanted, found, strict=True)
+        }
 
     def unknown(
         self,
@@ -125,7 +158,7 @@ class Graph(Struct, frozen=True, dict=True):
             seed,
         )
         sequences = {each.name: each for each in self.border.sequences}
-        for value in model.graph.inputs:
+        for value in model.graph.inputs if self.part is None else self.part.inputs:
             name = str(value.name)
             narrow = self._narrow.get(name)
             if name in known:

@@ -13,8 +13,9 @@ from typing_extensions import override
 
 from gptrs.api import ExecutionError, GptrsError, ModelError, UnsupportedError, UsageError
 from gptrs.api.backends import Backend
-from gptrs.api.importers import Closure, ConvertedGraph, Step, jitted
+from gptrs.api.importers import Closure, ConvertedGraph, ModelInput, Step, jitted
 from gptrs.api.models import Params, Tensor
+from gptrs.api.programs import dtypes
 from gptrs.capture.execute import use_backend
 from gptrs.capture.jitting.jit import Lowered
 from gptrs.capture.parameter import Parameter
@@ -29,6 +30,7 @@ from gptrs_onnx.search import (
     NeedsKnownError,
     Search,
     SymbolsRefusedError,
+    UnmetNeedError,
     refused_values,
     shown,
 )
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
     import gptrs_onnx.graph as graphs
     import gptrs_onnx.reading as reading
+    from gptrs_onnx.stages import Cut, Part
 else:
     graphs = lazy_module("gptrs_onnx.graph")
     reading = lazy_module("gptrs_onnx.reading")
@@ -89,6 +92,9 @@ class OnnxModel(ConvertedGraph):
         """Inputs whose values are known, and what asks for them."""
         self._is_static = found.is_static
         self._is_kept = file.stamp is None or file.findings is not None
+        self._stages: Cut | None = None
+        """How the graph is cut, once a call has asked for that."""
+        self._parts: dict[object, OnnxModel] = {}
 
     @override
     def _given(
@@ -123,7 +129,7 @@ class OnnxModel(ConvertedGraph):
             given, others = border.taken(given)
         with use_backend(self.backend):
             try:
-                results = self._tried(given, lambda step, arguments: step(arguments))
+                results = self._results(given)
                 found = [_array_of(each) for each in results]
             except ExecutionError as error:
                 raise self._unknown(given, others) or error from None
@@ -152,7 +158,7 @@ class OnnxModel(ConvertedGraph):
         return super()._program(given if border is None else border.taken(given)[0])
 
     @override
-    def captured(self, *arrays: object, **named: object) -> Lowered:
+    def captured(self, /, *arrays: object, **named: object) -> Lowered:
         if self._file.border is not None:
             raise UnsupportedError(
                 f"`{shown(self.name)}` has strings or lists as inputs or outputs, and programs"
@@ -161,26 +167,89 @@ class OnnxModel(ConvertedGraph):
             )
         return super().captured(*arrays, **named)
 
+    def _results(self, given: Mapping[str, np.ndarray]) -> Sequence[Tensor | np.ndarray]:
+        """Return the outputs, computed in stages where sizes follow from much data."""
+        if self._stages is None:
+            try:
+                return self._searched(given, lambda step, arguments: step(arguments))
+            except UnmetNeedError as unmet:
+                found = cast("graphs.Graph", self._file.graph).cut(unmet.need)
+                if found is None:
+                    raise unmet.error from None
+                self._stages = found
+        return self._in_stages(self._stages, given)
+
+    def _in_stages(self, cut: Cut, given: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
+        arrays = dict(given)
+        if cut.first.outputs:
+            arrays |= self._stage(cut.first, arrays)(**_taken(cut.first, arrays))
+        if cut.between is not None:
+            graph = cast("graphs.Graph", self._file.graph)
+            arrays |= graph.between(cut.between, arrays, self._weight)
+        found = self._stage(cut.second, arrays)(**_taken(cut.second, arrays))
+        return [found[name] for name in self.outputs]
+
+    def _stage(self, part: Part, given: Mapping[str, np.ndarray]) -> OnnxModel:
+        """Return a part of the graph as a model that takes arrays of these ranks."""
+        taken = _taken(part, given)
+        key = part.outputs, tuple((name, each.ndim) for name, each in taken.items())
+        found = self._parts.get(key)
+        if found is None:
+            graph = cast("graphs.Graph", self._file.graph)
+            inputs = [self._slots.get(name) or _slot(name, each) for name, each in taken.items()]
+            outputs = tuple([str(each.name) for each in part.outputs])
+            staged = replace(graph, part=part)
+            weights = self.weights
+            file = GraphFile(tuple(inputs), outputs, lambda: weights, lambda: staged)
+            found = OnnxModel(file, self.backend, self.name, self.params)
+            found.seed = self.seed
+            self._parts[key] = found
+        return found
+
     @override
     def _tried(
         self,
         given: Mapping[str, np.ndarray],
         call: Callable[[Step, tuple[Tensor, ...]], Result],
     ) -> Result:
+        try:
+            return self._searched(given, call)
+        except UnmetNeedError as unmet:
+            if cast("graphs.Graph", self._file.graph).cut(unmet.need) is not None:
+                hint = unmet.error.hint
+                unmet.error.hint = "calls compute it in stages, which are no single program" + (
+                    f"; for one, {hint}" if hint else ""
+                )
+            raise unmet.error from None
+
+    def _searched(
+        self,
+        given: Mapping[str, np.ndarray],
+        call: Callable[[Step, tuple[Tensor, ...]], Result],
+    ) -> Result:
         """Return what `call` gives, with the facts about sizes and the values that it takes.
 
-        Those that helped are kept for later calls.
+        Those that helped are kept for later calls. UnmetNeedError for values of too much data.
         """
         sizes = self._sizes(given)
         # Begins with what earlier calls have learnt: the usual call converts nothing and tries
         # nothing.
-        search = Search(sizes, self._facts_for(sizes), dict(self._known_inputs))
+        # A large input is asked for once more: what asks says where to cut the graph.
+        known = {
+            name: need
+            for name, need in self._known_inputs.items()
+            if name not in given or given[name].size <= SMALL
+        }
+        search = Search(sizes, self._facts_for(sizes), known)
         while True:
             step, arguments = self._step(given, search.known, search.facts)
             try:
                 result = call(step, arguments)
             except NeedsKnownError as need:
-                search.ask(need, given)
+                try:
+                    search.ask(need, given)
+                except GptrsError as error:
+                    raise UnmetNeedError(need, error) from error
             except SymbolsRefusedError as refusal:
                 search.refuse(refusal)
             except GptrsError as error:
@@ -262,7 +331,8 @@ class OnnxModel(ConvertedGraph):
             # Values that are compiled in are part of the cache key; a large input would fill the
             # cache with one program a call.
             if array.size > SMALL:
-                raise refused_values(asked[name], name, array.size)
+                need = asked[name]
+                raise UnmetNeedError(need, refused_values(need, name, array.size))
         free = [name for name in given if name not in known]
         # Bytes, not values: NaN equals itself here, and 0.0 differs from -0.0, as in a program.
         values = tuple(
@@ -341,8 +411,21 @@ class OnnxModel(ConvertedGraph):
             stamp.keep(self._file, places, findings)
 
 
-def _array_of(result: Tensor | tuple[Tensor, ...]) -> np.ndarray:
+def _taken(part: Part, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return those arrays that a part takes."""
+    return {str(each.name): given[str(each.name)] for each in part.inputs if each.name in given}
+
+
+def _slot(name: str, array: np.ndarray) -> ModelInput:
+    """Return the declaration of an input like this array, with free sizes."""
+    sizes = tuple([f"{name}_{axis}" for axis in range(array.ndim)])
+    return ModelInput(name, dtypes.from_numpy(array.dtype), sizes)
+
+
+def _array_of(result: Tensor | np.ndarray | tuple[Tensor, ...]) -> np.ndarray:
     """Return a result as an array; a sequence as a list of them."""
+    if isinstance(result, np.ndarray):
+        return result
     if isinstance(result, tuple):
         return cast("np.ndarray", [each.numpy() for each in result])
     return result.numpy()

@@ -36,10 +36,23 @@ class NeedsKnownError(Exception):
     """
 
     refused: Refused | None = None
+    node: object = None
+    """The node of the file's graph whose conversion asks."""
 
-    def __init__(self, origins: Origins, why: str) -> None:
+    def __init__(self, origins: Origins, why: str, value: object = None) -> None:
+        """Take the inputs; `value` of the graph is what is to be known, if it has a name."""
         super().__init__(why)
         self.origins = origins
+        self.value = value
+
+
+class UnmetNeedError(Exception):
+    """Values must be known, and depend on too much data; `error` says so to users."""
+
+    def __init__(self, need: NeedsKnownError, error: GptrsError) -> None:
+        super().__init__(str(error))
+        self.need = need
+        self.error = error
 
 
 class SymbolsRefusedError(Exception):

@@ -56,7 +56,7 @@ class ImportedGraph(ABC, Generic[Argument]):
         gives = ", ".join(map(clipped, self.outputs))
         return f"<{type(self).__name__} {clipped(self.name)}({takes}) -> ({gives})>"
 
-    def __call__(self, *arrays: object, **named: object) -> dict[str, np.ndarray]:
+    def __call__(self, /, *arrays: object, **named: object) -> dict[str, np.ndarray]:
         """Return the outputs by name for inputs in order or by name.
 
         Raises UsageError for inputs that are missing, unknown, or of another type or shape;
@@ -65,7 +65,7 @@ class ImportedGraph(ABC, Generic[Argument]):
         found = zip(self.outputs, self._run(self._given(arrays, named)), strict=True)
         return {name: value for name, value in found if value is not None}
 
-    def program(self, *arrays: object, **named: object) -> Program:
+    def program(self, /, *arrays: object, **named: object) -> Program:
         """Return the program for inputs like these, before optimization.
 
         Its parameters are the tensor inputs in order, followed by the weights.
@@ -138,7 +138,7 @@ class ConvertedGraph(ImportedGraph[np.ndarray]):
         with use_backend(self.backend):
             return self._tried(given, lambda step, arguments: step.lower(arguments))
 
-    def captured(self, *arrays: object, **named: object) -> Lowered:
+    def captured(self, /, *arrays: object, **named: object) -> Lowered:
         """Return the program for inputs like these with its weights, and what its sizes must be.
 
         UnsupportedError where the values of an input decide sizes, so that it is no parameter.

@@ -42,7 +42,8 @@ def branch(
         origins = conversion.origins_of(node.source.inputs)
         if not origins:
             return conversion.run(then_branch if node.known(0).reshape(-1)[0] else else_branch)
-        raise NeedsKnownError(origins, f"the condition of {node}") from error
+        asked = node.source.inputs[0]
+        raise NeedsKnownError(origins, f"the condition of {node}", asked) from error
 
 
 def _plain(
