@@ -494,3 +494,21 @@ def test_large_constants_are_weights_and_small_ones_and_results_are_not() -> Non
         np.testing.assert_allclose(found["y"], product + weight[0], rtol=1e-4, atol=1e-4)
         np.testing.assert_array_equal(found["z"], x[np.arange(5000) % 3])
         np.testing.assert_array_equal(found["kept"], weight + 1)
+
+
+@pytest.mark.parametrize("places", [[1, 5], [[0, 1], [1, 2]]], ids=["numbers", "indices"])
+def test_sparse_weights_and_constants_are_read(places: list[Any]) -> None:
+    indices = onnx.numpy_helper.from_array(np.array(places, np.int64), "places")
+    values = onnx.numpy_helper.from_array(np.array([3, 4], np.float32), "w")
+    sparse = onnx.helper.make_sparse_tensor(values, indices, [2, 3])
+    proto = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[2, 3] x) => (float[2, 3] y) { c = Constant () h = Add (x, w) y = Add (h, c) }""")
+    proto.graph.sparse_initializer.append(sparse)
+    proto.graph.node[0].attribute.append(onnx.helper.make_attribute("sparse_value", sparse))
+    for _ in range(2):  # the message stays as it is
+        found = gptrs_onnx.from_proto(proto, "ref")(np.zeros((2, 3), np.float32))["y"]
+        assert found.tolist() == [[0, 6, 0], [0, 0, 8]]
+    sparse.indices.ClearField("raw_data")
+    proto.graph.sparse_initializer[0].CopyFrom(sparse)
+    with pytest.raises(ModelError, match=r"a sparse tensor of .* is damaged"):
+        gptrs_onnx.from_proto(proto, "ref")

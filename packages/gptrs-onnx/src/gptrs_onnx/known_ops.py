@@ -90,7 +90,7 @@ def _constant(node: Node) -> Known:
     for name, kind, dtype in _CONSTANTS:
         if name in node:
             return np.asarray(node.attribute(name, kind), dtype)
-    node.refuse("is a sparse constant, which PTIR does not support")
+    node.malformed("has no value")
 
 
 def _is_of_strings(node: Node) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
@@ -24,7 +25,7 @@ from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
 from gptrs.checkpoint.formats.safetensors_header import TensorEntry
 from gptrs_onnx.element_types import HELD_IN, is_read, stored_dtype
 from gptrs_onnx.graph_file import Place, Places, identity_inside, place_in, stamp_of
-from gptrs_onnx.node import stored_array
+from gptrs_onnx.node import MAX_COMPUTED, stored_array
 from gptrs_onnx.onnx_ir import ir
 from gptrs_onnx.search import SMALL, shown
 
@@ -191,6 +192,7 @@ def _deserialized(proto: onnx.ModelProto, origin: str) -> ir.Model:
             "map_type"
         ):
             value.ClearField("type")
+    proto = _without_sparse(proto, origin)
     # The library warns of names that a hostile file may have chosen; ours are errors.
     logging.getLogger("onnx_ir").setLevel(logging.ERROR)
     try:
@@ -200,6 +202,58 @@ def _deserialized(proto: onnx.ModelProto, origin: str) -> ir.Model:
         while found.__cause__ is not None:  # the library says first where it was, and last why
             found = found.__cause__
         raise ModelError(f"`{shown(origin)}` is not a valid ONNX model: {shown(found)}") from error
+
+
+def _without_sparse(proto: onnx.ModelProto, origin: str) -> onnx.ModelProto:
+    """Return a model whose sparse initializers and constants are dense ones, a copy if it has any.
+
+    The library does not read sparse ones.
+    """
+    if not any(map(_has_sparse, _graphs_of(proto.graph))):
+        return proto
+    made = onnx.ModelProto()
+    made.CopyFrom(proto)
+    try:
+        for graph in _graphs_of(made.graph):
+            graph.initializer.extend(map(_dense, graph.sparse_initializer))
+            del graph.sparse_initializer[:]
+            for node in graph.node:
+                for each in node.attribute:
+                    if each.HasField("sparse_tensor"):
+                        tensor = _dense(each.sparse_tensor)
+                        each.CopyFrom(onnx.helper.make_attribute("value", tensor))
+    except DAMAGE as error:
+        raise ModelError(
+            f"a sparse tensor of `{shown(origin)}` is damaged: {shown(error)}"
+        ) from error
+    return made
+
+
+def _graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for each in node.attribute:
+            if each.HasField("g"):
+                yield from _graphs_of(each.g)
+
+
+def _has_sparse(graph: onnx.GraphProto) -> bool:
+    held = (each.HasField("sparse_tensor") for node in graph.node for each in node.attribute)
+    return bool(graph.sparse_initializer) or any(held)
+
+
+def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
+    """Return a sparse tensor with its zeros; UnsupportedError for a huge one."""
+    shape = tuple(sparse.dims)
+    if math.prod(shape) > MAX_COMPUTED:
+        raise UnsupportedError(f"a sparse tensor has {math.prod(shape)} elements with its zeros")
+    values = onnx.numpy_helper.to_array(sparse.values)
+    places = onnx.numpy_helper.to_array(sparse.indices)
+    if places.ndim > 1:
+        places = np.ravel_multi_index(tuple(places.T), shape)
+    made = np.zeros(math.prod(shape), values.dtype)
+    made[places] = values
+    return onnx.numpy_helper.from_array(made.reshape(shape), sparse.values.name)
 
 
 def _bind_external(model: ir.Model, folders: Sequence[Path]) -> None:
