@@ -186,7 +186,10 @@ class OnnxModel(ConvertedGraph):
         if cut.between is not None:
             graph = cast("graphs.Graph", self._file.graph)
             arrays |= graph.between(cut.between, arrays, self._weight)
-        found = self._stage(cut.second, arrays)(**_taken(cut.second, arrays))
+        second = self._stage(cut.second, arrays)
+        if self.seed is not None:  # both stages count their draws from the start
+            second.seed = (self.seed + 1) % 2**64
+        found = second(**_taken(cut.second, arrays))
         return [found[name] for name in self.outputs]
 
     def _stage(self, part: Part, given: Mapping[str, np.ndarray]) -> OnnxModel:
@@ -196,14 +199,15 @@ class OnnxModel(ConvertedGraph):
         found = self._parts.get(key)
         if found is None:
             graph = cast("graphs.Graph", self._file.graph)
-            inputs = [self._slots.get(name) or _slot(name, each) for name, each in taken.items()]
+            own = {**self._slots, **self.inputs}
+            inputs = [own.get(name) or _slot(name, each) for name, each in taken.items()]
             outputs = tuple([str(each.name) for each in part.outputs])
             staged = replace(graph, part=part)
             weights = self.weights
             file = GraphFile(tuple(inputs), outputs, lambda: weights, lambda: staged)
             found = OnnxModel(file, self.backend, self.name, self.params)
-            found.seed = self.seed
             self._parts[key] = found
+        found.seed = self.seed
         return found
 
     @override

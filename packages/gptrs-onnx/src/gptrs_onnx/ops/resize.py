@@ -305,6 +305,8 @@ def roi_align(
     return F.mean(boxes, [3, 5])
 
 
+_MOST_SAMPLES: Final = 2.0**22
+"""Samples of a bin; regions with more, such as infinite ones, have the value 0."""
 _Extent = tuple[Tensor, Tensor, int]
 """The starts and lengths [regions] of regions along an axis, and how many bins each has."""
 
@@ -314,34 +316,41 @@ def _sampled_by_size(images: Tensor, down: _Extent, across: _Extent, keep: bool)
 
     The program counts: a step adds one sample to each bin whose region has as many.
     """
-    one = F.ones([], images.dtype)
-    rows, columns = (F.ceil(length / bins) for _, length, bins in (down, across))
-    counts = F.maximum(rows, 0.0) * F.maximum(columns, 0.0)
+    dtype = images.dtype
+    # Floats of 16 bits do not count far enough.
+    rows, columns = (
+        F.maximum(F.ceil(F.cast(length, dtypes.f32) / bins), 0.0)
+        for _, length, bins in (down, across)
+    )
+    counts = rows * columns
+    counts = F.where(counts < _MOST_SAMPLES, counts, 0.0)
     shape = [images.shape[0], images.shape[1], down[2], across[2]]
-    start = F.full(shape, -math.inf if keep else 0.0, images.dtype)
-    most = F.max(F.concat([counts, F.zeros([1], images.dtype)], 0), [0])
+    start = F.full(shape, -math.inf if keep else 0.0, dtype)
+    most = F.max(F.concat([counts, F.zeros([1])], 0), [0])
 
     def goes_on(place: Tensor, _: Tensor) -> tuple[Tensor]:
         return (place < most,)
 
     def step(place: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
-        row = F.floor(place / F.maximum(columns, one))
+        row = F.floor(place / F.maximum(columns, 1.0))
         column = place - row * columns
-        sampled = (_sample(row, rows, down), _sample(column, columns, across))
-        value = _on_grid(images, *sampled, keep)
+        grid = (_sample(row, rows, down), _sample(column, columns, across))
+        value = _on_grid(images, *grid, keep)
         more = F.maximum(total, F.max(value, [0])) if keep else total + value
         counted = F.reshape(place < counts, [-1, 1, 1, 1])
-        return place + one, F.where(counted, more, total)
+        return place + 1.0, F.where(counted, more, total)
 
-    _, total = primitives.while_(goes_on, step, F.zeros([], images.dtype), start)
-    counts = F.reshape(counts, [-1, 1, 1, 1])
-    return F.where(counts > 0.0, total, 0.0) if keep else total / F.maximum(counts, one)
+    _, total = primitives.while_(goes_on, step, F.zeros([]), start)
+    divisors = F.cast(F.reshape(F.maximum(counts, 1.0), [-1, 1, 1, 1]), dtype)
+    if keep:
+        return F.where(F.reshape(counts > 0.0, [-1, 1, 1, 1]), total, 0.0)
+    return total / divisors
 
 
 def _sample(place: Tensor, count: Tensor, extent: _Extent) -> Tensor:
     """Return the positions [regions, bins] of one of `count` samples of each bin."""
     start, length, bins = extent
-    inside = F.expand_dims((place + 0.5) / F.maximum(count, F.ones([], count.dtype)), 1)
+    inside = F.cast(F.expand_dims((place + 0.5) / F.maximum(count, 1.0), 1), start.dtype)
     bin_ = F.cast(F.arange(bins), start.dtype)
     return F.expand_dims(start, 1) + (inside + bin_) * F.expand_dims(length / bins, 1)
 
