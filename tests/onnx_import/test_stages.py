@@ -14,7 +14,7 @@ onnxruntime: Any = pytest.importorskip("onnxruntime", reason="the peer that runs
 from onnx import numpy_helper, parser  # noqa: E402
 
 import gptrs_onnx  # noqa: E402
-from gptrs.errors import UnsupportedError  # noqa: E402
+from gptrs.errors import ExecutionError, UnsupportedError  # noqa: E402
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -112,3 +112,15 @@ def test_an_input_may_have_the_name_of_a_parameter_of_python() -> None:
     g (float[2] self) => (float[2] y) { y = Neg (self) }""")
     model = gptrs_onnx.from_proto(proto, "ref")
     assert model(self=np.ones(2, np.float32))["y"].tolist() == [-1, -1]
+
+
+def test_an_index_out_of_range_is_told_in_a_stage_too() -> None:
+    proto = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[n] x, int64[m] i) => (float[k] y) {
+      h = Gather (x, i) places = NonZero (h) z = Constant <value_ints = [0]> ()
+      j = Squeeze (places, z) y = Gather (h, j) }""")
+    model, x = gptrs_onnx.from_proto(proto, "ref"), np.arange(5000, dtype=np.float32)
+    assert model(x, np.arange(5000))["y"].shape == (4999,)
+    for places in (np.full(5000, 7000), np.array([7000])):
+        with pytest.raises(ExecutionError, match="reads index 7000"):
+            model(x, places)

@@ -149,7 +149,7 @@ class OnnxModel(ConvertedGraph):
         free = {name: Tensor.of_array(each) for name, each in given.items() if name not in known}
         try:
             return self._file.graph.unknown(known, free, self._weight, self.seed, others)
-        except GptrsError:  # what failed is something else
+        except (GptrsError, NeedsKnownError):  # what failed is something else
             return None
 
     @override
