@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from backend_numba.attentions import attend, compiled, operands, require_close, wanted
+from gptrs import functionals as F
+from gptrs.capture.graph import Argument, GraphSlice
+from gptrs.capture.tensor import Tensor
 from gptrs.errors import UnsupportedError
+from gptrs.ir.type_text import parse_type
+from gptrs.optimizer.passes.cleanup import Inlining
+from gptrs.optimizer.pipeline import Pipeline
+from gptrs_backend_numba.evaluation import evaluate
+from gptrs_backend_numba.fusion.claims import claim
+from gptrs_backend_numba.fusion.passes import FUSE
 from gptrs_backend_numba.kernels.attention.many_queries import BLOCK
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 
@@ -140,3 +151,25 @@ def test_calls_that_say_something_else_are_refused(attrs: str) -> None:
     arrays = list(operands(np.random.default_rng(0), (1, 1, 1, 2, 3, 4, 4), "f32"))
     with pytest.raises(UnsupportedError):
         compiled(arrays, "f32", attrs)
+
+
+@pytest.mark.parametrize("offset", [0, 3, 28, "given"])
+@pytest.mark.parametrize("queries", [100, 128])
+def test_a_causal_mask_that_is_given_is_the_setting(queries: int, offset: int | str) -> None:
+    """The claim of `attention` sees the type of a mask only."""
+    query, key = (f"f32[1, 2, {length}, 8]" for length in (queries, 128))
+    types = [parse_type(text) for text in (query, key, key, "si64[]")]
+
+    def optimized(use: Callable[..., Tensor]) -> str:
+        leaves = [Argument(type_, place, None) for place, type_ in enumerate(types)]
+        *operands, number = map(Tensor, leaves)
+        result = use(*operands, number if offset == "given" else offset)
+        program = GraphSlice([result.source]).lower(leaves)
+        pipeline = Pipeline(inlining=Inlining(claim), fuse=FUSE, evaluate=evaluate, verify=True)
+        return str(pipeline.run(program))
+
+    masked = optimized(lambda q, k, v, n: F.attention(q, k, v, F.causal_mask(queries, 128, n)))
+    assert masked == optimized(lambda q, k, v, n: F.attention(q, k, v, causal=True, offset=n))
+    assert "compare" not in masked
+    shared = optimized(lambda q, k, v, n: F.attention(q, k, v, F.causal_mask(1, 128, n)))
+    assert "mask = true" in shared

@@ -9,17 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
+from msgspec.structs import replace
+
 from gptrs.capture.tensor import Tensor
 from gptrs.functionals.activation import softmax
 from gptrs.functionals.attention import attention, attention_by
 from gptrs.ir import dtypes
 from gptrs.ir.attributes import Dictionary
+from gptrs.ir.literal_text import Literal
 from gptrs.ir.op import Op
 from gptrs.ir.ops.contraction import DotGeneral
-from gptrs.ir.ops.custom_call import CustomCall
-from gptrs.ir.ops.elementwise import Compare, Select
+from gptrs.ir.ops.creation import Constant, Iota
+from gptrs.ir.ops.custom_call import CustomCall, Declined
+from gptrs.ir.ops.elementwise import Add, Compare, Select
+from gptrs.ir.ops.layout import BroadcastTo
+from gptrs.ir.program import Value
 from gptrs.optimizer.fusion import FoundCall
-from gptrs.optimizer.pass_base import Pass
+from gptrs.optimizer.pass_base import Pass, RewritePass
+from gptrs.optimizer.rewrite.pattern import Emitter, Match, Operand, OpPattern, calls, rewrite
 from gptrs_backend_numba.fusion.claims import claim_softmax
 from gptrs_backend_numba.fusion.needed_patterns import Need, fusion, tensors
 from gptrs_backend_numba.lowering.attention import attention_target
@@ -92,8 +99,49 @@ def _fusions(
             yield fusion(function, calls, (DotGeneral, normal, *ops), replaced, claim_softmax)
 
 
+# `attention(.., mask=causal_mask(..))`: the claim of a composite sees types, not what makes a mask.
+
+_call, _compare, _add, _spread = calls(CustomCall), calls(Compare), calls(Add), calls(BroadcastTo)
+_column, _row = calls(Iota), calls(Iota)
+_query, _key, _value, _offset = map(Operand, ("query", "key", "value", "offset"))
+
+
+def _masked(last: OpPattern) -> OpPattern:
+    """Return the pattern of attention to the keys up to `last`, the one of each query."""
+    return _call(_query, _key, _value, _compare(_column(axis=1), last, direction="le"))
+
+
+@rewrite(_masked(_row(axis=0)))
+def causal_mask_from_0(m: Match, emit: Emitter) -> Value | Declined:
+    """attention(q, k, v, mask=iota_1 <= iota_0) -> attention(q, k, v, causal, offset=0)"""
+    return _causal(m, emit, None)
+
+
+@rewrite(_masked(_add(_row(axis=0), _spread(_offset))))
+def causal_mask_from_offset(m: Match, emit: Emitter) -> Value | Declined:
+    """attention(q, k, v, mask=iota_1 <= iota_0 + n) -> attention(q, k, v, causal, offset=n)"""
+    return _causal(m, emit, m[_offset])
+
+
+def _causal(m: Match, emit: Emitter, offset: Value | None) -> Value | Declined:
+    """Return the call without its mask: the kernel does not read what `causal` hides."""
+    call, query, key = m[_call], m[_query].type, m[_key].type
+    if call.target != attention_target(query.dtype) or call.attrs["causal"]:
+        return Declined("it is another kernel")
+    queries, keys = query.shape[2], key.shape[2]
+    if m[_column].shape != (queries, keys) or (offset and offset.type.shape):
+        return Declined("a row of the mask is for several queries")
+    operands = [m[_query], m[_key], m[_value]]
+    if offset or queries != keys:
+        zero = Constant(Literal.full(0, m[_row].dtype))
+        operands.append(offset or emit(zero))
+    made = dict(call.attrs.items) | {"mask": False, "causal": True, "offset": len(operands) > 3}
+    return emit(replace(call, attrs=Dictionary.of(made)), *operands)
+
+
 FUSE_ATTENTION: tuple[Pass, ...] = (
     *_fusions(attention, "blind", (3, 6), "safe_softmax"),
     # Files repeat keys for the heads that share them.
     *_fusions(plain_attention, "none", (3,), "softmax"),
+    RewritePass("numba-fuse-causal-mask", (causal_mask_from_0, causal_mask_from_offset)),
 )
