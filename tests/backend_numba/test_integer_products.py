@@ -330,6 +330,15 @@ def test_long_windows_are_read_in_place_and_rows_padded_in_blocks(window: str) -
 
 
 @pytest.mark.paths
+@pytest.mark.parametrize("target", [INTEGER_CONV2D, INTEGER_GROUPED])
+@pytest.mark.parametrize("window", ["padded", "apart"])
+@pytest.mark.parametrize("other", ["none", "each"])
+def test_usual_weights_of_windows_beside_others(window: str, other: str, target: str) -> None:
+    """Some panels of a task may be multiplied as bytes, the others as wide codes."""
+    check_convolution(window, "si8", "si8", other, 12, target, spread=24, beside=PANEL)
+
+
+@pytest.mark.paths
 @pytest.mark.parametrize("channels", [1, 3, 5])
 def test_channels_first_become_rows_of_channels(channels: int) -> None:
     random = np.random.default_rng(channels)
@@ -357,6 +366,7 @@ def check_convolution(
     target: str,
     size: tuple[int, int] = (7, 11),
     spread: float | None = None,
+    beside: int = 0,
 ) -> None:
     random = np.random.default_rng(channels)
     groups = {INTEGER_DEPTHWISE: channels, INTEGER_GROUPED: math.gcd(channels, 12)}.get(target, 1)
@@ -365,7 +375,7 @@ def check_convolution(
     x = codes(random, (2, *size, channels), left)
     w = codes(random, (taps, channels // groups, outputs), right)
     if spread is not None:
-        w = usual(w, random, spread)
+        w[..., beside:] = usual(w[..., beside:], random, spread)
     extra = operands(random, True, other, outputs)
     extra["zero"] = np.int32(random.integers(-128, 128) if left == "si8" else 201)
     extra |= {"scale": random.random(outputs).astype(np.float32) / 500, "step": np.float32(0.3)}

@@ -34,7 +34,7 @@ from gptrs_backend_numba.codegen.vector_ir import FEATURES
 from gptrs_backend_numba.cost_model import is_one, need_numbers
 from gptrs_backend_numba.kernels.amx.integer import AMX_INTEGER_ROWS, STEP, amx_integer_product
 from gptrs_backend_numba.kernels.matmul import integer as kernels
-from gptrs_backend_numba.kernels.matmul.byte_pairs_ir import panel_bytes
+from gptrs_backend_numba.kernels.matmul.byte_pairs_ir import HAS_BYTE_PAIRS, panel_bytes
 from gptrs_backend_numba.kernels.matmul.depthwise_quads_ir import HAS_QUADS, SIDE
 from gptrs_backend_numba.kernels.matmul.epilogue import ACTIVATIONS
 from gptrs_backend_numba.kernels.matmul.gemm import (
@@ -245,6 +245,7 @@ def integer_grouped(builder: ScheduleBuilder, unit: Unit) -> None:
     depth, columns = weight.shape[0], weight.shape[1] // groups
     channels, rows = x.shape[3] // groups, math.prod(out.shape[:3])
     fields |= {kernels.CHANNELS: channels, OUT_STEP: out.shape[3]}
+    images = fields.get(kernels.BYTE_IMAGES, 0)
     down, across = weight.strides
     for group in range(groups):
         part = _moved(weight, group * columns * across)
@@ -252,7 +253,10 @@ def integer_grouped(builder: ScheduleBuilder, unit: Unit) -> None:
         lhs = Matrix(_moved(padded, group * channels), rows, 0, 1, ())
         own = [_moved(view, group * columns) if view.shape else view for view in rest]
         result = _moved(out, group * columns)
-        _multiply(builder, unit, Product(lhs, rhs, depth, ()), result, fields, own)
+        # Of wide codes the channels before a group are twice as many bytes.
+        behind = {kernels.BYTE_IMAGES: max(0, images - group * channels)}
+        product = Product(lhs, rhs, depth, ())
+        _multiply(builder, unit, product, result, fields | behind, own)
 
 
 def _moved(view: View, elements: int) -> View:
@@ -323,22 +327,29 @@ def _image_fields(x: View, out: View, at: Windows) -> dict[int, int]:
 
 
 def _padded(builder: ScheduleBuilder, unit: Unit, x: View, fields: dict[int, int]) -> View:
-    """Return images of unsigned codes with their padding, followed by `CHUNK` more."""
+    """Return images of unsigned codes with their padding, followed by `CHUNK` more.
+
+    Behind wide ones come those of bytes, for panels that are multiplied so: `BYTE_IMAGES`.
+    """
     op = unit.last.op
     assert isinstance(op, CustomCall)
     wide = _is_wide(x.shape[0] * fields[kernels.OUT_HEIGHT] * fields[kernels.OUT_WIDTH])
     signed = x.dtype is dtypes.si8
-    fields = fields | {kernels.FLIP: _MOVED if signed else 0}
     zero = builder.view(unit.last.operands[2]) if op.attrs["zero"] else None
     rows = x.shape[0] * fields[kernels.IMAGE_HEIGHT]
     size = rows * fields[kernels.IMAGE_WIDTH] * x.shape[3] + kernels.CHUNK
-    target = builder.fresh(dtypes.ui16 if wide else dtypes.ui8, (size,))
+    codes = size
+    if wide and HAS_BYTE_PAIRS:
+        fields[kernels.BYTE_IMAGES] = WIDE * size
+        codes += -(-size // WIDE)
+    target = builder.fresh(dtypes.ui16 if wide else dtypes.ui8, (codes,))
+    flip = {kernels.FLIP: _MOVED if signed else 0}
     builder.call_tasks(
         compiled_task(kernels.byte_padding(target.dtype.itemsize)),
         rows,
         (x, zero or x),
         target,
-        kernels.integer_numbers(fields | {kernels.HAS_ZERO: int(zero is not None)}),
+        kernels.integer_numbers(fields | flip | {kernels.HAS_ZERO: int(zero is not None)}),
         builder.threads_from(PARALLEL_FROM, size),
     )
     return target

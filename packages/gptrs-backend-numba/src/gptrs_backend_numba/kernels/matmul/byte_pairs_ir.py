@@ -37,7 +37,6 @@ from gptrs_backend_numba.kernels.matmul.integer_ir import (
     store_sums,
     tile_intrinsic,
 )
-from gptrs_backend_numba.kernels.matmul.wide_codes_ir import WIDE
 
 HAS_BYTE_PAIRS: Final = USES_PAIRS and WIDTH == 8
 """True where panels have spare steps."""
@@ -106,21 +105,6 @@ def split_panel(panel, depth):
             C[2 * j], C[2 * j + 1] = np.int8(kept), np.int8(other)
             S[2 * j], S[2 * j + 1] = np.int8(first - kept), np.int8(second - other)
     pointer(line, np.int32)[0] = used if used <= most else np.int32(-1)
-
-
-@kernel_part
-def join_panel(panel, depth, wide):
-    """Add the spare steps of a split panel to its widened codes."""
-    line = panel + PANEL * depth + STEP_BYTES
-    for each in range(max(np.int32(0), pointer(line, np.int32)[0])):
-        spare = line + STEP_BYTES + each * _SPARE_BYTES
-        step = np.int64(pointer(spare, np.int32)[0])
-        S = pointer(spare + STEP_BYTES, np.int8)
-        W = pointer(wide + step * WIDE * STEP_BYTES, np.int16)
-        for pair in range(FOUR // 2):
-            for j in range(PANEL):
-                for i in range(2):
-                    W[2 * (PANEL * pair + j) + i] += np.int16(S[FOUR * j + 2 * pair + i])
 
 
 @cache

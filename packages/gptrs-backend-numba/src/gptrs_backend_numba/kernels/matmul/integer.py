@@ -43,7 +43,6 @@ from gptrs_backend_numba.kernels.matmul.byte_pairs_ir import (
     HAS_BYTE_PAIRS,
     byte_pair_tile,
     count_split,
-    join_panel,
     panel_bytes,
     split_panel,
 )
@@ -107,9 +106,10 @@ from gptrs_backend_numba.kernels.matmul.wide_codes_ir import (
     TAPS_DOWN, TAPS_ACROSS, STRIDE_DOWN, STRIDE_ACROSS, APART_DOWN, APART_ACROSS,
     ROWS_A_TASK,  # rows of positions of a depthwise convolution
     TILES_OF_ROW,  # tiles of a row of positions, where windows are read in place, else 0
-) = range(LENGTH, LENGTH + 40)  # fmt: skip
+    BYTE_IMAGES,  # how far behind padded images of wide codes those of bytes are, else 0
+) = range(LENGTH, LENGTH + 41)  # fmt: skip
 """The numbers that follow the geometry of other products."""
-INTEGER_LENGTH = LENGTH + 40
+INTEGER_LENGTH = LENGTH + 41
 CHUNK = 64
 """Most bytes that are copied at a time, and how much longer copies are than what they hold."""
 RUNS = (0, 16, 32, CHUNK)
@@ -193,11 +193,11 @@ def copy_exactly(source, target, count, flip, *, copy):
 
 
 @kernel_part
-def widen_in_place(target, count, *, SIZE):
-    """Widen bytes that are the second half of the target, if codes are wide."""
+def widen_bytes(source, target, count, *, SIZE):
+    """Widen bytes, which may be the second half of the target, if codes are wide."""
     if SIZE == WIDE:
-        S, T = pointer(target + count, np.uint8), pointer(target, np.uint16)
-        for j in range(widen_rows(target + count, target, count), count):
+        S, T = pointer(source, np.uint8), pointer(target, np.uint16)
+        for j in range(widen_rows(source, target, count), count):
             T[j] = np.uint16(S[j])
 
 
@@ -222,7 +222,7 @@ def gather_rows(G, source, own, first, count, *, SIZE, copy_exactly, widen):
                 T[j] = S[j * lk] ^ np.uint8(G[FLIP])
         for j in range(run, whole):
             T[j] = np.uint8(0)
-        widen(row, line)
+        widen(target, row, line)
 
 
 @kernel_part
@@ -300,12 +300,15 @@ def pad_row(G, source, zero, target, task, *, copy_exactly, interleave):
 
 @kernel
 def pad_bytes_task(source, zero, out, geometry, task, *, SIZE, pad_row, widen):
-    """Write a row of padded images."""
+    """Write a row of padded images, which stays there as bytes, too, if `BYTE_IMAGES` is not 0."""
     G = pointer(geometry, np.int64)
     line = G[IMAGE_WIDTH] * G[CHANNELS]
     target = out + SIZE * task * line
-    pad_row(G, source, zero, target + (SIZE - 1) * line, task)
-    widen(target, line)
+    bytes_ = target + (SIZE - 1) * line
+    if G[BYTE_IMAGES]:
+        bytes_ = out + G[BYTE_IMAGES] + task * line
+    pad_row(G, source, zero, bytes_, task)
+    widen(bytes_, target, line)
     return 0
 
 
@@ -391,16 +394,19 @@ def multiply_tiles(
 
 
 @kernel_part
-def rows_of_sides(G, panel, columns, count, more, *, SIZE, BY_PAIRS):
+def rows_of_sides(G, panel, columns, count, more, *, SIZE):
     """Return how many of `count` rows a task reads for its tiles, and how many also as bytes, for
-    split panels; then the bytes that the former take, and room for `more`."""
+    split panels; then the memory for the former, with room for `more`, and for both."""
     widened, narrow = count, np.int64(0)
-    if BY_PAIRS and SIZE == WIDE:
+    if HAS_BYTE_PAIRS and SIZE == WIDE:
         split = count_split(panel, G[DEPTH], columns)
         narrow = count if split else np.int64(0)
         widened = count if split < columns else np.int64(0)
-    gathered = 0 if G[IN_PLACE] else (widened + more) * SIZE * G[ROW_BYTES] + 2 * CHUNK
-    return widened, narrow, gathered
+    gathered, room = np.int64(0), np.int64(0)
+    if not G[IN_PLACE]:
+        gathered = (widened + more) * SIZE * G[ROW_BYTES] + 2 * CHUNK
+        room = gathered + narrow * G[ROW_BYTES]
+    return (widened, narrow), (gathered, room)
 
 
 @kernel_part
@@ -410,31 +416,30 @@ def read_sides(G, source, own, first, counts, gathered, fours, *, READS, read_ro
     Returns both kinds of rows, each with the step from one to the next, and `fours` of a run.
     """
     widened, narrow = counts
-    left, step, fours = read_rows(G, source, own, (first, widened), fours)
+    left, step, of_run = read_rows(G, source, own, (first, widened), fours)
     bytes_, byte_step = left, step
     if READS:
-        bytes_, byte_step, fours = read_bytes(G, source, own + gathered, (first, narrow), fours)
-    return (left, step), (bytes_, byte_step), fours
+        bytes_, byte_step, of_run = read_bytes(G, source + G[BYTE_IMAGES], own + gathered,
+                                               (first, narrow), fours)  # fmt: skip
+    return (left, step), (bytes_, byte_step), of_run
 
 
 @kernel_part
 def multiply_panel(
     G, part, left, bytes_, codes, wide_panel, right, totals, out, geometry, column, width,
-    *, BY_PAIRS, widen, multiply_tiles, multiply_split,
+    *, widen, multiply_tiles, multiply_split,
 ):  # fmt: skip
     """Compute the tiles of a task in one panel, by its bytes if it is split."""
     fours, begin, memory = right
     is_split = False
-    if BY_PAIRS:
+    if HAS_BYTE_PAIRS:
         is_split = pointer(codes + PANEL * G[DEPTH] + STEP_BYTES, np.int32)[0] >= 0
     if is_split:
-        if BY_PAIRS:
+        if HAS_BYTE_PAIRS:
             multiply_split(G, part, bytes_, (codes, fours, begin, memory), totals, out, geometry,
                            column, width)  # fmt: skip
     else:
         read = widen(codes, wide_panel, G[DEPTH] // FOUR)
-        if HAS_BYTE_PAIRS and not BY_PAIRS:
-            join_panel(codes, G[DEPTH], wide_panel)
         multiply_tiles(G, part, left, (read, fours, begin, memory), totals, out, geometry, column,
                        width)  # fmt: skip
 
@@ -464,25 +469,24 @@ def integer_task(
     held = TOGETHER if TOGETHER > ROWS_OF_TILE else more
     source = lhs + offset(G, G[LEFT], G[RANK], batch)
     right = rhs + batch * panels * size
-    widened, narrow, gathered = rows_of_sides(G, right + first_panel * size,
-                                              last_panel - first_panel, count, more)  # fmt: skip
+    columns = last_panel - first_panel
+    counts, room = rows_of_sides(G, right + first_panel * size, columns, count, more)
     wide = (SIZE - 1) * WIDE * PANEL * depth
-    own = np.empty(wide + gathered + narrow * G[ROW_BYTES] + 3 * CHUNK, np.uint8)
+    own = np.empty(wide + room[1] + 3 * CHUNK, np.uint8)
     # Copies to addresses within a cache line write one line, not two.
     wide_panel = (np.int64(own.ctypes.data) + CHUNK - 1) // CHUNK * CHUNK
-    left, bytes_, fours = read_sides(G, source, wide_panel + wide, first, (widened, narrow),
-                                     gathered, fours)  # fmt: skip
+    left, bytes_, fours = read_sides(G, source, wide_panel + wide, first, counts, room[0], fours)
     words = np.empty(PANEL + held * PANEL + count, np.int32)
     begin = np.int64(words.ctypes.data)
     memory = begin + 4 * PANEL if held else tile_memory()
     totals = begin + 4 * PANEL * (1 + held)
     if G[HAS_OTHER_ZERO]:
-        if widened == count:
+        if counts[0] == count:
             sum_rows(left[0][0], left[1], count, k, totals)
         else:
             sum_bytes(bytes_[0][0], bytes_[1], count, k, totals)
     configure()
-    for number in range(last_panel - first_panel):
+    for number in range(columns):
         panel = last_panel - 1 - number if G[REPEATS] == 2 else first_panel + number
         codes = right + panel * size
         column = panel * PANEL
@@ -558,34 +562,22 @@ def integer_tasks(
 
     The tile reads codes of `size` bytes.
     """
-    chunk = next((each for each in (16, 32) if size * run <= each), CHUNK)
-    widens = widen_in_place.specialize(SIZE=size)
-    gather = gather_rows.specialize(SIZE=size, copy_exactly=_COPY, widen=widens)
-    if run:
-        copies = {"copy": copy_moved(chunk), "copy_runs": copy_runs(chunk)}
-        gather = gather_patches.specialize(SIZE=size, **copies)
     configure, release = around
     together = _WIDE_TOGETHER if size == WIDE else rows
     sizes = {"ROWS_OF_TILE": rows, "TOGETHER": together}
-    exact = gather_rows.specialize(
-        SIZE=1, copy_exactly=_COPY, widen=widen_in_place.specialize(SIZE=1)
-    )
-    # Padded images are of wide codes, and each kernel reads one kind.
-    by_pairs = HAS_BYTE_PAIRS and not (run and size == WIDE)
     return integer_task.specialize(
         **sizes,
         ON_AMX=on_amx,
         SIZE=size,
-        rows_of_sides=rows_of_sides.specialize(SIZE=size, BY_PAIRS=by_pairs),
+        rows_of_sides=rows_of_sides.specialize(SIZE=size),
         read_sides=read_sides.specialize(
-            READS=by_pairs and size == WIDE,
-            read_rows=read_rows.specialize(SIZE=size, gather=gather),
-            read_bytes=read_rows.specialize(SIZE=1, gather=exact),
+            READS=HAS_BYTE_PAIRS and size == WIDE,
+            read_rows=_reading(run, size),
+            read_bytes=_reading(run, 1),
         ),
         sum_rows=sum_rows.specialize(MEMORY=np.uint16 if size == WIDE else np.uint8),
         sum_bytes=sum_rows.specialize(MEMORY=np.uint8),
         multiply_panel=multiply_panel.specialize(
-            BY_PAIRS=by_pairs,
             widen=panel_widening(size),
             multiply_tiles=multiply_tiles.specialize(**sizes, SIZE=size, tile=tile),
             multiply_split=multiply_tiles.specialize(**sizes, SIZE=1, tile=byte_pair_tile()),
@@ -595,9 +587,20 @@ def integer_tasks(
     )
 
 
+def _reading(run: int, size: int) -> SpecializedKernel:
+    """Return `read_rows` of codes of `size` bytes, see `integer_product`."""
+    widens = widen_bytes.specialize(SIZE=size)
+    gather = gather_rows.specialize(SIZE=size, copy_exactly=_COPY, widen=widens)
+    if run:
+        chunk = next((each for each in (16, 32) if size * run <= each), CHUNK)
+        copies = {"copy": copy_moved(chunk), "copy_runs": copy_runs(chunk)}
+        gather = gather_patches.specialize(SIZE=size, **copies)
+    return read_rows.specialize(SIZE=size, gather=gather)
+
+
 def byte_padding(size: int = 1) -> SpecializedKernel:
     """Return the tasks that pad images, a row each, of codes of `size` bytes."""
-    widens = widen_in_place.specialize(SIZE=size)
+    widens = widen_bytes.specialize(SIZE=size)
     return pad_bytes_task.specialize(SIZE=size, pad_row=_PAD, widen=widens)
 
 
