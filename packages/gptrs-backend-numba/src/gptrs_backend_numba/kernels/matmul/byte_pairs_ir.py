@@ -33,8 +33,10 @@ from gptrs_backend_numba.kernels.matmul.integer_ir import (
     STEP_BYTES,
     USES_PAIRS,
     WORDS,
+    first_sums,
     splat_word,
     store_sums,
+    sums_of_runs,
     tile_intrinsic,
 )
 
@@ -115,20 +117,16 @@ def byte_pair_tile():
 
 def _emit_tile(emit, arguments, rows):
     """Emit the code of a tile of `rows` rows."""
-    left, step, line, runs, panel, count, start, out = arguments
+    left, step, line, _, _, count, start, out = arguments
     b = emit.builder
-    begin = emit.pointer(start)
-    first = [emit.load(emit.moved(begin, 4 * WIDTH * v), WORDS, 4) for v in range(VECTORS)]
 
     def several(_, state):
         x, w, *sums = state
         sums = _with_products(emit, (x, step), w, sums)
         return [emit.moved(x, FOUR), emit.moved(w, STEP_BYTES), *sums]
 
-    def run(_, state):
-        begin, *_ = state
-        _, *rest = emit.loop(count, 1, list(state), several)
-        return [emit.moved(begin, (line, 1)), *rest]
+    def steps(state):
+        return emit.loop(count, 1, state, several)
 
     def spare(_, state):
         w, *sums = state
@@ -139,8 +137,7 @@ def _emit_tile(emit, arguments, rows):
         sums = _with_products(emit, (x, step), emit.moved(w, STEP_BYTES), sums)
         return [emit.moved(w, _SPARE_BYTES), *sums]
 
-    starts = [emit.pointer(left), emit.pointer(panel), *first * rows]
-    _, end, *sums = emit.loop(runs, 1, starts, run)
+    end, sums = sums_of_runs(emit, arguments, first_sums(emit, start, rows), steps)
     marks = emit.moved(end, STEP_BYTES)
     used = b.sext(emit.load(marks, I32, 4), I64)
     _, *found = emit.loop(used, 1, [emit.moved(marks, STEP_BYTES), *sums], spare)

@@ -99,13 +99,12 @@ def tile_intrinsic(name, most, emit_tile):
 
 def _emit_tile(emit, arguments, rows):
     """Emit the code of a tile of `rows` rows."""
-    left, step, line, runs, panel, count, start, out = arguments
+    _, step, _, _, _, count, start, out = arguments
     b = emit.builder
-    begin = emit.pointer(start)
-    first = [emit.load(emit.moved(begin, 4 * WIDTH * v), WORDS, 4) for v in range(VECTORS)]
+    first = first_sums(emit, start, rows)
     by_nibbles = rows <= _ROWS_BY_NIBBLES
     chains = 1 if by_nibbles else _CHAINS.get(rows, 1)
-    begins = blocks_of(b, first * rows, rows) if HAS_MATRICES else first * rows
+    begins = blocks_of(b, first, rows) if HAS_MATRICES else first
     size = len(begins)
     sums = [*begins, *[words(0)] * (size * (chains - 1))]
     add_products = partial(_with_blocks, rows=rows) if HAS_MATRICES else _with_products
@@ -135,17 +134,36 @@ def _emit_tile(emit, arguments, rows):
         sums[:size] = add_products(emit, (x, step), w, sums[:size])
         return [emit.moved(x, FOUR), emit.moved(w, STEP_BYTES), *sums]
 
-    def run(_, state):
-        begin, w, *sums = state
-        state = [begin, w, *sums]
+    def steps(state):
         if group > 1:
             body = nibbles if by_nibbles else double if by_two else several
             state = emit.loop(together, 1, state, body)
-        _, *rest = emit.loop(alone, 1, state, single)
+        return emit.loop(alone, 1, state, single)
+
+    _, found = sums_of_runs(emit, arguments, sums, steps)
+    store_sums(emit, found, size, rows, out)
+
+
+def first_sums(emit, start, rows):
+    """Return what the sums of each of `rows` rows begin with."""
+    begin = emit.pointer(start)
+    return [emit.load(emit.moved(begin, 4 * WIDTH * v), WORDS, 4) for v in range(VECTORS)] * rows
+
+
+def sums_of_runs(emit, arguments, sums, steps):
+    """Return the end of the codes of a panel, and the sums of a tile plus all its products.
+
+    `steps` takes addresses in the left side and the panel, and sums; it returns them after a run.
+    """
+    left, _, line, runs, panel, *_ = arguments
+
+    def run(_, state):
+        begin, *_ = state
+        _, *rest = steps([*state])
         return [emit.moved(begin, (line, 1)), *rest]
 
-    found = emit.loop(runs, 1, [emit.pointer(left), emit.pointer(panel), *sums], run)[2:]
-    store_sums(emit, found, size, rows, out)
+    _, end, *found = emit.loop(runs, 1, [emit.pointer(left), emit.pointer(panel), *sums], run)
+    return end, found
 
 
 def store_sums(emit, found, size, rows, out):

@@ -26,8 +26,10 @@ from gptrs_backend_numba.kernels.matmul.integer_ir import (
     STEP_BYTES,
     USES_PAIRS,
     WORDS,
+    first_sums,
     splat_word,
     store_sums,
+    sums_of_runs,
     tile_intrinsic,
 )
 
@@ -54,9 +56,7 @@ def wide_tile():
 
 def _emit_tile(emit, arguments, rows):
     """Emit the code of a tile of `rows` rows."""
-    left, step, line, runs, panel, count, start, out = arguments
-    begin = emit.pointer(start)
-    first = [emit.load(emit.moved(begin, 4 * WIDTH * v), WORDS, 4) for v in range(VECTORS)]
+    _, step, _, _, _, count, start, out = arguments
 
     def several(_, state):
         x, w, *sums = state
@@ -76,13 +76,10 @@ def _emit_tile(emit, arguments, rows):
                 x, *sums[at : at + VECTORS] = emit.in_order([x, *sums[at : at + VECTORS]])
         return [emit.moved(x, WIDE * FOUR), emit.moved(w, WIDE * STEP_BYTES), *sums]
 
-    def run(_, state):
-        begin, *_ = state
-        _, *rest = emit.loop(count, 1, list(state), several)
-        return [emit.moved(begin, (line, 1)), *rest]
+    def steps(state):
+        return emit.loop(count, 1, state, several)
 
-    starts = [emit.pointer(left), emit.pointer(panel), *first * rows]
-    found = emit.loop(runs, 1, starts, run)[2:]
+    _, found = sums_of_runs(emit, arguments, first_sums(emit, start, rows), steps)
     store_sums(emit, found, len(found), rows, out)
 
 
