@@ -40,6 +40,7 @@ from gptrs_backend_numba.kernels.code_table import code_table
 from gptrs_backend_numba.kernels.convolution import depthwise, direct
 from gptrs_backend_numba.kernels.matmul.gemm_ir import ROWS as TALLEST
 from gptrs_backend_numba.kernels.matmul.integer import all_integer_kernels
+from gptrs_backend_numba.kernels.matmul.integer_depthwise import all_depthwise_kernels
 from gptrs_backend_numba.kernels.matmul.integer_finish import all_finishing_kernels
 from gptrs_backend_numba.lowering.convolution import KNOWN_COLUMNS
 from gptrs_backend_numba.passes.elementwise_groups import ELEMENTWISE
@@ -173,7 +174,11 @@ def _convolutions() -> Iterator[compiled.WantedKernel]:
 def _integers() -> Iterator[compiled.WantedKernel]:
     """Yield the kernels for codes of 8 bits, which imported networks have."""
     found = itertools.chain(
-        all_integer_kernels(), all_finishing_kernels(), all_amx_integer_kernels(), [code_table()]
+        all_integer_kernels(),
+        all_depthwise_kernels(),
+        all_finishing_kernels(),
+        all_amx_integer_kernels(),
+        [code_table()],
     )
     yield from map(compiled.WantedKernel, found)
 

@@ -54,6 +54,7 @@ from gptrs_backend_numba.kernels.matmul.gemm import (
     N,
 )
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
+from gptrs_backend_numba.kernels.matmul.integer_depthwise import depthwise_tasks
 from gptrs_backend_numba.kernels.matmul.integer_finish import integer_finish
 from gptrs_backend_numba.kernels.matmul.integer_ir import FOUR, INTEGER_ROWS
 from gptrs_backend_numba.kernels.matmul.wide_codes_ir import HAS_WIDE_CODES, WIDE, WIDE_ROWS
@@ -288,7 +289,7 @@ def integer_depthwise(builder: ScheduleBuilder, unit: Unit) -> None:
     share = -(-rows // (_TASKS_A_THREAD * threads if threads > 1 else 1))
     fields[kernels.ROWS_A_TASK] = max(-(-_WORK_A_TASK // work), share)
     job = (
-        compiled_task(kernels.integer_depthwise(fields[kernels.TAPS_ACROSS], _quads(fields))),
+        compiled_task(depthwise_tasks(fields[kernels.TAPS_ACROSS], _quads(fields))),
         -(-rows // fields[kernels.ROWS_A_TASK]),
         builder.threads_from(PARALLEL_FROM, rows * work),
     )
