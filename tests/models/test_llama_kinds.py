@@ -63,7 +63,6 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
         "Gemma3Text",
         {
             **GEMMA3,
-            "attn_logit_softcapping": 20.0,
             "final_logit_softcapping": 10.0,
             "rope_parameters": {
                 "full_attention": {"rope_type": "linear", "rope_theta": 5e4, "factor": 8.0},
@@ -329,6 +328,15 @@ def test_logits_and_greedy_tokens(directory, backend_name):
     prompt = tokens[0, :9].tolist()
     ours = gptrs.generate(model, prompt, max_tokens=48, sampling=GREEDY, ignore_eos=True)
     assert_greedy(partial(torch_logits, directory), prompt, ours.token_ids, 48)
+
+
+def test_gemma3_ignores_a_limit_of_scores_and_tells_it(tmp_path, nothing_is_left_unread):
+    folder = save_llama(tmp_path / "m", "Gemma3Text", **GEMMA3, attn_logit_softcapping=0.2)
+    tokens = some_tokens(1, 20)
+    model = gptrs.load_model(folder, backend="ref")
+    assert_close(model.forward(tokens), torch_logits(folder, tokens))
+    assert nothing_is_left_unread == [("gemma3_text", ["attn_logit_softcapping"])]
+    nothing_is_left_unread.clear()
 
 
 def test_the_settings_of_old_files_of_gpt_neox(tmp_path, backend_name):

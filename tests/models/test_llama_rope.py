@@ -7,6 +7,7 @@ import pytest
 
 import gptrs
 from gptrs.nn import PagedTexts
+from gptrs_models.llama_kinds import read_config
 from models.llama_support import (
     DYNAMIC,
     LLAMA3,
@@ -21,7 +22,7 @@ from models.llama_support import (
 )
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
-pytest.importorskip("transformers", reason="parity needs transformers")
+transformers = pytest.importorskip("transformers", reason="parity needs transformers")
 
 OLD_FORMATS = {
     "theta": {"rope_theta": 500.0},
@@ -64,6 +65,14 @@ def test_the_format_before_transformers_5(tmp_path, name, nothing_is_left_unread
         assert nothing_is_left_unread == [("llama", ["rope_parameters"])]
     nothing_is_left_unread.clear()
     assert_close(model.forward(tokens), logits_of(folder, tokens))
+
+
+@pytest.mark.parametrize("kind", ["gemma3_text", "olmo3"])
+def test_windows_turn_by_their_own_base_in_the_format_before(kind):
+    ours = read_config({"model_type": kind, "rope_theta": 5000.0})
+    theirs = transformers.CONFIG_MAPPING[kind](rope_theta=5000.0).rope_parameters
+    assert ours.rope.theta == theirs["full_attention"]["rope_theta"]
+    assert ours.sliding_rope.theta == theirs["sliding_attention"]["rope_theta"]
 
 
 @pytest.fixture(scope="module")

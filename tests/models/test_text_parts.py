@@ -65,7 +65,7 @@ def tower(kind: str, **settings: object) -> dict[str, object]:
 CASES: dict[str, tuple[str, dict[str, object], dict[str, object]]] = {
     "gemma3": (
         "Gemma3",
-        text(head_dim=8, sliding_window=12),
+        text(head_dim=8, sliding_window=12, final_logit_softcapping=3.0),
         {"vision_config": TOWER, "mm_tokens_per_image": 1},
     ),
     "mistral3": (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -51,17 +51,32 @@ class Kind(Struct, frozen=True):
     defaults: Mapping[str, int] | None = None
 
 
+_SIX_LAYERS: Final = {"encoder_layers": 6, "decoder_layers": 6}
 KINDS: dict[str, Kind] = {
     "bart": Kind(),
-    "plbart": Kind(scales=True, defaults={"d_model": 768, "layers": 6, "heads": 12, "ffn": 3072}),
+    "plbart": Kind(
+        scales=True,
+        defaults={"vocab": 50005, "d_model": 768, "heads": 12, "ffn": 3072, **_SIX_LAYERS},
+    ),
     "mbart": Kind(norm_first=True),
-    "marian": Kind(embedding_norm=False, positions="halves"),
+    "marian": Kind(embedding_norm=False, positions="halves", defaults={"vocab": 58101}),
     "pegasus": Kind(norm_first=True, embedding_norm=False, positions="halves"),
     "m2m_100": Kind(
-        norm_first=True, embedding_norm=False, positions="m2m", scales=True, activation="relu"
+        norm_first=True,
+        embedding_norm=False,
+        positions="m2m",
+        scales=True,
+        activation="relu",
+        defaults={"vocab": 128112},
     ),
     "blenderbot": Kind(
-        norm_first=True, embedding_norm=False, two_more=False, defaults={"positions": 128}
+        norm_first=True,
+        embedding_norm=False,
+        two_more=False,
+        defaults={
+            **{"vocab": 8008, "d_model": 2560, "heads": 32, "ffn": 10240, "positions": 128},
+            **{"encoder_layers": 2, "decoder_layers": 24},
+        },
     ),
 }
 """The kinds by their `model_type`."""
@@ -92,8 +107,8 @@ def read_config(settings: Mapping[str, object]) -> BartConfig:
     name = str(settings.get("model_type"))
     fields, kind = ConfigFields(settings, name), KINDS[name]
     fields.require("quantization_config", None)
-    sizes = {"d_model": 1024, "layers": 12, "heads": 16, "ffn": 4096, "positions": 1024}
-    sizes |= kind.defaults or {}
+    sizes = {"vocab": 50265, "d_model": 1024, "heads": 16, "ffn": 4096, "positions": 1024}
+    sizes |= {"encoder_layers": 12, "decoder_layers": 12, **(kind.defaults or {})}
     width = fields.integer("d_model", sizes["d_model"])
     encoder, decoder = (
         BlockConfig(
@@ -105,14 +120,14 @@ def read_config(settings: Mapping[str, object]) -> BartConfig:
         )
         for part in ("encoder", "decoder")
     )
-    vocab = fields.integer("vocab_size", 50265)
+    vocab = fields.integer("vocab_size", sizes["vocab"])
     return BartConfig(
         kind=kind,
         vocab_size=vocab,
         target_vocab_size=fields.integer("decoder_vocab_size", vocab),
         max_position_embeddings=fields.integer("max_position_embeddings", sizes["positions"]),
-        encoder_layers=fields.layers("encoder_layers", sizes["layers"]),
-        decoder_layers=fields.layers("decoder_layers", sizes["layers"]),
+        encoder_layers=fields.layers("encoder_layers", sizes["encoder_layers"]),
+        decoder_layers=fields.layers("decoder_layers", sizes["decoder_layers"]),
         encoder=encoder,
         decoder=decoder,
         scale=math.sqrt(width) if fields.boolean("scale_embedding", kind.scales) else 1.0,

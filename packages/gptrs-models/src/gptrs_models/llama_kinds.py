@@ -55,17 +55,20 @@ _gemma = switch(
     embedding_scale=root_of_width,
 )  # fmt: skip
 """Norms and embeddings: `1 + weight`, `sqrt(C) * x`."""
-_gemma2 = switch(
+_four_norms = switch(
     _gemma,
     names=Names(
         attention_out="post_attention_layernorm", mlp_in="pre_feedforward_layernorm",
         mlp_out="post_feedforward_layernorm",
     ),
     attention_scale=lambda fields, _: fields.number("query_pre_attn_scalar", 256.0) ** -0.5,
-    softcap=limit("attn_logit_softcapping", 50.0),
+)  # fmt: skip
+"""Norms before and after both halves."""
+_gemma2 = switch(
+    _four_norms, softcap=limit("attn_logit_softcapping", 50.0),
     logit_softcap=limit("final_logit_softcapping", 30.0),
 )  # fmt: skip
-"""Norms before and after both halves, and soft caps of scores and logits."""
+"""The same with soft caps of scores and logits."""
 _olmo2 = switch(biased, names=NORMS_AFTER, head_norm="width", mlp_bias=False)
 """Norms after both halves, and one over all heads."""
 _glm = switch(
@@ -155,8 +158,9 @@ KINDS: dict[str, Kind] = {
     ),
     "gemma3_text": Kind(
         262208, 9216, 26, 4, 131072,
+        # As in transformers, whose layers do not read `attn_logit_softcapping`.
         switch(
-            _gemma2, head_norm="rms_offset", softcap=limit("attn_logit_softcapping", None),
+            _four_norms, head_norm="rms_offset",
             logit_softcap=limit("final_logit_softcapping", None),
         ),
         head_dim=256, sliding_window=4096, hidden_size=2304, heads=8, theta=1e6,

@@ -119,7 +119,7 @@ def _ropes(
         )
         return full, sliding
     full = read(settings, defaults.theta)
-    theta = fields.number("rope_local_base_freq", min(sliding_theta, full.theta))
+    theta = fields.number("rope_local_base_freq", sliding_theta)
     return full, RopeSettings(theta, None, full.context)
 
 

@@ -93,9 +93,10 @@ def read_text(settings: Settings, params: Params) -> LlamaConfig:
     experts = config.experts
     if experts is not None and settings["model_type"] == "qwen3_vl_moe":
         experts = replace(experts, turned=True)
-    # transformers applies Cohere's factor of the logits only in the standalone language model.
+    # transformers applies these changes of the logits only in the standalone language model.
     scale = 1.0 if kind.startswith("cohere") else config.logit_scale
-    return replace(config, names=names, logit_scale=scale, experts=experts)
+    softcap = None if kind == "gemma3_text" else config.logit_softcap
+    return replace(config, names=names, logit_scale=scale, logit_softcap=softcap, experts=experts)
 
 
 def body_in(params: Params, embed: str, default: str) -> str:
