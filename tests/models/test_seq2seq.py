@@ -6,15 +6,17 @@ import json
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from safetensors.numpy import load_file, save_file
 
 import gptrs
 from gptrs.errors import ContextLengthError, ModelError, UsageError
+from gptrs_models.bart import KINDS, read_config
 from gptrs_runtime.generation.batch import Batches, Task
 from models.llama_support import assert_close, edit_config
 from models.seq2seq_models import CASES, reference, save_seq2seq, torch_logits, torch_text
 
-pytest.importorskip("transformers", reason="parity needs transformers")
+transformers = pytest.importorskip("transformers", reason="parity needs transformers")
 torch = pytest.importorskip("torch", reason="parity needs torch")
 
 GREEDY = gptrs.Sampling(temperature=0)
@@ -130,7 +132,17 @@ def test_forced_tokens_are_those_of_transformers(bart):
     assert list(ours.token_ids) == torch_text(bart, source, 10, **settings)
 
 
-@pytest.mark.parametrize("name", ["forced_bos_token_id", "forced_eos_token_id"])
+@pytest.mark.whole
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_defaults_are_those_of_transformers(kind):
+    theirs = transformers.CONFIG_MAPPING[kind]().to_dict()
+    ours, saved = read_config({"model_type": kind}), read_config({**theirs, "model_type": kind})
+    assert ours == replace(saved, padding=ours.padding)  # which only M2M100 reads
+
+
+@pytest.mark.parametrize(
+    "name", ["decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id"]
+)
 def test_a_forced_token_beyond_the_vocabulary_is_refused(bart, name):
     model = with_settings(bart, **{name: 10**6})
     with pytest.raises(ModelError, match=f"`{name}` is 1000000, and the vocabulary has"):

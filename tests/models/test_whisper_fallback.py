@@ -181,3 +181,18 @@ def test_what_is_not_supported_is_refused(folder, tmp_path):
     wrong = configured(folder, tmp_path / "b", logprob_threshold="low")
     with pytest.raises(ModelError, match=r"`logprob_threshold` in generation_config\.json"):
         our_segments(wrong, "ref")
+    for name, value in (
+        ("decoder_start_token_id", 90),
+        ("forced_decoder_ids", [[1, None], [2, 90]]),
+        ("lang_to_id", {"<|en|>": 90}),
+        ("prev_sot_token_id", 90),
+    ):
+        beyond = configured(folder, tmp_path / name, **{name: value})
+        with pytest.raises(ModelError, match=f"`{name}` is 90, and the vocabulary has 90"):
+            our_segments(beyond, "ref")
+
+
+def test_suppressed_tokens_beyond_the_vocabulary_change_nothing(folder, tmp_path):
+    more = {"suppress_tokens": [*test_whisper.GENERATION["suppress_tokens"], 90, 10**6]}
+    changed = configured(folder, tmp_path / "m", **more)
+    assert our_segments(changed, "ref") == our_segments(folder, "ref")

@@ -256,7 +256,7 @@ class NoRepeatNgrams:
         for token in tokens[self._length :].tolist():
             self._add(token)
         self._length = tokens.size
-        return _suppressed(logits, self._followers.get(self._last, []))
+        return suppressed(logits, self._followers.get(self._last, []))
 
     def _add(self, token: int) -> None:
         if len(self._last) == self._size - 1:
@@ -278,7 +278,7 @@ class SuppressTokens:
 
     def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
         """Set the logits of the suppressed tokens to -inf."""
-        return _suppressed(logits, self._suppressed)
+        return suppressed(logits, self._suppressed)
 
 
 class SuppressSequences:
@@ -298,7 +298,7 @@ class SuppressSequences:
             for sequence in self._sequences
             if sequence[:-1] == said[len(said) - len(sequence) + 1 :]
         ]
-        return _suppressed(logits, last)
+        return suppressed(logits, last)
 
 
 class SuppressBefore:
@@ -310,10 +310,11 @@ class SuppressBefore:
 
     def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
         """Set the logits of the suppressed tokens to -inf."""
-        return _suppressed(logits, self._suppressed if tokens.size < self._length else [])
+        return suppressed(logits, self._suppressed if tokens.size < self._length else [])
 
 
-def _suppressed(logits: np.ndarray, tokens: Iterable[int]) -> np.ndarray:
+def suppressed(logits: np.ndarray, tokens: Iterable[int]) -> np.ndarray:
+    """Return the logits of a token, those of `tokens` changed to -inf in place."""
     # Configurations may name tokens beyond the vocabulary, which transformers accepts.
     logits[[token for token in tokens if token < logits.size]] = -np.inf
     return logits

@@ -151,15 +151,10 @@ class SourceSettings:
         self.source_length = model.seq2seq().source_length
         settings = model.generation_config
         self._first, self._last = (_token(settings, {}, name) for name in FORCED)
-        self.begin = [first_token(model)]
         size = model.seq2seq().vocab_size
-        forced = {FORCED[0]: self._first, FORCED[1]: self._last}
-        for name, token in forced.items():
-            if token is not None and token >= size:
-                raise ModelError(
-                    f"`{name}` is {token}, and the vocabulary has {size}",
-                    hint="correct it in generation_config.json, or leave it out",
-                )
+        self.begin = [first_token(model, size)]
+        for name, token in ((FORCED[0], self._first), (FORCED[1], self._last)):
+            require_known(name, token, size)
         given = {
             "context_shift": options.context_shift,
             "prompt_cache": options.prompt_cache is not None,
@@ -206,16 +201,26 @@ class ForcedToken:
         return logits
 
 
-def first_token(model: LoadedModel) -> int:
-    """Return the decoder's start token; ModelError if the settings name none."""
+def first_token(model: LoadedModel, size: int) -> int:
+    """Return the decoder's start token, one of `size`; ModelError if the settings name none."""
     for name in ("decoder_start_token_id", "bos_token_id"):
         found = _token(model.generation_config, model.config, name)
         if found is not None:
+            require_known(name, found, size)
             return found
     raise ModelError(
         f"`{model.name}` does not say with which token the texts that it writes begin",
         hint="add `decoder_start_token_id` to generation_config.json",
     )
+
+
+def require_known(name: str, token: int | None, size: int) -> None:
+    """ModelError if the setting `name` is a token beyond a vocabulary of `size`."""
+    if token is not None and token >= size:
+        raise ModelError(
+            f"`{name}` is {token}, and the vocabulary has {size}",
+            hint="correct it in generation_config.json, or leave it out",
+        )
 
 
 def _token(settings: Mapping[str, object], config: Mapping[str, object], name: str) -> int | None:

@@ -258,7 +258,7 @@ def _written(model: LoadedModel, samples: np.ndarray, form: SoundForm, stream: i
     # Programs are compiled for a size: one serves all sounds of up to a second, two, four, ...
     room = bucket(samples.size, form.rate)
     state = hearer.hear_sounds(np.pad(samples, (0, room - samples.size))[None], [samples.size])
-    given, tokens = [first_token(model)], list[int]()
+    given, tokens = [first_token(model, hearer.vocab_size)], list[int]()
     most = configured_max_tokens(settings, len(given)) or hearer.context_length
     most = min(most, hearer.context_length - len(given))
     sampling = configured_sampling(settings)

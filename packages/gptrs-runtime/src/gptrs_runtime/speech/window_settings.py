@@ -12,7 +12,9 @@ from gptrs.checkpoint.config_fields import Fields
 from gptrs.errors import ModelError, UsageError
 from gptrs.plugins.capabilities import Transcriber
 from gptrs.quoting import listed, quoted
+from gptrs_runtime.generation.logits_processors import suppressed
 from gptrs_runtime.generation.model_settings import configured_suppression, note_ignored
+from gptrs_runtime.generation.source_cache import require_known
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.speech.timestamps import TimestampRules
 
@@ -60,8 +62,23 @@ class WindowSettings:
             else fields.integer(_START_OF_PREVIOUS, minimum=0)
         )
         self._forced = _forced(fields)
+        self._require_known_tokens()
         note_ignored(model.name, model.generation_config, hearer.vocab_size)
         self.language: str | None = None
+
+    def _require_known_tokens(self) -> None:
+        """ModelError if texts may begin with a token beyond the vocabulary."""
+        named = {
+            "decoder_start_token_id": [self._start],
+            "forced_decoder_ids": self._forced,
+            "lang_to_id": self._languages.values(),
+            "task_to_id": self._tasks.values(),
+            "no_timestamps_token_id": [self._none],
+            _START_OF_PREVIOUS: [self.start_of_previous],
+        }
+        for name, tokens in named.items():
+            for token in tokens:
+                require_known(name, token, self._hearer.vocab_size)
 
     @property
     def silence(self) -> int | None:
@@ -76,8 +93,8 @@ class WindowSettings:
     def allowed(self, written: Sequence[int], logits: np.ndarray) -> np.ndarray:
         """Change the logits f32 [V] of the token after those that were written; return them."""
         if not written:
-            logits[self._not_first] = -np.inf
-        logits[self._never] = -np.inf
+            suppressed(logits, self._not_first)
+        suppressed(logits, self._never)
         return logits if self.rules is None else self.rules(written, logits)
 
     def begin(self, window: np.ndarray, language: str | None, task: str | None) -> list[int]:
