@@ -32,7 +32,8 @@ TEMPLATES = {
     "{{ loop.index0 }} {{ m.content }}\n{% endfor %}\n",
     "json": "{{ messages | tojson }} {{ messages[0] | tojson(indent=2) }} {{ tools is none }}",
     "tokens": "{{ bos_token }}|{{ eos_token }}|{{ pad_token is defined }}|{{ unknown }}",
-    "generation": "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}"
+    "generation": "{% for m in messages %}{% generation %}{{ m.content }}{% set x = 1 %}"
+    "{% endgeneration %}{{ x }}"
     "{% endfor %}",
     "namespace": "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}"
     "{% endfor %}{{ ns.n }} {{ dict(a=1) }} {{ strftime_now('%Y') | length }}",

@@ -12,6 +12,7 @@ import functools
 import json
 import resource
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NoReturn, cast
 
@@ -103,13 +104,21 @@ def environment() -> jinja2.Environment:
 
 
 class _Generation(jinja2.ext.Extension):
-    """`{% generation %}`, which marks the model's output; only its text matters here."""
+    """`{% generation %}`, which marks the model's output; only its text matters here.
+
+    As in transformers, variables that are set inside end with it.
+    """
 
     tags = {"generation"}  # noqa: RUF012 - so Jinja declares it
 
-    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        inside = jinja2.nodes.CallBlock(self.call_method("_text_of"), [], [], body)
+        return inside.set_lineno(line)
+
+    def _text_of(self, caller: Callable[[], str]) -> str:
+        return caller()
 
 
 class _Dict:
