@@ -79,6 +79,19 @@ def test_tokens_are_those_of_transformers(tmp_path, name):
     assert tokenizer_of(files, "m").encode(TEXT) == theirs(TEXT)["input_ids"]
 
 
+def test_a_prefix_space_behind_a_split(tmp_path):
+    transformers = pytest.importorskip("transformers", reason="parity needs transformers")
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = transformers.Qwen2Tokenizer({piece: i for i, piece in enumerate(alphabet)}, [])
+    made.save_pretrained(tmp_path)
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    beside = {"tokenizer_config.json": {**settings, "add_prefix_space": True}}
+    files = saved(made.backend_tokenizer, tmp_path, beside)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer_of(files, "m").encode("a b\nc") == theirs("a b\nc")["input_ids"]
+    assert theirs("a b\nc")["input_ids"] != made("a b\nc")["input_ids"]
+
+
 @pytest.mark.parametrize("made", ["BertTokenizer", "PreTrainedTokenizerFast"])
 @pytest.mark.parametrize("key", ["do_lower_case", "strip_accents", "tokenize_chinese_chars"])
 def test_texts_are_cleaned_as_the_file_beside_the_tokenizer_says(tmp_path, made, key):

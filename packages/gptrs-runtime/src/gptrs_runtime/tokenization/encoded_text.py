@@ -14,6 +14,7 @@ from msgspec import Struct
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.pre_tokenizers import Sequence as Steps
 
 from gptrs.errors import ContextLengthError, ModelError, UsageError
 from gptrs.quoting import quoted, shown_value
@@ -225,13 +226,21 @@ class Overrides(Struct, frozen=True):
 
     def apply(self, tokenizer: Tokenizer) -> None:
         """Change the steps of a tokenizer."""
-        step, normalizer = tokenizer.pre_tokenizer, tokenizer.normalizer
-        if self.prefix_space is not None and isinstance(step, ByteLevel):
-            step.add_prefix_space = self.prefix_space
-            tokenizer.pre_tokenizer = step
+        normalizer = tokenizer.normalizer
+        if self.prefix_space is not None:
+            _set_prefix_space(tokenizer, self.prefix_space)
         if self.cleaning and isinstance(normalizer, BertNormalizer):
             for name, value in self.cleaning.items():
                 setattr(normalizer, name, value)
             tokenizer.normalizer = normalizer
         if self.splits_special:
             tokenizer.encode_special_tokens = True
+
+
+def _set_prefix_space(tokenizer: Tokenizer, value: bool) -> None:
+    """Set it in the step that makes characters of bytes, also behind others such as a split."""
+    step = tokenizer.pre_tokenizer
+    for each in step if isinstance(step, Steps) else [step]:
+        if isinstance(each, ByteLevel):
+            each.add_prefix_space = value
+    tokenizer.pre_tokenizer = step
