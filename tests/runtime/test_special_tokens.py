@@ -108,6 +108,16 @@ def test_texts_are_cleaned_as_the_file_beside_the_tokenizer_says(tmp_path, made,
     assert ours.encode_within("cafe \u4e2d cafe", 2)[0] == ours.encode("\u4e2d cafe", special=False)
 
 
+def test_a_lowered_text_is_that_of_a_normalizer_and_keeps_special_tokens(tmp_path):
+    files = save(tmp_path / "m", {"tokenizer_config.json": {"mask_token": "<MASK>"}})
+    ours = tokenizer_of(files, "m")
+    theirs = Tokenizer.from_str(ours.as_json())
+    theirs.normalizer = normalizers.Lowercase()
+    for text in ("The <MASK> House <end>", "ΟΔΟΣ İ É", "<mask>"):
+        wanted = theirs.encode(text, add_special_tokens=False).ids
+        assert ours.encode(ours.lowered(text), special=False) == wanted
+
+
 def test_a_template_has_the_tokens_of_the_map_and_named_ones(tmp_path):
     config = {"chat_template": CHAT, "extra_special_tokens": {"image_token": "<img>"}}
     tokens = {"bos_token": "<s>", "eos_token": {"content": "</s>"}}

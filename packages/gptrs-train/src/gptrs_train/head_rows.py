@@ -82,7 +82,7 @@ class Encoder(Struct, frozen=True):
         return Encoded(row.tokens, segments, row.offsets, pooled, row.length.is_cut)
 
     def _cased(self, text: str) -> str:
-        return text.lower() if self.lower_case else text
+        return self.tokenizer.lowered(text) if self.lower_case else text
 
 
 def task_of(path: Path) -> Task | None:

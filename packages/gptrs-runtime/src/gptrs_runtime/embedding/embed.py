@@ -345,8 +345,8 @@ def _longest(model: LoadedModel, recipe: EmbeddingRecipe) -> int:
     return context if recipe.max_length is None else min(recipe.max_length, context)
 
 
-def _cased(recipe: EmbeddingRecipe, text: str) -> str:
-    return text.lower() if recipe.lower_case else text
+def _cased(model: LoadedModel, recipe: EmbeddingRecipe, text: str) -> str:
+    return model.tokenizer.lowered(text) if recipe.lower_case else text
 
 
 def _tokens(
@@ -360,7 +360,7 @@ def _tokens(
 
     def read(text: str | Sequence[int]) -> tuple[list[int], TextLength]:
         if isinstance(text, str):
-            return model.tokenizer.encode_within(_cased(recipe, text), limit)
+            return model.tokenizer.encode_within(_cased(model, recipe, text), limit)
         return list(text[:limit]), TextLength(len(text), min(len(text), limit))
 
     found = [read(text) for text in texts]
@@ -374,7 +374,7 @@ def _prompt_tokens(model: LoadedModel, recipe: EmbeddingRecipe, prompt: str) -> 
     if not prompt:
         return 0
     # A text keeps its end tokens even if the prompt alone is too long.
-    length = model.tokenizer.prefix_length(_cased(recipe, prompt))
+    length = model.tokenizer.prefix_length(_cased(model, recipe, prompt))
     return min(length, _longest(model, recipe) - 1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -253,6 +254,25 @@ class TextTokenizer:
     def number(self, piece: str) -> int | None:
         """Return the token of a vocabulary entry, None for an unknown one."""
         return without_panics(lambda: self._tokenizer.token_to_id(piece), self._name)
+
+    def lowered(self, text: str) -> str:
+        """Return `text` in lower case, as a normalizer before all others would make it.
+
+        Each character by itself, so that a sigma at the end of a word is one like any other; added
+        tokens that are found before normalizing are kept.
+        """
+        parts = self._found_first.split(text)
+        # A split with a group alternates between texts and tokens.
+        return "".join(
+            part if index % 2 else "".join(map(str.lower, part)) for index, part in enumerate(parts)
+        )
+
+    @cached_property
+    def _found_first(self) -> re.Pattern[str]:
+        """Matches added tokens that are found before normalizing, the longest first."""
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        kept = sorted((token.content for token in added if not token.normalized), key=len)
+        return re.compile(f"({'|'.join(map(re.escape, reversed(kept))) or '(?!)'})")
 
     def prefix_length(self, text: str) -> int:
         """Return the number of tokens of `text` as a prefix, special ones before it included."""
