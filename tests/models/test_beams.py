@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from typing import Any
 
 import numpy as np
@@ -62,6 +64,17 @@ def test_texts_are_those_of_transformers(folder, backend_name, settings):
     model = gptrs.load_model(folder, backend=backend_name)
     wanted = theirs(_load(folder), PROMPT, 14, eos_token_id=[3, 50, 61], **settings)
     assert list(gptrs.generate(model, PROMPT, max_tokens=14, **settings).token_ids) == wanted[0]
+
+
+def test_probabilities_are_renormalized_where_the_file_says_so(folder, tmp_path):
+    settings = {"eos_token_id": [3, 50, 61], "repetition_penalty": 2.0, "renormalize_logits": True}
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "generation_config.json").write_text(json.dumps(settings))
+    model = gptrs.load_model(tmp_path, backend="ref")
+    wanted = theirs(_load(folder), PROMPT, 14, beams=3, **settings)
+    assert list(gptrs.generate(model, PROMPT, max_tokens=14, beams=3).token_ids) == wanted[0]
+    plain = {**settings, "renormalize_logits": False}
+    assert wanted != theirs(_load(folder), PROMPT, 14, beams=3, **plain)
 
 
 def test_several_texts_are_the_best_ones(folder, backend_name):

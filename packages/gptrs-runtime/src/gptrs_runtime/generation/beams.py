@@ -30,12 +30,14 @@ class Beams(Struct, frozen=True):
     The score of a text is the sum of its tokens' log-probabilities, divided by `tokens **
     length_penalty`. With `early_stopping` the search ends once `count` texts have ended; without
     it, once no growing text can be better at its current length; "never" tests that for the
-    greatest length.
+    greatest length. With `renormalizes` the probabilities that the logits processors leave of a
+    next token sum to 1 again.
     """
 
     count: int
     length_penalty: float = 1.0
     early_stopping: EarlyStopping = False
+    renormalizes: bool = False
 
 
 class Found(Struct, frozen=True):
@@ -109,7 +111,7 @@ def asked_beams(
         penalty = fields.number("length_penalty", 1.0, minimum=-MOST_PENALTY)
         if penalty > MOST_PENALTY:
             raise fields.error("length_penalty", f"must be at most {MOST_PENALTY}")
-    return Beams(count, penalty, stopping)
+    return Beams(count, penalty, stopping, fields.boolean("renormalize_logits", False))
 
 
 def _early_stopping(fields: Fields) -> EarlyStopping:
@@ -225,10 +227,11 @@ class BeamSearch:
 
     def _scores(self, beam: _Beam, logits: np.ndarray) -> np.ndarray:
         """Return the score of a text with each next token, f32 [V]."""
-        shifted = logits - logits.max()
-        scores = shifted - np.log(np.exp(shifted).sum())
         tokens = [*self._task.begin, *beam.tokens]
-        return self._task.processors(tokens)(scores) + beam.score
+        scores = self._task.processors(tokens)(_log_probabilities(logits))
+        if self._beams.renormalizes:
+            scores = _log_probabilities(scores)
+        return scores + beam.score
 
     def _found(self, ended: _Candidate, length: int) -> Found:
         return Found(ended.tokens, self._rated(ended.score, length))
@@ -278,3 +281,9 @@ class BeamSearch:
     def _give_back(self, pages: TextPages) -> None:
         self._held.remove(pages)
         self._cache.release(pages)
+
+
+def _log_probabilities(logits: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):  # where processors leave no token
+        shifted = logits - logits.max()
+    return shifted - np.log(np.exp(shifted).sum())
