@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 from contextlib import closing
@@ -150,8 +151,12 @@ def test_settings_of_onnxruntime_genai_stand_for_both_files(tmp_path: Path) -> N
         "do_sample": False,
         "temperature": 0.5,
         "top_k": 3,
+        "no_repeat_ngram_size": 2,
         "eos_token_id": [0],
     }
+    text = gptrs.generate(model, [5, 6, 7], max_tokens=20, ignore_eos=True)
+    pairs = list(itertools.pairwise([5, 6, 7, *text.token_ids]))
+    assert len(set(pairs)) == len(pairs)
 
 
 def test_weights_of_a_graph_are_written_by_their_names(tmp_path: Path) -> None:

@@ -316,7 +316,10 @@ GENAI = {
         "eos_token_id": [0],
         "decoder": {"filename": "text.onnx", "num_attention_heads": HEADS, "head_size": HEAD},
     },
-    "search": {"do_sample": False, "temperature": 0.5, "top_k": 3},
+    "search": {
+        **{"do_sample": False, "temperature": 0.5, "top_k": 3, "no_repeat_ngram_size": 2},
+        **{"max_length": CONTEXT, "past_present_share_buffer": True, "random_seed": -1},
+    },
 }
 
 

@@ -44,8 +44,8 @@ SUBFOLDER: Final = "onnx"
 """The folder of the files in repositories of transformers.js."""
 _STEMS: Final = ("model", "decoder_model_merged", "decoder_with_past_model")
 """Names of the file of a language model, the most useful first."""
-_SEARCH: Final = ("do_sample", "temperature", "top_k", "top_p", "repetition_penalty")
-"""Settings of a genai_config.json that `generation_config.json` has under the same names."""
+_OF_BUFFERS: Final = ("past_present_share_buffer", "chunk_size")
+"""Settings of `search` in a genai_config.json that change no text."""
 
 
 def _suffixes() -> dict[str, str]:
@@ -128,6 +128,17 @@ def _genai_settings(folder: ModelFolder) -> Mapping[str, object]:
     return parse_object(read_whole(found, MAX_SETTINGS_BYTES), str(folder.path / GENAI_CONFIG))
 
 
+def _search(settings: Mapping[str, object], context: object) -> Iterator[tuple[str, object]]:
+    """Yield the settings of `search` that generation_config.json has under the same names.
+
+    A `max_length` that is the whole context, as the files have it by default, limits no text.
+    """
+    unset = {"max_length": context, "random_seed": -1}
+    for name, value in _table(settings, "search").items():
+        if name not in _OF_BUFFERS and not (name in unset and value == unset[name]):
+            yield name, value
+
+
 def _table(settings: Mapping[str, object], name: str) -> Mapping[str, object]:
     found = settings.get(name)
     return cast("Mapping[str, object]", found) if isinstance(found, Mapping) else {}
@@ -175,8 +186,8 @@ class ImportedFolder(HfDirectory):
     def read_generation_config(self) -> Mapping[str, object]:
         if self.read_bytes(GENERATION_CONFIG) is not None or not self._genai:
             return super().read_generation_config()
-        search, model = _table(self._genai, "search"), _table(self._genai, "model")
-        made = {name: search[name] for name in _SEARCH if name in search}
+        model = _table(self._genai, "model")
+        made = dict(_search(self._genai, model.get("context_length")))
         made |= {name: each for name, each in model.items() if name.endswith("_token_id")}
         return MappingProxyType(made)
 
