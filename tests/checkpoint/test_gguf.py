@@ -371,6 +371,9 @@ def test_a_tokenizer_of_sentencepiece(tmp_path: Path) -> None:
         ("olmo", "HTTPServer|Ġit|'s|,|Ġ12345|!?|Ġx|+=|1"),
         ("command-r", "HTTPServer|Ġit|'s|,|Ġ|1|2|3|4|5|!?|Ġx|+=|1"),
         ("qwen2", "HTTPServer|Ġit|'s|,|Ġ|1|2|3|4|5|!?|Ġx|+=|1"),
+        ("minerva-7b", "HTTPServer|Ġit|'s|,|Ġ|1|2|3|4|5|!?|Ġx|+=|1"),
+        ("falcon3", "HTTPServer|Ġit|'s|,|Ġ|123|45|!?|Ġx|+=|1"),
+        ("llama4", "HTTPServer|Ġit's|,|Ġ|123|45|!?|Ġx|+=|1"),
         ("chatglm-bpe", "HTTPServer|Ġit|'s|,|Ġ|123|45|!?|Ġx|+=|1"),
     ],
 )

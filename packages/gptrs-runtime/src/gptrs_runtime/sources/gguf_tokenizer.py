@@ -125,6 +125,11 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
     "tekken": PreTokenizer(_TEKKEN, begins=True), "gpt-4o": PreTokenizer(_GPT4O),
     "olmo": PreTokenizer(_GPT2, nfc=True), "mpt": PreTokenizer(_GPT2, nfc=True),
     "falcon": PreTokenizer(_FALCON), "bloom": PreTokenizer(_BLOOM),
+    **dict.fromkeys(("mellum", "a.x-4.0", "gigachat", "exaone4", "trillion", "jais"), _LIKE_GPT2),
+    **dict.fromkeys(("exaone", "minerva-7b"), _LIKE_SMOLLM),
+    **dict.fromkeys(("falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"), _LIKE_LLAMA3),
+    **dict.fromkeys(("megrez", "kormo", "hunyuan", "grok-2"), PreTokenizer(_QWEN2)),
+    "llama4": PreTokenizer(_GPT4O),
 }  # fmt: skip
 """Pre-tokenizers by `tokenizer.ggml.pre` (llama-vocab.cpp)."""
 
