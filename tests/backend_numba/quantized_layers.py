@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from gptrs.checkpoint.formats.foreign_files import packed_bits
+from gptrs.checkpoint.formats.gguf_types import E2M1, IQ4
 
 N, K = 70, 256
 """Columns of panels, the last one partial, and values of k."""
@@ -107,7 +108,7 @@ def _zero_points(bits: int, size: int) -> Layer:
     return Layer(parts, [_unpack(bits), _decode("scale", "zeros", size)], values)
 
 
-def _two_levels(bits: int, size: int, *, bias: bool) -> Layer:
+def _two_levels(bits: int, size: int, *, bias: bool, zero: int = 32) -> Layer:
     groups, above = (N, K // size), 256 // size
     small = np.uint8 if bias else np.int8
     random = np.random.default_rng(7)
@@ -124,24 +125,32 @@ def _two_levels(bits: int, size: int, *, bias: bool) -> Layer:
     codes = _codes(bits).astype(np.float32)
     if bias:
         steps.append(_decode("scale_32", "bias_32", size, "dequantize_affine"))
-        return Layer(parts, steps, codes * found[0] + found[1])
-    steps += ["%z = constant {value = 32} : si32[]", _decode("scale_32", "z", size)]
-    return Layer(parts, steps, (codes - 32) * found[0], unit=min(size, 32))
+        return Layer(parts, steps, codes * found[0] + found[1], unit=min(size, 32))
+    steps += [f"%z = constant {{value = {zero}}} : si32[]", _decode("scale_32", "z", size)]
+    return Layer(parts, steps, (codes - zero) * found[0], unit=min(size, 32))
 
 
-def _table() -> Layer:
-    table = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
-    codes, scale = _codes(4), _scales(32, 9, ml_dtypes.bfloat16)
-    values = ", ".join(map(str, table))
+def _looked_up(layer: Layer, table: tuple[int, ...]) -> Layer:
+    """Return a layer of 4 bits and no zero point whose codes are indices into a table."""
     steps = [
         _unpack(4).replace("%q", "%at"),
-        f"%t = constant {{value = [{values}]}} : si8[16]",
+        f"%t = constant {{value = [{', '.join(map(str, table))}]}} : si8[16]",
         f"%q = take %t, %at : si8[{N}, {K}]",
-        "%z = constant {value = 0} : si32[]",
-        _decode("scale", "z", 32),
+        *layer.steps[1:],
     ]
-    parts = {"codes": packed_bits(codes, 4), "scale": scale}
-    return Layer(parts, steps, table[codes] * _spread(scale))
+    codes = _codes(4)
+    with np.errstate(invalid="ignore"):
+        scales = layer.values / codes
+    scales = _spread(np.nanmax(scales.reshape(N, -1, 32), axis=2))
+    return Layer(layer.parts, steps, np.array(table, np.int8)[codes] * scales)
+
+
+def _mxfp4() -> Layer:
+    layer = _plain(4, 0, 32)
+    scale = layer.parts["scale"].astype(ml_dtypes.bfloat16)
+    return _looked_up(
+        Layer({**layer.parts, "scale": scale}, layer.steps, _codes(4) * _spread(scale)), E2M1
+    )
 
 
 FORMS = {
@@ -152,9 +161,13 @@ FORMS = {
     "q4_1": _affine(4),
     "q4_k": _two_levels(4, 32, bias=True),
     "q6_k": _two_levels(6, 16, bias=False),
+    "q2_k": _two_levels(2, 16, bias=True),
+    "q3_k": _two_levels(3, 16, bias=False, zero=4),
+    "iq4_nl": _looked_up(_plain(4, 0, 32), IQ4),
+    "iq4_xs": _looked_up(_two_levels(4, 32, bias=False, zero=0), IQ4),
     "gptq": _zero_points(4, 128),
     "gptq_8": _zero_points(8, 64),
-    "mxfp4": _table(),
+    "mxfp4": _mxfp4(),
 }
 
 

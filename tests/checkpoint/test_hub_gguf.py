@@ -155,10 +155,9 @@ def test_a_name_that_means_no_file(names, tag, problem):
 @pytest.mark.parametrize(("memory", "stem"), [(10_000, "m-Q8_0"), (3000, "m-Q6_K"), (9, "m-Q2_K")])
 def test_the_default_fits_the_memory(monkeypatch, memory, stem):
     monkeypatch.setattr(gguf_choice, "memory_bytes", lambda: memory)
-    files = {"m-Q2_K.gguf": 500, "m-Q6_K.gguf": 2000, "m-Q8_0.gguf": 1500, "m-F16.gguf": 9000}
-    if stem == "m-Q2_K":  # nothing fits: the smallest of those that gptrs reads
-        assert gguf_choice.chosen(gguf_choice.variants(files), None, "it").stem == "m-Q8_0"
-        return
+    files = {"m-IQ2_M.gguf": 500, "m-Q2_K.gguf": 600, "m-Q6_K.gguf": 2000, "m-Q8_0.gguf": 1500}
+    files["m-F16.gguf"] = 9000
+    # Where nothing fits, it is the smallest of those that gptrs reads.
     files["m-Q6_K.gguf"] = 9000 if stem == "m-Q8_0" else 2000
     assert gguf_choice.chosen(gguf_choice.variants(files), None, "it").stem == stem
 

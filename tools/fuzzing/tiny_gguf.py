@@ -49,7 +49,8 @@ _F16 = (0x20, 0x28)
 _SCALES: Mapping[str, Mapping[int, tuple[int, int]]] = {
     "Q4_0": {1: _F16}, "Q4_1": {1: _F16, 3: _F16}, "Q5_0": {1: _F16}, "Q5_1": {1: _F16, 3: _F16},
     "Q8_0": {1: _F16}, "Q4_K": {1: _F16, 3: _F16}, "Q5_K": {1: _F16, 3: _F16},
-    "Q6_K": {209: _F16}, "MXFP4": {0: (118, 124)},
+    "Q6_K": {209: _F16}, "MXFP4": {0: (118, 124)}, "Q2_K": {81: _F16, 83: _F16},
+    "Q3_K": {109: _F16}, "IQ4_NL": {1: _F16}, "IQ4_XS": {1: _F16},
 }  # fmt: skip
 """The bytes with the exponents of scales, and the range that makes these finite, about 1 / 64."""
 

@@ -17,6 +17,7 @@ from gptrs_runtime.sources.gguf_model import SHARD
 PREFERRED = (
     *("Q4_K_M", "Q4_K_S", "Q4_0", "Q4_1", "Q5_K_M", "Q5_K_S", "Q5_0", "Q5_1"),
     *("Q6_K", "Q8_0", "MXFP4", "BF16", "F16", "F32"),
+    *("IQ4_NL", "IQ4_XS", "Q3_K_L", "Q3_K_M", "Q3_K_S", "Q2_K", "Q2_K_S"),
 )
 """The quantizations chosen by default, best first, among those that gptrs reads. Q4_K_M comes first
 because other tools default to it, too.
@@ -75,7 +76,6 @@ def variants(files: Mapping[str, int]) -> list[GgufVariant]:
     labels = [each.label for each in found]
     return [
         each
-        # It cannot distinguish two files of one quantization: they are named by their stems.
         # Two files of one quantization are not distinguished by it: they are named by their stems.
         if labels.count(each.label) == 1
         else GgufVariant(each.stem, None, each.parts, each.nbytes)

@@ -171,6 +171,57 @@ def _scales_of_q6_k(blocks: np.ndarray) -> np.ndarray:
     return blocks[:, 192:208].view(np.int8)
 
 
+def _q2_k(blocks: np.ndarray) -> np.ndarray:
+    """The 4 pairs of bits of 32 bytes are 4 times 32 codes, the lowest first."""
+    codes = np.empty((len(blocks), 2, 4, 4), np.uint64)
+    _pairs(blocks[:, 16:80], codes)
+    return codes.view(np.uint8).reshape(-1, 256)
+
+
+def _q3_k(blocks: np.ndarray) -> np.ndarray:
+    """As Q2_K; bit i of 32 bytes in front is the third bit of the i-th 32 codes."""
+    codes = np.empty((len(blocks), 2, 4, 4), np.uint64)
+    _pairs(blocks[:, 32:96], codes)
+    high, runs = _words(blocks[:, :32], 4), codes.reshape(-1, 8, 4)
+    for bit in range(8):
+        runs[:, bit] |= (high >> np.uint64(bit) & _LOW_BITS) << np.uint64(2)
+    return codes.view(np.uint8).reshape(-1, 256)
+
+
+def _pairs(bytes_: np.ndarray, codes: np.ndarray) -> None:
+    """Set codes, words [N, 2, 4, 4], to the pairs of bits of bytes [N, 64]."""
+    words = _words(bytes_, 2, 4)
+    for place in range(4):
+        codes[:, :, place] = words >> np.uint64(2 * place) & _LOW_PAIRS
+
+
+def _scales_of_q2_k(blocks: np.ndarray) -> np.ndarray:
+    return blocks[:, :16] & 15
+
+
+def _minima_of_q2_k(blocks: np.ndarray) -> np.ndarray:
+    return blocks[:, :16] >> 4
+
+
+def _factor_of_q2_k(blocks: np.ndarray) -> np.ndarray:
+    return -_f16(82).cut(blocks)
+
+
+def _scales_of_q3_k(blocks: np.ndarray) -> np.ndarray:
+    """Return the 16 scales of 6 bits, above -32: low halves in 8 bytes, pairs of bits in 4."""
+    low, high = _halves(blocks[:, 96:104]), blocks[:, 104:108]
+    pairs = np.concatenate([high >> place & 3 for place in (0, 2, 4, 6)], axis=1)
+    return (low | pairs << 4).view(np.int8) - np.int8(32)
+
+
+def _scales_of_iq4_xs(blocks: np.ndarray) -> np.ndarray:
+    """Return the 8 scales of 6 bits, above -32: pairs of bits in a word, low halves in 4 bytes."""
+    low, high = blocks[:, 4:8], blocks[:, 2:4]
+    halves = np.stack([low & 15, low >> 4], axis=2).reshape(-1, 8)
+    pairs = np.stack([high >> place & 3 for place in (0, 2, 4, 6)], axis=2).reshape(-1, 8)
+    return (halves | pairs << 4).view(np.int8) - np.int8(32)
+
+
 def _exponents(blocks: np.ndarray) -> np.ndarray:
     return mxfp4_scale(blocks[:, :1])
 
@@ -195,9 +246,25 @@ _Q6_K_PARTS: Mapping[Part, PartFormat] = {
     "scale": PartFormat(dtypes.si8, 16, _scales_of_q6_k),
     "super_scale": _f16(208),
 }
+_Q2_K_PARTS: Mapping[Part, PartFormat] = {
+    "scale": PartFormat(dtypes.ui8, 16, _scales_of_q2_k),
+    "super_scale": _f16(80),
+    "bias": PartFormat(dtypes.ui8, 16, _minima_of_q2_k),
+    "super_bias": PartFormat(dtypes.f16, 1, _factor_of_q2_k),
+}
+_Q3_K_PARTS: Mapping[Part, PartFormat] = {
+    "scale": PartFormat(dtypes.si8, 16, _scales_of_q3_k),
+    "super_scale": _f16(108),
+}
+_IQ4_XS_PARTS: Mapping[Part, PartFormat] = {
+    "scale": PartFormat(dtypes.si8, 8, _scales_of_iq4_xs),
+    "super_scale": _f16(0),
+}
 _MXFP4_PARTS: Mapping[Part, PartFormat] = {"scale": PartFormat(dtypes.bf16, 1, _exponents)}
 E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 """Twice the values of the 4-bit floats; the negative zero is 0."""
+IQ4: tuple[int, ...] = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+"""The values of the codes of IQ4_NL and IQ4_XS."""
 
 GGUF_TYPES: Mapping[int, GgufType] = {
     0: GgufType("F32", 1, 4, dtypes.f32),
@@ -208,12 +275,22 @@ GGUF_TYPES: Mapping[int, GgufType] = {
     6: GgufType("Q5_0", 32, 22, None, BlockFormat(5, 32, _q5_0, _SCALE, 16)),
     7: GgufType("Q5_1", 32, 24, None, BlockFormat(5, 32, _q5_1, _SCALE_AND_BIAS)),
     8: GgufType("Q8_0", 32, 34, None, BlockFormat(8, 32, _q8_0, _SCALE, signed=True)),
+    10: GgufType("Q2_K", 256, 84, None, BlockFormat(2, 16, _q2_k, _Q2_K_PARTS, super_group=16)),
+    11: GgufType("Q3_K", 256, 110, None, BlockFormat(
+        3, 16, _q3_k, _Q3_K_PARTS, 4, super_group=16
+    )),
     12: GgufType("Q4_K", 256, 144, None, BlockFormat(
         4, 32, Halves(16, 32), _K_PARTS, super_group=8
     )),
     13: GgufType("Q5_K", 256, 176, None, BlockFormat(5, 32, _q5_k, _K_PARTS, super_group=8)),
     14: GgufType("Q6_K", 256, 210, None, BlockFormat(
         6, 16, _q6_k, _Q6_K_PARTS, 32, super_group=16
+    )),
+    20: GgufType("IQ4_NL", 32, 18, None, BlockFormat(
+        4, 32, Halves(2, 16), _SCALE, table=IQ4
+    )),
+    23: GgufType("IQ4_XS", 256, 136, None, BlockFormat(
+        4, 32, Halves(8, 16), _IQ4_XS_PARTS, super_group=8, table=IQ4
     )),
     39: GgufType("MXFP4", 32, 17, None, BlockFormat(
         4, 32, Halves(1, 16), _MXFP4_PARTS, table=E2M1
@@ -222,9 +299,9 @@ GGUF_TYPES: Mapping[int, GgufType] = {
 """The types by their numbers in files."""
 
 _OTHER_NAMES: Mapping[int, str] = {
-    9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS",
-    19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16",
-    26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 40: "NVFP4",
+    9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
+    22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M",
+    34: "TQ1_0", 35: "TQ2_0", 40: "NVFP4",
 }  # fmt: skip
 
 
