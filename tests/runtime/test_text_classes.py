@@ -65,11 +65,20 @@ def test_the_second_text_counts(models):
     assert alone != gptrs.classify(models["nli"], [("a cat", "")])[0]
 
 
-def test_segments_count_only_where_the_tokenizer_has_them(tmp_path):
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"model_input_names": ["input_ids", "attention_mask"]},
+        {"model_input_names": None},
+        {"model_input_names": None, "tokenizer_class": "BertTokenizerFast"},
+    ],
+)
+def test_segments_count_only_where_the_tokenizer_has_them(tmp_path, changed):
     folder = save_tiny_head(tmp_path / "m", TEXT, NLI)
     path = folder / "tokenizer_config.json"
-    given = {**json.loads(path.read_text()), "model_input_names": ["input_ids", "attention_mask"]}
-    path.write_text(json.dumps(given))
+    given = {**json.loads(path.read_text()), **changed}
+    kept = {name: value for name, value in given.items() if value is not None}
+    path.write_text(json.dumps(kept))
     theirs = _pipeline("text-classification", folder)
     expected = theirs([{"text": "a cat", "text_pair": "a dog"}], top_k=None)
     found = gptrs.classify(gptrs.load_model(folder, backend="ref"), [("a cat", "a dog")])

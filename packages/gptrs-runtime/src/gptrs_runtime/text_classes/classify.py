@@ -96,6 +96,11 @@ Text = str | tuple[str, str]
 """A text, or a pair encoded as one."""
 _CONFIG = "tokenizer_config.json"
 _SEGMENTS = "token_type_ids"
+_WITHOUT_SEGMENTS = (
+    *("PreTrainedTokenizer", "TokenizersBackend", "RobertaTokenizer", "XLMRobertaTokenizer"),
+    *("CamembertTokenizer", "MPNetTokenizer", "DistilBertTokenizer", "EsmTokenizer"),
+)
+"""Classes of transformers that hand no segments to a model unless their inputs are listed."""
 
 
 def classify(
@@ -185,9 +190,12 @@ def longest_text(model: LoadedModel) -> int:
 
 
 def has_segments(model: LoadedModel) -> bool:
-    """Return whether the tokenizer hands segments to the model: unless its inputs are listed."""
-    inputs = (model.files.read_json(_CONFIG) or {}).get("model_input_names")
-    return not isinstance(inputs, list) or _SEGMENTS in inputs
+    """Return whether the tokenizer hands segments to the model: by its inputs, else its class."""
+    settings = model.files.read_json(_CONFIG) or {}
+    inputs = settings.get("model_input_names")
+    if isinstance(inputs, list):
+        return _SEGMENTS in inputs
+    return str(settings.get("tokenizer_class")).removesuffix("Fast") not in _WITHOUT_SEGMENTS
 
 
 def _encoded(model: LoadedModel, texts: Sequence[Text], long: LongTexts) -> list[EncodedText]:
