@@ -129,6 +129,21 @@ def test_documents_are_ranked(models):
     assert gptrs.rank(model, "the cat", TEXTS, top_k=2) == found[:2]
 
 
+def test_pairs_are_read_as_the_files_of_a_saved_cross_encoder_say(folders, tmp_path):
+    pytest.importorskip("torch", reason="a cross-encoder runs on it")
+    package = pytest.importorskip("sentence_transformers", reason="parity needs it")
+    package.CrossEncoder(str(folders["ranker"]), device="cpu").save_pretrained(str(tmp_path))
+    settings = json.loads((tmp_path / "sentence_bert_config.json").read_text())
+    limits = {"max_seq_length": 8, "do_lower_case": True}
+    write_json(tmp_path / "sentence_bert_config.json", {**settings, **limits})
+    documents = [*TEXTS, "The HOUSE"]
+    theirs = package.CrossEncoder(str(tmp_path), device="cpu").rank("The cat", documents)
+    found = gptrs.rank(gptrs.load_model(tmp_path, backend="ref"), "The cat", documents)
+    scores = {each.index: each.score for each in found}
+    for row in theirs:
+        assert scores[row["corpus_id"]] == pytest.approx(float(row["score"]), abs=2e-5)
+
+
 def test_scores_are_those_that_the_files_name():
     assert rank_scores({}) is sigmoid
     name = "torch.nn.modules.linear.Identity"

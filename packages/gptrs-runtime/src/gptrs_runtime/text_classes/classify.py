@@ -16,7 +16,7 @@ from gptrs_runtime.forward import class_label
 from gptrs_runtime.input_checks import require_known_tokens
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import LabelScore, Ranked
-from gptrs_runtime.sources.model_folder import MODEL_CONFIG
+from gptrs_runtime.sources.model_folder import MODEL_CONFIG, MODULES, TRANSFORMER_CONFIG
 from gptrs_runtime.text_batches import BATCH_SIZE, chosen_prompt, read_prompts, text_batches
 from gptrs_runtime.text_classes.logit_scores import pair_logits
 from gptrs_runtime.tokenization.encoded_text import EncodedText, Lengths, LongTexts
@@ -151,8 +151,12 @@ def text_logits(
     batch_size: int = BATCH_SIZE,
     progress: Progress | None = None,
     long: LongTexts | None = None,
+    longest: int | None = None,
 ) -> np.ndarray:
-    """Return the logits of each text or pair, f32 [N, classes]; errors as of `classify`."""
+    """Return the logits of each text or pair, f32 [N, classes]; errors as of `classify`.
+
+    `longest` is the most tokens of a text, None for what `longest_text` says.
+    """
     classifier = model.text_classifier()
     if isinstance(texts, str):
         raise UsageError("a list of texts is needed, got one text", hint="write `[text]`")
@@ -161,7 +165,7 @@ def text_logits(
             "at least 1 text and a batch of at least 1 are needed, got"
             f" {len(texts)} and {batch_size}"
         )
-    rows = _encoded(model, texts, long or LongTexts())
+    rows = _encoded(model, texts, long or LongTexts(), longest)
     tokens = [row.tokens for row in rows]
     with_segments = has_segments(model)
     segments = [row.segments if with_segments else () for row in rows]
@@ -198,8 +202,12 @@ def has_segments(model: LoadedModel) -> bool:
     return str(settings.get("tokenizer_class")).removesuffix("Fast") not in _WITHOUT_SEGMENTS
 
 
-def _encoded(model: LoadedModel, texts: Sequence[Text], long: LongTexts) -> list[EncodedText]:
-    limit, known = longest_text(model), model.token_reader().vocab_size
+def _encoded(
+    model: LoadedModel, texts: Sequence[Text], long: LongTexts, longest: int | None
+) -> list[EncodedText]:
+    reader = model.token_reader()
+    limit = longest_text(model) if longest is None else min(longest, reader.context_length)
+    known = reader.vocab_size
     pairs = [(text, None) if isinstance(text, str) else tuple(text) for text in texts]
     rows = [model.tokenizer.encode_pair(first, second, limit) for first, second in pairs]
     long.told([row.length for row in rows], limit)
@@ -245,12 +253,24 @@ def rank(
         pairs = [(query, document) for document in documents]
         logits = pair_logits(model, pairs, first, batch_size, long, progress)
     else:
+        fields = _saved_settings(model)
         pairs = [(first + query, document) for document in documents]
-        logits = _only_class(model, text_logits(model, pairs, batch_size, progress, long))
+        if fields.boolean("do_lower_case", False):
+            lowered = model.tokenizer.lowered
+            pairs = [(lowered(one), lowered(other)) for one, other in pairs]
+        longest = fields.count("max_seq_length")
+        logits = _only_class(model, text_logits(model, pairs, batch_size, progress, long, longest))
     scores = rank_scores(model.config, model.files.read_json(MODEL_CONFIG))(logits)
     order = np.argsort(-logits, kind="stable")[:top_k]
     rows = [int(row) for row in order]
     return [Ranked(row, float(scores[row]), documents[row]) for row in rows]
+
+
+def _saved_settings(model: LoadedModel) -> Fields:
+    """Return the settings of texts that sentence-transformers saved with a `CrossEncoder`."""
+    is_saved = model.files.read_json_list(MODULES) is not None
+    settings = model.files.read_json(TRANSFORMER_CONFIG) if is_saved else None
+    return Fields(settings or {}, f"in {quoted(TRANSFORMER_CONFIG)}")
 
 
 def _only_class(model: LoadedModel, logits: np.ndarray) -> np.ndarray:
