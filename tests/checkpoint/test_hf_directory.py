@@ -91,7 +91,7 @@ def test_settings_cannot_be_changed(tmp_path: Path) -> None:
 
 def test_a_path_that_does_not_exist(tmp_path: Path) -> None:
     message = _refusal(tmp_path / "absent")
-    assert "absent` does not exist; name the folder that holds `config.json`" in message
+    assert "absent` does not exist; name the folder that holds `config.json`, a model" in message
 
 
 def test_a_file_instead_of_a_folder(tmp_path: Path) -> None:

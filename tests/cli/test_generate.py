@@ -359,6 +359,7 @@ def test_texts_of_a_form(gptrs, tmp_path, option, source, fits):
             ["--json-schema", "deep.json"],
             "the json_schema cannot be used: recursion limit exceeded",
         ),
+        (["--json-schema", "none.json"], "cannot be used: it is not JSON: Expecting value: line 1"),
         (["--json-schema", "missing.json"], "cannot read the JSON schema from `missing.json`"),
         (["--regex", "a", "--grammar", "b"], "`--grammar` and `--regex` exclude each other"),
     ],
@@ -366,6 +367,7 @@ def test_texts_of_a_form(gptrs, tmp_path, option, source, fits):
 def test_forms_that_are_refused(gptrs, tmp_path, monkeypatch, words, message):
     pytest.importorskip("llguidance", reason="llguidance is not installed")
     (tmp_path / "deep.json").write_text('{"items":' * 3000 + "{}" + "}" * 3000, encoding="utf-8")
+    (tmp_path / "none.json").touch()
     monkeypatch.chdir(tmp_path)
     result = gptrs("generate", "--prompt", "x", "--backend", "ref", *words)
     assert result.code in (2, 3)

@@ -19,7 +19,7 @@ COMMANDS = (
     *(("bench", name) for name in ("generate", "forward")),
     *(("cache", name) for name in ("info", "warm", "clear")),
     *(("models", name) for name in ("recommended", "list", "pull", "path", "remove")),
-    ("conformance", "run"),
+    *(("conformance", name) for name in ("run", "report")),
     ("plugins", "check"),
 )
 OF_PLUGINS = (("batch",), ("finetune",), ("new",), ("serve",), ("train",))
@@ -84,6 +84,40 @@ def test_a_model_may_stand_first(gptrs, model_directory):
         (model_directory, "--model", "m", "x"),
     ):
         assert gptrs("generate", *wrong).code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["generate", "smolm2", "hi"],
+            "`smolm2`, the first argument, names no model; did you mean",
+        ),
+        (["generate", "Hello", "there"], "put a text of several words into quotes"),
+        (["classify", "smollm"], "did you mean `smolvlm` or `smollm2`?"),
+        (["classify", "Well done."], "missing option '--model'"),
+        (["run", "smollm"], "did you mean `smolvlm` or `smollm2`?"),
+        (["run", "nothing"], "`nothing` does not exist; name the folder"),
+        (["run", "nothing.ptir"], "nothing.ptir`: No such file or directory"),
+    ],
+)
+def test_a_name_of_no_model_is_told_as_such(gptrs, words, said):
+    result = gptrs(*words)
+    assert result.code in (2, 3)
+    assert said in result.err
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "must"),
+    [
+        ("--max-tokens", "many", "must be a valid integer, got `many`"),
+        ("--temperature", "hot", "must be a valid number, got `hot`"),
+    ],
+)
+def test_a_malformed_value_is_told(gptrs, option, value, must):
+    result = gptrs("generate", "hi", option, value)
+    assert result.code == 2
+    assert f"invalid value for '{option}': {must}; see" in result.err
 
 
 @pytest.mark.parametrize("group", GROUPS)

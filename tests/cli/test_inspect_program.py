@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -117,7 +118,34 @@ def test_a_malformed_program_is_exit_3(gptrs, tmp_path, content, message):
     path.write_text(content, encoding="utf-8")
     result = gptrs("inspect", path)
     assert (result.code, result.out) == (3, "")
+    assert result.err.startswith(f"error: `{path}`: ")
     assert message in result.err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("text", b"hello", "is no program; a program begins with"),
+        ("empty", b"", "is no program; a program begins with"),
+        ("bytes", bytes(range(256)), "is no program; a program begins with"),
+        ("m.gguf", b"hello", "is called a GGUF file, but does not begin like one; download"),
+    ],
+)
+def test_what_is_no_program_is_not_run(gptrs, tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    result = gptrs("run", tmp_path / name)
+    assert (result.code, result.out) == (3, "")
+    assert result.err.startswith(f"error: `{tmp_path / name}` {message}")
+    assert len(result.err.splitlines()) == 1
+
+
+def test_a_name_with_a_newline_stays_on_its_line(gptrs, tmp_path, model_directory):
+    folder = tmp_path / "a\nb"
+    shutil.copytree(model_directory, folder / "model")
+    (folder / "p.ptir").write_text(PROGRAM, encoding="utf-8")
+    assert "a\\nb/p.ptir\n" in gptrs("inspect", folder / "p.ptir").out
+    assert "a\\nb/model\n" in gptrs("inspect", folder / "model").out
+    assert "a\\nb/model " in gptrs("models", "list", folder).out
 
 
 def test_programs_and_checkpoints_are_told_apart_by_content(gptrs, tmp_path):

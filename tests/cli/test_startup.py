@@ -119,4 +119,4 @@ def test_help_names_every_command_and_the_exit_codes(gptrs):
 
 
 def test_the_version_is_that_of_the_package(gptrs):
-    assert gptrs("--version").out == f"gptrs {__version__}\n"
+    assert gptrs("--version").out == gptrs("-V").out == f"gptrs {__version__}\n"

@@ -59,6 +59,7 @@ _ELSEWHERE = {
     "create": "`gptrs quantize` and `gptrs convert` write models",
     "cp": "a model is a folder or a file: copy it",
     "stop": "nothing runs after a command; end `gptrs serve` by Ctrl+C",
+    "version": "`gptrs --version` prints it, `gptrs doctor` those of all parts",
     "help": "`gptrs --help` explains the commands, `gptrs COMMAND --help` one of them",
 }
 """Commands of other tools: what to do instead."""

@@ -50,7 +50,9 @@ def root(
     settings: Settings,
     version: Annotated[
         bool,
-        typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True),
+        typer.Option(
+            "-V", "--version", help="Print the version.", callback=_show_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
     """Print a first help if no command is named."""

@@ -105,7 +105,10 @@ def _with_model(command: Any, context: Any, args: list[str]) -> list[str]:
         given, left, _ = command.make_parser(context).parse_args([*args])
     except _UsageError:  # the command itself reports it
         return args
-    if not left or given.get("model") is not None or not named_model.is_model(Path(args[0])):
+    if not left or given.get("model") is not None:
+        return args
+    if not named_model.is_model(Path(args[0])):
+        named_model.require_first(args[0], left, context.command_path)
         return args
     return ["--model", *args]
 

@@ -129,8 +129,8 @@ class ParseError(ProgramError):
 
     def __init__(self, message: str, *, line: int, column: int, source_line: str) -> None:
         excerpt, position = _excerpt(source_line, column)
-        caret = " " * position + "^"
-        super().__init__(f"line {line}, column {column}: {message}\n  {excerpt}\n  {caret}")
+        shown = f"\n  {excerpt}\n  {' ' * position}^" if source_line.strip() else ""
+        super().__init__(f"line {line}, column {column}: {message}{shown}")
         self.line = line
         self.column = column
         self.source_line = source_line

@@ -44,27 +44,35 @@ _SUFFIXES = (".ptir", ".json")
 def read_program(path: str | os.PathLike[str]) -> Program:
     """Return the program in a file, verified; a file that begins with `{` is JSON, others are text.
 
-    ProgramError if there is no such regular file, if it is larger than MAX_PROGRAM_BYTES or not
-    UTF-8; ParseError or ProgramError, with the position, if it is not a program.
+    ProgramError if there is no such regular file, if it is larger than MAX_PROGRAM_BYTES, not
+    UTF-8 or of another format; ParseError or ProgramError, with the file and the position, if it is
+    not a program.
     """
     data = read_whole(_resolved(path), MAX_PROGRAM_BYTES, ProgramError)
+    shown = quoted(str(path), 200)
+    looks = _begins_program(path, data[:_START_BYTES])
     foreign = foreign_format(path, data[:FIRST_BYTES])
-    if foreign is not None and foreign.has_graph:
-        shown = quoted(str(path), 200)
-        raise ProgramError(f"{shown} is {foreign.name}, no program of PTIR", hint=foreign.hint)
+    if foreign is not None and (foreign.has_graph or not looks):
+        graph = ", no program of PTIR" if foreign.has_graph else ""
+        raise ProgramError(f"{shown} is {foreign.name}{graph}", hint=foreign.hint)
     if Path(path).name == CONFIG:
         raise ProgramError(
-            f"{quoted(str(path), 200)} is the settings of a model, no program",
+            f"{shown} is the settings of a model, no program",
             hint=f"name the model's folder, {quoted(str(Path(path).parent), 200)}",
         )
-    if data.lstrip()[:1] == b"{":
-        return parse_json(data)
+    if not looks:
+        raise ProgramError(
+            f"{shown} is no program",
+            hint="a program begins with its version, `ptir.v0.5`, or with `{` in JSON;"
+            " `gptrs inspect` shows what else a file may hold",
+        )
     try:
-        text = data.decode("utf-8")
+        return parse_json(data) if data.lstrip()[:1] == b"{" else parse_program(data.decode())
     except UnicodeDecodeError as problem:
-        shown = quoted(str(path), 200)
         raise ProgramError(f"{shown} is no program: byte {problem.start} is not UTF-8") from None
-    return parse_program(text)
+    except ProgramError as problem:
+        problem.message = f"{shown}: {problem.message}"
+        raise
 
 
 def is_program(path: str | os.PathLike[str]) -> bool:
@@ -79,6 +87,10 @@ def is_program(path: str | os.PathLike[str]) -> bool:
         return False
     finally:
         os.close(descriptor)
+    return _begins_program(path, start)
+
+
+def _begins_program(path: str | os.PathLike[str], start: bytes) -> bool:
     if b"\0" in start:  # as in the length at the start of a safetensors file
         return False
     return start.lstrip().startswith((b"{", b"ptir.", b"//")) or Path(path).suffix in _SUFFIXES

@@ -24,7 +24,7 @@ from gptrs_cli.dumped_programs import ProgramInputs, read_case
 from gptrs_cli.loading import observed, profile_of
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
-from gptrs_cli.options.named_model import is_model
+from gptrs_cli.options.named_model import is_model, require_named
 from gptrs_cli.options.settings import PROGRAM, Settings
 from gptrs_cli.plain_commands import Application
 from gptrs_cli.terminal.failures import Waiting
@@ -129,6 +129,7 @@ def run(
     if ctx.args:
         what = "no such option" if ctx.args[0].startswith("-") else "unexpected extra argument"
         raise UsageError(f"{what}: {ctx.args[0]}", hint="see `gptrs run --help`")
+    require_named(program)
     _run_file(program, inputs, out, seed, settings)
 
 

@@ -19,7 +19,7 @@ from gptrs.plugins.descriptions import ModelPlugin
 from gptrs.plugins.manager import manager
 from gptrs.quoting import counted, listed
 from gptrs_cli.models.head import architecture, classes, commands
-from gptrs_cli.terminal.streams import printable
+from gptrs_cli.terminal.streams import printable_line
 from gptrs_cli.terminal.tables import print_table
 from gptrs_runtime.content_digest import model_path
 from gptrs_runtime.generation.model_settings import ignored_settings
@@ -221,7 +221,7 @@ def print_report(report: CheckpointReport) -> None:
                 "; "
             )
     for name, text in facts.items():
-        print(printable(f"{name:<12}{text}"))
+        print(printable_line(f"{name:<12}{text}"))
     print()
     print_table(["file", "size"], [[name, byte_size(size)] for name, size in report.files.items()])
     print()

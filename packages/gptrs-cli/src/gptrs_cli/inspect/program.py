@@ -17,7 +17,7 @@ from gptrs_cli.options.completion import pass_names
 from gptrs_cli.options.declare import option
 from gptrs_cli.terminal.failures import OutputFileError
 from gptrs_cli.terminal.json_result import print_result
-from gptrs_cli.terminal.streams import note, printable
+from gptrs_cli.terminal.streams import note, printable, printable_line
 from gptrs_cli.terminal.tables import print_table
 from gptrs_observe.programs.diagram import Diagram, diagrams_of
 from gptrs_observe.programs.op_work import read_times
@@ -195,7 +195,7 @@ def _draw(diagrams: Sequence[Diagram], options: ProgramOptions) -> None:
 
 def _print_report(name: str, report: ProgramReport) -> None:
     work = report.work
-    facts = {"program": name, "functions": _functions(report)}
+    facts = {"program": printable_line(name), "functions": _functions(report)}
     if report.symbols:
         facts["symbols"] = ", ".join(report.symbols)
     facts["inputs"] = _listed(report.inputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 import time
@@ -13,7 +14,7 @@ import typer
 
 from gptrs.errors import GptrsError
 from gptrs.lazy_module import lazy_module
-from gptrs.quoting import clipped
+from gptrs.quoting import clipped, quoted
 from gptrs_cli.help_pages import examples_of
 from gptrs_cli.terminal.streams import complain, is_of_stdout, is_terminal, note, rich_output
 from gptrs_runtime.option_fields import OptionError
@@ -134,8 +135,7 @@ def _has_folder() -> bool:
 def _usage_failure(error: typer.BadParameter) -> Failure:
     """Return the failure of a usage error of typer, whose sentence becomes a clause."""
     message = " ".join(error.format_message().split()).rstrip(".")
-    # pydantic, by which typer converts values, names the class of the error.
-    message = message.replace("': Value error, ", "': ", 1)
+    message = _of_value(message, error.__cause__)
     parameter = getattr(error, "param", None)
     if parameter is not None and _of_environment(error.ctx, parameter):
         message = message.replace(f"'{parameter.opts[0]}'", _assignment(parameter.envvar))
@@ -153,6 +153,15 @@ def _usage_failure(error: typer.BadParameter) -> Failure:
         clause = "no such option: --model"
         hint = f"the model stands there without it, as in `{command} MODEL`, {hint}"
     return Failure(USAGE, "usage", clause, hint)
+
+
+def _of_value(message: str, cause: Any) -> str:
+    """Return the message on a value, which typer converts by pydantic: what it must be, and is."""
+    message = message.replace("': Value error, ", "': ", 1)  # pydantic names the class of the error
+    must = re.sub(r"': Input should be ([^,]*)(, unable to .*)?$", r"': must be \1", message)
+    if must == message or not hasattr(cause, "errors"):
+        return message
+    return f"{must}, got {quoted(str(cause.errors()[0]['input']))}"
 
 
 def _takes_texts(context: Any) -> bool:

@@ -45,6 +45,11 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
+def printable_line(text: str) -> str:
+    """Return `text` on one line, all control characters escaped: names may have newlines, too."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
 def note(text: str) -> None:
     """Print `text`, which is no result, on standard error."""
     _write_line(printable(text))

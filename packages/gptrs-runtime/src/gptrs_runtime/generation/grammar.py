@@ -95,6 +95,18 @@ def schema_text(schema: Mapping[str, object]) -> str:
         raise UsageError("the json_schema cannot be used: it is nested too deeply") from error
 
 
+def _require_json(text: str) -> None:
+    """Raise UsageError for a text that is no JSON; llguidance would name a place in a text of its
+    own.
+    """
+    try:
+        json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"the json_schema cannot be used: it is not JSON: {error}") from error
+    except RecursionError:  # llguidance says so
+        pass
+
+
 def _as_lark(text: str) -> str:
     """Return a grammar in Lark; llama.cpp's form (GBNF) is translated."""
     if "::=" not in text:
@@ -156,6 +168,8 @@ class Grammar:
             )
         if form == "lark":
             text = _as_lark(text)
+        elif form == "json_schema":
+            _require_json(text)
         require_few_combinations(form, text)
         try:
             self._matcher = on_deep_stack(

@@ -12,7 +12,7 @@ from gptrs.checkpoint.formats import gptrschk
 from gptrs.checkpoint.formats.foreign_files import foreign_format
 from gptrs.errors import ModelError
 from gptrs.lazy_module import lazy_module
-from gptrs.quoting import did_you_mean, quoted
+from gptrs.quoting import quoted
 from gptrs_runtime.sources.hf_directory import WEIGHTS, HfDirectory
 from gptrs_runtime.sources.model_source import CONFIG, ModelSource
 
@@ -84,7 +84,7 @@ def _in_folder(name: str | os.PathLike[str]) -> ModelSource:
 
 def _guess_short_name(name: str) -> None:
     """Raise ModelError if a name that is no path is almost that of a recommended model."""
-    guess = did_you_mean(name.lower(), [each.short for each in recommended.recommended()])
+    guess = recommended.short_name_like(name)
     if guess:
         raise ModelError(
             f"{quoted(name, 200)} does not exist",

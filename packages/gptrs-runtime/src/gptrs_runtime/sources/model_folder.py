@@ -44,7 +44,9 @@ class ModelFolder:
             names = sorted(os.listdir(self._real))
         except FileNotFoundError:
             raise ModelError(
-                f"{shown} does not exist", hint="name the folder that holds `config.json`"
+                f"{shown} does not exist",
+                hint="name the folder that holds `config.json`, a model file, ORG/NAME of the"
+                " Hugging Face hub, or a short name that `gptrs models recommended` lists",
             ) from None
         except NotADirectoryError:
             if not stat.S_ISREG(mode := os.stat(self.path).st_mode):

@@ -8,6 +8,8 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
+from gptrs.quoting import did_you_mean
+
 Task = Literal["text", "chat", "code", "embedding", "reranking", "vision", "speech"]
 
 
@@ -62,6 +64,11 @@ def recommended() -> list[RecommendedModel]:
     return [
         msgspec.structs.replace(each, nbytes=each.bits // 8 * each.parameters) for each in found
     ]
+
+
+def short_name_like(name: str) -> str:
+    """Return "did you mean `smollm2`? " with the short names most like `name`, else ""."""
+    return did_you_mean(name.lower(), [each.short for each in recommended()], most=2)
 
 
 def first_choice(task: Task) -> str:
