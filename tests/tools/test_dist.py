@@ -112,7 +112,7 @@ def test_a_trial_reads_the_exit_code_and_the_words(step: Step, works: bool, tmp_
 
 
 def test_a_step_without_end_is_an_error_of_the_trial(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(dist_trials, "_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(dist_trials, "_STEP_S", 0.1)
     command = tmp_path / "env" / "bin" / "gptrs"
     command.parent.mkdir(parents=True)
     command.write_text("#!/bin/sh\nexec sleep 1000\n")
