@@ -45,6 +45,7 @@ _QUERIES: Final = {
     "recipes/add_a_model_kind": "add a model",
     "capabilities": "what can gptrs do, limits",
     "performance": "benchmark",
+    "compared": "comparison, alternatives, vllm",
     "recipes/add_an_op": "add an op",
     "security": "security, pickle",
     "dumps": "dump",
