@@ -166,5 +166,11 @@ def test_a_folder_with_one_gguf_model(tmp_path):
     (tmp_path / "m-Q8_0.gguf").write_bytes(MODEL)
     assert find_model(tmp_path).model_type == "llama"
     (tmp_path / "m-Q4_0.gguf").write_bytes(MODEL)
-    with pytest.raises(ModelError, match="has 2 GGUF models; name one of "):
+    with pytest.raises(ModelError, match=r"has 2 GGUF models; name one of `[^ ]+, `[^ ]+`$"):
+        find_model(tmp_path)
+    for number in range(4):
+        (tmp_path / f"more{number}.gguf").write_bytes(MODEL)
+    with pytest.raises(
+        ModelError, match=r"has 6 GGUF models; name one of (`[^ ]+ ?){4}and 2 more$"
+    ):
         find_model(tmp_path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gptrs.checkpoint.files.open_file import open_regular, read_at, resolved
 from gptrs.checkpoint.formats import gptrschk
@@ -34,6 +34,10 @@ else:
     hub = lazy_module("gptrs_runtime.sources.hub")
     recommended = lazy_module("gptrs_runtime.sources.recommended")
     imported_folder = lazy_module("gptrs_runtime.sources.imported_folder")
+
+
+_MOST_NAMED: Final = 4
+"""Most models of a folder that an error names."""
 
 
 def find_model(name: str | os.PathLike[str]) -> ModelSource:
@@ -95,9 +99,11 @@ def _guess_short_name(name: str) -> None:
 def _only(found: Sequence[gguf_choice.GgufVariant], folder: Path) -> str:
     """Return the file of the only model in a folder; ModelError names them if there are several."""
     if len(found) > 1:
-        names = ", ".join(quoted(str(folder / each.parts[0]), 200) for each in found)
+        names = ", ".join(quoted(str(folder / each.parts[0]), 200) for each in found[:_MOST_NAMED])
+        more = len(found) - _MOST_NAMED
         raise ModelError(
-            f"{quoted(str(folder), 200)} has {len(found)} GGUF models", hint=f"name one of {names}"
+            f"{quoted(str(folder), 200)} has {len(found)} GGUF models",
+            hint=f"name one of {names}{f' and {more} more' if more > 0 else ''}",
         )
     return found[0].parts[0]
 
