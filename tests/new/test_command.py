@@ -46,8 +46,8 @@ def test_it_prints_the_files_and_then_what_to_do(new, tmp_path: Path) -> None:
 def test_as_json(new, tmp_path: Path) -> None:
     code, out, err = new("backend", "acme", "--into", tmp_path, "--json")
     made = json.loads(out)
-    assert (code, err) == (0, "")
-    assert made["module"] == "gptrs_backend_acme"
+    assert (code, err, out.count("\n")) == (0, "", 1)
+    assert (made["schema"], made["module"]) == ("gptrs.new/1", "gptrs_backend_acme")
     assert "src/gptrs_backend_acme/kernels.py" in made["files"]
     assert made["next"][-1].endswith("--backend acme")
 

@@ -71,8 +71,8 @@ def new(
     ]
     if as_json:
         listed = [str(path.relative_to(folder)) for path in files]
-        made = {"distribution": names.distribution, "module": names.module, "folder": str(folder)}
-        print(json.dumps({**made, "files": listed, "next": steps}, indent=2))
+        made = {"schema": "gptrs.new/1", "distribution": names.distribution, "module": names.module}
+        print(json.dumps({**made, "folder": str(folder), "files": listed, "next": steps}))
         return
     for path in files:
         print(path)
