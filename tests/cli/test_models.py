@@ -132,3 +132,5 @@ def test_names_and_paths(gptrs, model_directory):
     refused = gptrs("models", "pull", model_directory)
     assert refused.code == 2
     assert "is no name on the Hugging Face hub" in refused.err
+    near = gptrs("models", "pull", "smollm2:999m")
+    assert "`smollm2:135m`? names are ORG/NAME" in near.err

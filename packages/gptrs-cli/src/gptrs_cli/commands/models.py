@@ -38,7 +38,7 @@ from gptrs_runtime.sources.find_model import find_model, is_checkpoint
 from gptrs_runtime.sources.gguf_model import SHARD
 from gptrs_runtime.sources.hub import HubModel, download
 from gptrs_runtime.sources.model_source import CONFIG
-from gptrs_runtime.sources.recommended import RecommendedModel, recommended
+from gptrs_runtime.sources.recommended import RecommendedModel, recommended, short_name_like
 
 _DEEPEST = 3
 """Depth of the search below a given folder."""
@@ -345,7 +345,8 @@ def _hub_model(name: str) -> HubModel:
     if model is None:
         raise UsageError(
             f"{quoted(name)} is no name on the Hugging Face hub",
-            hint="names are ORG/NAME, ORG/NAME@REVISION or ORG/NAME:QUANTIZATION",
+            hint=f"{short_name_like(name)}names are ORG/NAME, ORG/NAME@REVISION or"
+            " ORG/NAME:QUANTIZATION, or those that `gptrs models recommended` lists",
         )
     return model
 
