@@ -27,7 +27,7 @@ _QUERIES: Final = {
     "weight_streaming": "memory, out of memory, models larger than memory",
     "profiles": "profile, flamegraph",
     "faq": "slow, troubleshooting",
-    "validation": "hidden states, validate, compare with transformers",
+    "validation": "hidden states, validate, compare with transformers, perplexity",
     "tracing": "hooks, hook, steering, activations, patch",
     "jit": "jit, compile",
     "derivatives": "gradient, autodiff",
