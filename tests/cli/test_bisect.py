@@ -8,20 +8,27 @@ import os
 import shutil
 import signal
 import sys
+from types import MappingProxyType
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import gptrs
 from gptrs import functionals as F
+from gptrs.api.backends import Executable, InputRole
 from gptrs.errors import UsageError
 from gptrs.ir import parse_program, print_program
 from gptrs.ir.ops.elementwise import Add, Div, Exp, Expm1, Maximum, Minimum, Mul, Sqrt, Sub, Tanh
+from gptrs.ir.printer import print_instruction
 from gptrs.ir.program import Function, Instruction, Program, Region
+from gptrs.optimizer.pass_base import change_regions
+from gptrs.optimizer.passes import cleanup
 from gptrs_cli.dumped_programs import ProgramInputs, cases
 from gptrs_observe.bisection.replay import Replay
 from gptrs_observe.bisection.search import Search, TrustedSide
 from gptrs_observe.bisection.sides import Here, SideError, side
+from gptrs_observe.bisection.values import value_names
 
 MOST = 3
 """Instructions that a shrunk program may have."""
@@ -286,3 +293,152 @@ def test_a_replay_goes_back_and_takes_other_values(case):
         run.value("nosuch")
     with pytest.raises(UsageError, match="the new value"):
         run.replace(run.names[0], np.zeros(3, np.float32))
+
+
+LOOPS = """ptir.v0.5
+func @main(%x: f32[3, 4], %n: si64[]) -> (f32[4], f32[3, 4], f32[4], f32[4]) {
+  %0 = slice %x {starts = [0, 0], sizes = [1, 4]} : f32[1, 4]
+  %1 = reshape %0 {shape = [4]} : f32[4]
+  %2, %3 = scan %1, %x {carry_count = 1}
+    body(%4: f32[4], %5: f32[4]) {
+      %31 = mul %4, %4 : f32[4]
+      %6 = add %31, %5 : f32[4]
+      %7 = tanh %6 : f32[4]
+      %8 = mul %7, %7 : f32[4]
+      %9 = sub %7, %8 : f32[4]
+      return %9, %8
+    } : (f32[4], f32[3, 4])
+  %10, %11 = while %1, %n
+    condition(%12: f32[4], %13: si64[]) {
+      %14 = constant {value = 3} : si64[]
+      %15 = compare %13, %14 {direction = lt} : i1[]
+      return %15
+    }
+    body(%16: f32[4], %17: si64[]) {
+      %18 = exp %16 : f32[4]
+      %19 = rsqrt %18 : f32[4]
+      %20 = constant {value = 1} : si64[]
+      %21 = add %17, %20 : si64[]
+      return %19, %21
+    } : (f32[4], si64[])
+  %22 = constant {value = 2} : si64[]
+  %23 = compare %n, %22 {direction = gt} : i1[]
+  %24 = cond %23, %2, %10
+    then(%25: f32[4], %26: f32[4]) {
+      return %25
+    }
+    else(%27: f32[4], %28: f32[4]) {
+      %29 = div %27, %28 : f32[4]
+      %30 = neg %29 : f32[4]
+      return %30
+    } : f32[4]
+  return %2, %3, %10, %24
+}
+"""
+X = np.linspace(0.5, 2, 12, dtype=np.float32).reshape(3, 4)
+
+
+class WrongEverywhere(Wrong):
+    """The same in every region."""
+
+    def apply(self, program: Program) -> Program:
+        def change(region: Region) -> Region:
+            made = tuple(self._instruction(each) for each in region.instructions)
+            return region if made == region.instructions else replace(region, instructions=made)
+
+        return change_regions(program, change)
+
+
+def in_loops(suspect, roles=MappingProxyType({})) -> Search:
+    arrays = {"x": X, "n": np.array(0)}
+    trusted = TrustedSide(side("ref:optimizer=off"), arrays)
+    return Search(parse_program(LOOPS), suspect, trusted, roles=roles)
+
+
+@pytest.mark.parametrize("fault", ["tanh", "rsqrt", "div swapped"])
+def test_a_fault_in_a_loop_or_branch_is_shrunk_to_an_instruction_of_it(monkeypatch, fault):
+    exchanged, new = MISCOMPILED[fault]
+    backend = copy.copy(gptrs.get_backend("ref"))
+    monkeypatch.setattr(backend, "fuse", lambda: [WrongEverywhere(exchanged, new)])
+    found = in_loops(Here("ref", backend)).find()
+    assert found is not None
+    (made,) = found.program.main.body.instructions
+    assert exchanged(made)
+    assert found.passes == ["wrong"]
+    assert found.instructions[0].count("{...}") == 1
+    assert found.inside == [print_instruction(made, value_names(found.program))]
+
+
+def test_a_loop_that_is_wrong_only_as_a_loop_keeps_the_part_of_its_body_that_is(monkeypatch):
+    right = cleanup.invariants
+
+    def wrong(loop):
+        return list(range(loop.op.carry_count)) if loop.op.name == "scan" else right(loop)
+
+    monkeypatch.setattr(cleanup, "invariants", wrong)
+    found = in_loops(side("ref")).find()
+    assert found is not None
+    (loop,) = found.program.main.body.instructions
+    assert loop.op.name == "scan"
+    assert len(loop.regions[0].instructions) <= 2
+    assert any("body(" in line for line in found.inside)
+
+
+class Calls(Executable):
+    """An executable whose results, or inputs, `spoil` changes."""
+
+    def __init__(self, inner, roles, spoil):
+        self._inner, self._roles, self._spoil, self._count = inner, roles, spoil, 0
+
+    def run(self, inputs):
+        self._count += 1
+        return self._spoil(self._inner.run(inputs), inputs, self._roles, self._count)
+
+
+def second_call(results, inputs, roles, call):
+    return [each + 1 if call == 2 and each.dtype == np.float32 else each for each in results]
+
+
+def donated(results, inputs, roles, call):
+    wrong = InputRole.DONATED in roles
+    return [each + 1 if wrong and each.dtype == np.float32 else each for each in results]
+
+
+def overwrites(results, inputs, roles, call):
+    for each in inputs:
+        if each.dtype == np.float32:
+            each += 1
+    return results
+
+
+@pytest.mark.parametrize("spoil", [second_call, donated, overwrites])
+def test_faults_of_second_calls_of_donated_and_of_overwritten_inputs(monkeypatch, spoil):
+    backend = copy.copy(gptrs.get_backend("ref"))
+    compiled = backend.compile
+    monkeypatch.setattr(backend, "compile", lambda p, r: Calls(compiled(p, r), r, spoil))
+    roles = {"x": InputRole.DONATED} if spoil is donated else {}
+    found = in_loops(Here("ref", backend), roles).find()
+    assert found is not None
+    assert len(found.program.main.body.instructions) == 1
+    assert found.call == (2 if spoil is second_call else 1)
+    assert found.by_role == (spoil is donated)
+    overwritten = "BackendError: it overwrites its input `v0`, which is not donated"
+    assert (found.problem == overwritten) == (spoil is overwrites)
+
+
+def one_unit_off(results):
+    return [(each.view(np.uint16) - 1).view(each.dtype) for each in results]
+
+
+def test_a_cast_that_rounds_wrongly_is_found_though_the_results_are_close():
+    text = """ptir.v0.5
+func @main(%x: f32[3, 4]) -> bf16[3, 4] {
+  %0 = cast %x {dtype = bf16} : bf16[3, 4]
+  %1 = mul %0, %0 : bf16[3, 4]
+  return %1
+}
+"""
+    suspect = Spoiled(side("ref"), {"cast"}, one_unit_off)
+    found = Search(parse_program(text), suspect, TrustedSide(side("ref"), {"x": X})).find()
+    assert found is not None
+    assert found.instructions == ["%0 = cast %x {dtype = bf16} : bf16[3, 4]"]

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct, field
 
+from gptrs.api.backends import InputRole
 from gptrs.api.programs import Program
 from gptrs.errors import UsageError
 from gptrs.quoting import counted, quoted
@@ -68,6 +69,8 @@ class Case(Struct, frozen=True):
     path: Path
     program: Program
     arrays: Mapping[str, np.ndarray]
+    roles: Mapping[str, InputRole] = {}
+    """Those that the inputs had when a dump was written, by name."""
 
 
 def cases(path: Path, inputs: ProgramInputs) -> Iterator[Case]:
@@ -102,11 +105,23 @@ def cases(path: Path, inputs: ProgramInputs) -> Iterator[Case]:
         yield read_case(folder / _PROGRAM, inputs, folder / _INPUTS, folder / _WEIGHTS)
 
 
+class _Input(Struct, frozen=True):
+    name: str
+    role: InputRole
+
+
+class _Signature(Struct, frozen=True):
+    inputs: list[_Input] = []
+
+
 class _Meta(Struct, frozen=True):
-    """The fields of `meta.json` that are read: the numbers of a program and of its symbolic one."""
+    """The fields of `meta.json` that are read: the numbers of a program and of its symbolic one,
+    and the roles of its inputs.
+    """
 
     number: int = -1
     symbolic: int | None = None
+    signature: _Signature = _Signature()
 
     @classmethod
     def of(cls, folder: Path) -> _Meta:
@@ -131,4 +146,5 @@ def read_case(path: Path, inputs: ProgramInputs, *more: Path) -> Case:
         arrays = opened.read(program)
     if inputs.random_seed is not None:
         arrays |= random_inputs(program, inputs.random_seed, arrays)
-    return Case(path, program, arrays)
+    roles = {each.name: each.role for each in _Meta.of(path.parent).signature.inputs}
+    return Case(path, program, arrays, roles)

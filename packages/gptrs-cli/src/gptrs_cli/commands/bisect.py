@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final
 
+import msgspec
 import typer
 from msgspec import UNSET, Struct, UnsetType
 
@@ -49,6 +51,11 @@ class BisectedProgram(Struct, frozen=True, kw_only=True):
     """Passes of the optimizer to blame: without any one of them, the suspect is right."""
     claims: list[str]
     """Kinds of composites to blame: if the suspect does not claim one of them, it is right."""
+    roles: list[str]
+    """The roles of the inputs of the smallest part, if they are to blame: as arguments, they give
+    the right results."""
+    call: int
+    """The number of the call of the compiled program that is wrong: 2, if the first is right."""
     tried: int
     written: str | UnsetType = UNSET
     """The folder with this part, its inputs and the expected values, with `--out`."""
@@ -134,7 +141,8 @@ def bisect(
             count += 1
             source = _file(case, Path(trusted)) if theirs is None else _side(case, theirs)
             waiting.now(f"comparing {case.path.parent.name}")
-            fault = Search(case.program, ours, source, tolerance, waiting.now).find()
+            search = Search(case.program, ours, source, tolerance, waiting.now, case.roles)
+            fault = search.find()
             if fault is None:
                 continue
             written = None
@@ -174,6 +182,8 @@ def _told(case: Case, fault: Fault, written: Path | None) -> BisectedProgram:
         problem=UNSET if fault.problem is None else fault.problem,
         passes=fault.passes,
         claims=fault.claims,
+        roles=[each.value for each in fault.roles] if fault.by_role else [],
+        call=fault.call,
         tried=fault.tried,
         written=UNSET if written is None else str(written),
     )
@@ -192,6 +202,10 @@ def _write(fault: Fault, folder: Path) -> None:
     write_archive(folder / "inputs.gptrsten", dict(zip(names, fault.inputs, strict=True)))
     results = {f"result{number}": array for number, array in enumerate(fault.expected)}
     write_archive(folder / "expected.gptrsten", results)
+    # As in a dump.
+    roles = [{"name": name, "role": role} for name, role in zip(names, fault.roles, strict=True)]
+    with atomic_file(folder / "meta.json") as file:
+        file.write(msgspec.json.encode({"signature": {"inputs": roles}}))
 
 
 def _print(result: Bisect) -> None:
@@ -217,14 +231,24 @@ def _print_program(each: BisectedProgram, suspect: str) -> None:
         print(printable(f"  it fails: {each.problem}"))
     if isinstance(each.difference, Difference):
         print(printable(f"  {_shown(each.difference)}"))
-    if each.passes:
-        names = ", ".join(f"`{name}`" for name in each.passes)
-        print(printable(f"  it is right without the optimizer's pass {names}"))
-    if each.claims:
-        kinds = ", ".join(f"`{kind}`" for kind in each.claims)
-        print(printable(f"  it is right without its own kernel for {kinds}"))
+    for line in _blamed(each):
+        print(printable(f"  {line}"))
     if isinstance(each.written, str):
         print(printable(f"  written to {each.written}: gptrs bisect {each.written}"))
+
+
+def _blamed(each: BisectedProgram) -> Iterator[str]:
+    """Yield when the suspect is right."""
+    if each.passes:
+        names = ", ".join(f"`{name}`" for name in each.passes)
+        yield f"it is right without the optimizer's pass {names}"
+    if each.claims:
+        kinds = ", ".join(f"`{kind}`" for kind in each.claims)
+        yield f"it is right without its own kernel for {kinds}"
+    if each.roles:
+        yield f"it is right if its inputs ({', '.join(each.roles)}) are arguments"
+    if each.call > 1:
+        yield "the first call of the compiled program is right, the second is wrong"
 
 
 def _shown(difference: Difference) -> str:

@@ -6,20 +6,29 @@ is to blame, the window shrinks from both ends. At last single instructions are 
 and Hildebrandt, "Simplifying and isolating failure-inducing input", 2002).
 
 A backend that computes a composite by a kernel of its own may be wrong there although the results
-of the program agree: a norm hides a wrong scale. So each composite is also run by itself.
+of the program agree: a norm hides a wrong scale. So each composite is also run by itself, and so is
+each cast, whose wrong rounding the tolerance hides.
+
+Of a loop or branch that is wrong, the regions are searched, on the values of the first step that
+differs; then the loop itself, with parts of its body.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import islice
 from typing import Final, Protocol
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
+from typing_extensions import override
 
-from gptrs.ir.ops.control_flow import Call
+from gptrs.backend.contract import InputRole
+from gptrs.ir.ops.control_flow import Call, Scan
 from gptrs.ir.ops.custom_call import Composite, CustomCall
-from gptrs.ir.printer import print_instruction
+from gptrs.ir.ops.elementwise import Cast
+from gptrs.ir.printer import print_instruction, print_program
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
 from gptrs.optimizer.pipeline import (
     CANONICALIZATION,
@@ -28,6 +37,7 @@ from gptrs.optimizer.pipeline import (
     SPECIALIZATIONS,
 )
 from gptrs.quoting import quoted
+from gptrs_observe.bisection.loops import ScanWindow, recorded_values, steps, the_loop
 from gptrs_observe.bisection.sides import Here, Side, SideError
 from gptrs_observe.bisection.values import (
     Difference,
@@ -42,8 +52,12 @@ or a product seldom add up to more."""
 _UNIT: Final = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
 _FEW: Final = 24
 """A window of at most so many instructions is reduced one by one."""
+_STEPS, _PROCESS_STEPS = 2000, 8
+"""So many steps of a loop are tried, and where each of them runs in a process of its own."""
 
 Progress = Callable[[str], None]
+AnyWindow = Window | ScanWindow
+_NO_ROLES: Final[Mapping[str, InputRole]] = {}
 
 
 class Trusted(Protocol):
@@ -53,7 +67,7 @@ class Trusted(Protocol):
         """Return the arrays of values of `@main`."""
         ...
 
-    def noise(self, window: Window, arrays: Sequence[np.ndarray]) -> list[np.ndarray] | None:
+    def noise(self, window: AnyWindow, arrays: Sequence[np.ndarray]) -> list[np.ndarray] | None:
         """Return how far results of a window move with roundings of its inputs; None: unknown."""
         ...
 
@@ -80,7 +94,7 @@ class TrustedSide:
             for value in wanted
         ]
 
-    def noise(self, window: Window, arrays: Sequence[np.ndarray]) -> list[np.ndarray] | None:
+    def noise(self, window: AnyWindow, arrays: Sequence[np.ndarray]) -> list[np.ndarray] | None:
         """Return `_NOISE` times the change of each result when all floats are rounded once more."""
         # A fixed seed: the same search must lead to the same fault again.
         rng = np.random.default_rng(0)
@@ -94,10 +108,11 @@ class TrustedSide:
             changed = self.side.run(window.program, _named(moved))
         except SideError:
             return None
-        return [
-            _NOISE * np.abs(a.astype(np.complex128) - b.astype(np.complex128))
-            for a, b in zip(changed, exact, strict=True)
-        ]
+        with np.errstate(invalid="ignore"):
+            return [
+                _NOISE * np.abs(a.astype(np.complex128) - b.astype(np.complex128))
+                for a, b in zip(changed, exact, strict=True)
+            ]
 
 
 class TrustedFile:
@@ -110,7 +125,7 @@ class TrustedFile:
         """Return the arrays of values of `@main`."""
         return [self._arrays[value] for value in wanted]
 
-    def noise(self, window: Window, arrays: Sequence[np.ndarray]) -> list[np.ndarray] | None:
+    def noise(self, window: AnyWindow, arrays: Sequence[np.ndarray]) -> list[np.ndarray] | None:
         """Return None: nothing can be computed."""
         return None
 
@@ -123,7 +138,9 @@ class Fault(Struct, frozen=True, kw_only=True):
     is the number of the first of them in `@main`, from 0; `inside` are those of `program`, if it is
     a part of what these call. `problem` is what the suspect said when
     it could not run the program. `passes` are those to blame, and `claims` the kinds of composites
-    that the suspect computes by kernels of its own: without one of them it is right.
+    that the suspect computes by kernels of its own: without one of them it is right. `roles` are
+    those of the inputs; with `by_role`, the suspect is right if all of them are arguments. `call`
+    is the number of the first call of the compiled program that is wrong.
     """
 
     program: Program
@@ -137,11 +154,14 @@ class Fault(Struct, frozen=True, kw_only=True):
     problem: str | None = None
     passes: list[str] = []
     claims: list[str] = []
+    roles: list[InputRole] = []
+    by_role: bool = False
+    call: int = 1
     tried: int = 0
 
 
 class _Outcome(Struct, frozen=True):
-    window: Window
+    window: AnyWindow
     inputs: list[np.ndarray]
     expected: list[np.ndarray]
     result: int
@@ -152,7 +172,8 @@ class _Outcome(Struct, frozen=True):
 class Search:
     """A search in a program whose sizes are all known.
 
-    `tolerance` is as in `difference`; `progress` is told what is tried.
+    `tolerance` is as in `difference`; `progress` is told what is tried. `roles` are those that the
+    inputs have in runs of the suspect, by name: others are arguments.
     """
 
     def __init__(
@@ -162,12 +183,18 @@ class Search:
         trusted: Trusted,
         tolerance: float | None = None,
         progress: Progress | None = None,
+        roles: Mapping[str, InputRole] = _NO_ROLES,
     ) -> None:
         self._program = program
         self._suspect = suspect
         self._trusted = trusted
         self._tolerance = tolerance
         self._progress: Progress = progress or _unheard
+        self._roles = {
+            value: roles[name]
+            for name, value in program.inputs.items()
+            if roles.get(name, InputRole.ARGUMENT) is not InputRole.ARGUMENT
+        }
         self._known: dict[Value, np.ndarray] = {}
         self._tried = 0
 
@@ -176,72 +203,106 @@ class Search:
 
         SideError if the trusted side cannot run the program.
         """
-        count = len(self._program.main.body.instructions)
-        whole = self._try(range(count))
-        if whole is None:
-            return self._hidden()
-        chosen, outcome = self._halved(list(range(count)), whole)
-        chosen, outcome = self._reduced(chosen, outcome)
-        return self._fault(chosen, self._within(outcome.window.program, outcome.inputs) or outcome)
+        found = self._whole() or self._hidden()
+        if found is not None or not isinstance(self._suspect, Here):
+            return found
+        # What a program keeps of its first call may spoil the second.
+        self._suspect = self._suspect.calling(2)
+        return self._whole()
+
+    def _whole(self) -> Fault | None:
+        """Search in the whole program; None if it is right as a whole."""
+        smallest = self._smallest()
+        if smallest is None:
+            return None
+        chosen, outcome = smallest
+        within = self._within(outcome.window, outcome.inputs)
+        return self._fault(chosen, within or outcome)
+
+    def _smallest(self) -> tuple[list[int], _Outcome] | None:
+        """Return the fewest instructions that are wrong together; None if all of them are right."""
+        every = list(range(len(self._instructions)))
+        whole = self._try(every)
+        return None if whole is None else self._reduced(*self._halved(every, whole))
+
+    @property
+    def _instructions(self) -> Sequence[Instruction]:
+        return self._program.main.body.instructions
+
+    def _window(self, chosen: Collection[int], *, apart: bool = False) -> AnyWindow:
+        return Window(self._program, chosen, apart=apart)
 
     def _fault(self, chosen: Sequence[int], found: Fault | _Outcome) -> Fault:
         """Return the fault in instructions of `@main`; `found` may be one inside of them."""
+        if isinstance(found, _Outcome):
+            fault = self._blamed(self._fault_of(found))
+        else:
+            fault = replace(found, inside=found.inside or _texts(found.program))
         names = value_names(self._program)
-        made = self._program.main.body.instructions
-        fault = (
-            found
-            if isinstance(found, Fault)
-            else Fault(
-                program=found.window.program,
-                inputs=found.inputs,
-                expected=found.expected,
-                instructions=[],
-                number=0,
-                result=found.result,
-                difference=found.difference,
-                problem=found.problem,
-            )
-        )
-        claims = fault.claims or self._claims(fault)
+        shown = [print_instruction(self._instructions[each], names) for each in chosen]
+        return replace(fault, instructions=shown, number=chosen[0], tried=self._tried)
+
+    def _fault_of(self, found: _Outcome) -> Fault:
         return Fault(
-            program=fault.program,
-            inputs=fault.inputs,
-            expected=fault.expected,
-            instructions=[print_instruction(made[each], names) for each in chosen],
-            number=chosen[0],
-            inside=_texts(fault.program) if isinstance(found, Fault) else [],
-            result=fault.result,
-            difference=fault.difference,
-            problem=fault.problem,
-            passes=fault.passes or ([] if claims else self._passes(fault)),
-            claims=claims,
-            tried=self._tried,
+            program=found.window.program,
+            inputs=found.inputs,
+            expected=found.expected,
+            instructions=[],
+            number=0,
+            result=found.result,
+            difference=found.difference,
+            problem=found.problem,
+            roles=[self._roles.get(value, InputRole.ARGUMENT) for value in found.window.reads],
+            call=self._suspect.calls if isinstance(self._suspect, Here) else 1,
         )
+
+    def _blamed(self, fault: Fault) -> Fault:
+        """Return the fault with what is to blame for it."""
+        by_role = False
+        if isinstance(self._suspect, Here) and set(fault.roles) - {InputRole.ARGUMENT}:
+            plain = [InputRole.ARGUMENT] * len(fault.roles)
+            by_role = self._right(self._suspect, replace(fault, roles=plain))
+        claims = self._claims(fault)
+        passes = [] if claims else self._passes(fault)
+        return replace(fault, claims=claims, passes=passes, by_role=by_role)
 
     def _hidden(self) -> Fault | None:
-        """Return the first composite that is wrong, though the program has the right results.
+        """Return the first part that is wrong, though the program has the right results.
 
-        All of them run in one program, each on the values of the trusted side.
+        Composites and casts run on the values of the trusted side, all of them in one program.
         """
-        instructions = self._program.main.body.instructions
-        numbers = [
-            n for n, made in enumerate(instructions) if isinstance(made.op, Call | Composite)
-        ]
-        wrong = self._try(numbers, apart=True) if numbers else None
-        for number in numbers:
-            if _holds_composites(self._program, instructions[number]):
-                window = Window(self._program, [number])
-                found = self._within(window.program, self._values(window.reads))
+        made = self._instructions
+        numbers = [n for n, each in enumerate(made) if isinstance(each.op, Call | Composite)]
+        wrong = bool(numbers) and self._try(numbers, apart=True) is not None
+        for number, each in enumerate(made):
+            if _holds_composites(self._program, each):
+                window = self._window([number])
+                found = self._within(window, self._values(window.reads))
                 if found is not None:
                     return self._fault([number], found)
-            outcome = None if wrong is None else self._try([number])
+            outcome = self._try([number]) if wrong and number in numbers else None
             if outcome is not None:
                 return self._fault([number], outcome)
-        return None
+        return self._hidden_cast()
 
-    def _try(self, chosen: Collection[int], *, apart: bool = False) -> _Outcome | None:
+    def _hidden_cast(self) -> Fault | None:
+        """Return the first cast whose results are not exact, which those of casts have to be."""
+        casts = {
+            (made.operands[0].type, made.results[0].type): number
+            for number, made in reversed(list(enumerate(self._instructions)))
+            if isinstance(made.op, Cast)
+        }
+        numbers = sorted(casts.values())
+        if not numbers or self._try(numbers, apart=True, exact=True) is None:
+            return None
+        tried = ((each, self._try([each], exact=True)) for each in numbers)
+        return next((self._fault([each], found) for each, found in tried if found), None)
+
+    def _try(
+        self, chosen: Collection[int], *, apart: bool = False, exact: bool = False
+    ) -> _Outcome | None:
         """Run a window on the suspect; None if it gives what the trusted side does."""
-        window = Window(self._program, chosen, apart=apart)
+        window = self._window(chosen, apart=apart)
         # Nothing outside reads what it computes, so that there is nothing to compare.
         if not window.gives:
             return None
@@ -249,37 +310,21 @@ class Search:
         self._progress(f"trying {window.count} instructions, {self._tried} tried")
         values = self._values([*window.reads, *window.gives])
         inputs, expected = values[: len(window.reads)], values[len(window.reads) :]
+        roles = [self._roles.get(value, InputRole.ARGUMENT) for value in window.reads]
         try:
-            found = self._suspect.run(window.program, _named(inputs))
+            found = _run(self._suspect, window.program, inputs, roles)
         except SideError as error:
             return _Outcome(window, inputs, expected, 0, None, str(error))
+        tolerance = 0.0 if exact else self._tolerance
         # The noise costs two more runs, so it is asked for only after a difference.
-        if not any(self._differences(window, found, expected, None)):
+        if not any(_differences(window, found, expected, tolerance, None)):
             return None
-        noise = self._trusted.noise(window, inputs)
-        differences = self._differences(window, found, expected, noise)
+        noise = None if exact else self._trusted.noise(window, inputs)
+        differences = _differences(window, found, expected, tolerance, noise)
         for number, each in enumerate(differences):
             if each is not None:
                 return _Outcome(window, inputs, expected, number, each, None)
         return None
-
-    def _differences(
-        self,
-        window: Window,
-        found: Sequence[np.ndarray],
-        expected: Sequence[np.ndarray],
-        noise: Sequence[np.ndarray] | None,
-    ) -> list[Difference | None]:
-        return [
-            difference(
-                found[number],
-                expected[number],
-                value.type.dtype.name,
-                self._tolerance,
-                None if noise is None else noise[number],
-            )
-            for number, value in enumerate(window.gives)
-        ]
 
     def _values(self, wanted: Sequence[Value]) -> list[np.ndarray]:
         missing = [value for value in dict.fromkeys(wanted) if value not in self._known]
@@ -333,17 +378,58 @@ class Search:
                 return chosen, outcome
             size = max(size // 2, 1)
 
-    def _within(self, program: Program, inputs: Sequence[np.ndarray]) -> Fault | None:
-        """Search inside the calls and composites of a window; None if that leads to nothing."""
-        inner = opened(program)
+    def _within(self, window: AnyWindow, inputs: Sequence[np.ndarray]) -> Fault | None:
+        """Search inside the calls, composites, loops and branches of a window; None if that leads
+        to nothing.
+        """
         # A file has no values of what happens inside a call.
-        if inner is None or not isinstance(self._trusted, TrustedSide):
+        if not isinstance(self._trusted, TrustedSide):
             return None
-        trusted = TrustedSide(self._trusted.side, _named(inputs))
-        search = Search(inner, self._suspect, trusted, self._tolerance, self._progress)
-        fault = search.find()
+        inner = opened(window.program)
+        if inner is None:
+            return self._in_loop(window.program, inputs, self._trusted.side)
+        roles = {f"v{n}": self._roles[v] for n, v in enumerate(window.reads) if v in self._roles}
+        return self._inside(self._inner(inner, inputs, self._trusted.side, roles))
+
+    def _inner(
+        self,
+        program: Program,
+        inputs: Sequence[np.ndarray],
+        side: Side,
+        roles: Mapping[str, InputRole] = _NO_ROLES,
+    ) -> Search:
+        trusted = TrustedSide(side, _named(inputs))
+        return Search(program, self._suspect, trusted, self._tolerance, self._progress, roles)
+
+    def _inside(self, search: Search) -> Fault | None:
+        # Second calls are tried for the whole program.
+        fault = search._whole() or search._hidden()
         self._tried += search._tried
         return fault
+
+    def _in_loop(self, program: Program, inputs: Sequence[np.ndarray], side: Side) -> Fault | None:
+        """Search in the regions of a loop or branch, step by step, then in the loop itself."""
+        loop = the_loop(program)
+        if loop is None:
+            return None
+        here = isinstance(side, Here) and isinstance(self._suspect, Here)
+        most = _STEPS if here else _PROCESS_STEPS
+        seen = set[int]()
+        for region, arrays in islice(steps(program, loop, inputs, side), most):
+            search = self._inner(region, arrays, side)
+            # What is hidden in a step is so in the first one, too.
+            first, wrong = id(region) not in seen, search._try(range(len(search._instructions)))
+            seen.add(id(region))
+            fault = self._inside(search) if first or wrong else None
+            if fault is not None:
+                return fault
+        if not isinstance(loop.op, Scan):
+            return None
+        known = recorded_values(program, loop, inputs, side)
+        scan = _ScanSearch(program, loop, known, self._inner(program, inputs, side))
+        smallest = scan._smallest()
+        self._tried += scan._tried
+        return None if smallest is None else scan._blamed(scan._fault_of(smallest[1]))
 
     def _claims(self, fault: Fault) -> list[str]:
         """Return the claims to blame: if one of them is not made, the suspect is right."""
@@ -373,7 +459,7 @@ class Search:
     def _right(self, side: Side, fault: Fault) -> bool:
         self._progress(f"trying {side.name}")
         try:
-            found = side.run(fault.program, _named(fault.inputs))
+            found = _run(side, fault.program, fault.inputs, fault.roles)
         # No estimate of the noise is no reason to stop: the tolerance by type then decides alone.
         except SideError:
             return False
@@ -385,6 +471,55 @@ class Search:
         )
 
 
+class _ScanSearch(Search):
+    """A search in the body of a scan, all of whose steps run in each try."""
+
+    def __init__(
+        self, program: Program, loop: Instruction, known: Mapping[Value, np.ndarray], like: Search
+    ) -> None:
+        super().__init__(program, like._suspect, like._trusted, like._tolerance, like._progress)
+        self._loop = loop
+        self._known.update(known)
+
+    @property
+    @override
+    def _instructions(self) -> Sequence[Instruction]:
+        return self._loop.regions[0].instructions
+
+    @override
+    def _window(self, chosen: Collection[int], *, apart: bool = False) -> AnyWindow:
+        return ScanWindow(self._program, self._loop, chosen)
+
+
+def _run(
+    side: Side, program: Program, inputs: Sequence[np.ndarray], roles: Sequence[InputRole]
+) -> list[np.ndarray]:
+    """Run a program of a window; only programs of this process have roles."""
+    given = {f"v{n}": role for n, role in enumerate(roles) if role is not InputRole.ARGUMENT}
+    if isinstance(side, Here) and given:
+        return side.run(program, _named(inputs), given)
+    return side.run(program, _named(inputs))
+
+
+def _differences(
+    window: AnyWindow,
+    found: Sequence[np.ndarray],
+    expected: Sequence[np.ndarray],
+    tolerance: float | None,
+    noise: Sequence[np.ndarray] | None,
+) -> list[Difference | None]:
+    return [
+        difference(
+            found[number],
+            expected[number],
+            value.type.dtype.name,
+            tolerance,
+            None if noise is None else noise[number],
+        )
+        for number, value in enumerate(window.gives)
+    ]
+
+
 def _own_calls(program: Program) -> str | None:
     """Return what to do about a program that only the backend runs which optimized it."""
     if not any(isinstance(made.op, CustomCall) for made in program.main.body.walk()):
@@ -393,13 +528,16 @@ def _own_calls(program: Program) -> str | None:
 
 
 def _texts(program: Program) -> list[str]:
-    names = value_names(program)
-    return [print_instruction(made, names) for made in program.main.body.instructions]
+    """Return the lines of `@main`, with those of regions, as the text of the program has them."""
+    lines = print_program(program).splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith("func @main("))
+    body = [line.removeprefix("  ") for line in lines[start + 1 :]]
+    return [line for line in body if not line.startswith(("return ", "}"))]
 
 
 def _holds_composites(program: Program, made: Instruction) -> bool:
-    """Return whether a call or composite has composites inside, which a backend may claim."""
-    bodies = (program.function(name).body for name in made.op.callees())
+    """Return whether a call, composite or loop has composites inside, which a backend may claim."""
+    bodies = (*(program.function(name).body for name in made.op.callees()), *made.regions)
     inner = [each for body in bodies for each in body.walk()]
     return any(isinstance(each.op, Composite) or _holds_composites(program, each) for each in inner)
 

@@ -6,17 +6,18 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gptrs.backend.contract import Backend, Executable, InputRole
 from gptrs.capture.backend_calls import to_device, to_host
 from gptrs.capture.fallback.parts_executable import compiled_in_parts
 from gptrs.capture.optimization import optimize
 from gptrs.checkpoint.formats.tensor_archive import open_archive, write_archive
-from gptrs.errors import GptrsError, UsageError
+from gptrs.errors import BackendError, GptrsError, UsageError
 from gptrs.ir import print_program
 from gptrs.ir.ops.custom_call import KIND
 from gptrs.ir.program import Program
@@ -31,6 +32,9 @@ _FORM = "write BACKEND, or BACKEND:optimizer=off, :without=PASS, :threads=N or :
 _LAST_LINES = 3
 _KEPT = 8
 """Compiled programs that a side keeps."""
+_LASTING: Final = (InputRole.PARAMETER, InputRole.CONSTANT, InputRole.STREAMED)
+"""Roles of inputs that are the same buffer in every run of an executable."""
+_NO_ROLES: Final[Mapping[str, InputRole]] = {}
 
 
 class SideError(GptrsError):
@@ -66,7 +70,7 @@ def side(text: str, threads: int | None = None) -> Side:
             guess = did_you_mean(key, _SETTINGS)
             raise UsageError(f"{quoted(text)} has no setting {quoted(key)}", hint=guess + _FORM)
         if key == "without":
-            without.append(_known_pass(value))
+            without.append(value)
         else:
             found[key] = value
     if found.get("optimizer", "on") not in ("on", "off"):
@@ -83,18 +87,21 @@ def side(text: str, threads: int | None = None) -> Side:
                 hint="leave out `optimizer` and `without`",
             )
         return OtherPython(text, Path(found["python"]), backend, threads)
-    return Here(text, get_backend(backend, threads), optimizer, frozenset(without))
+    made = get_backend(backend, threads)
+    for name in without:
+        _require_pass(name, made)
+    return Here(text, made, optimizer, frozenset(without))
 
 
-def _known_pass(name: str) -> str:
+def _require_pass(name: str, backend: Backend) -> None:
+    """UsageError unless it is the name of a pass, also of the backend, or a kind of composites."""
+    # Constant folding is a pass only with an evaluator.
+    passes = (*known_passes(lambda _: []), *backend.legalize(), *backend.fuse())
+    names = [each.name for each in passes]
     # Kinds of composites have a version; those of functionals of users are not known here.
-    if KIND.fullmatch(name):
-        return name
-    names = [each.name for each in known_passes()]
-    if name not in names:
+    if KIND.fullmatch(name) is None and name not in names:
         guess = did_you_mean(name, names)
         raise UsageError(f"there is no pass {quoted(name)}", hint=f"{guess}{', '.join(names)}")
-    return name
 
 
 class Here(Struct, frozen=True):
@@ -102,33 +109,71 @@ class Here(Struct, frozen=True):
 
     Without the optimizer, composites and calls are inlined and the backend replaces ops that it
     lacks; nothing is fused. `without` names passes that are left out, and kinds of composites that
-    are not claimed.
+    are not claimed. Each program is called so many times as `calls` says; the results of the last
+    call are returned.
     """
 
     name: str
     backend: Backend
     optimizer: bool = True
     without: frozenset[str] = frozenset()
+    calls: int = 1
     _recent: MemoryCache[str, Executable] = field(
         default_factory=lambda: MemoryCache[str, Executable](_KEPT)
     )
     """Programs by their text: layers of a model are the same program."""
 
-    def run(self, program: Program, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Return the results for arrays by parameter name; SideError for what goes wrong."""
+    def run(
+        self,
+        program: Program,
+        arrays: Mapping[str, np.ndarray],
+        roles: Mapping[str, InputRole] = _NO_ROLES,
+    ) -> list[np.ndarray]:
+        """Return the results for arrays by parameter name; SideError for what goes wrong.
+
+        Inputs without a role are arguments; none of them may be changed, unless it is donated.
+        """
         try:
-            text = print_program(program)
-            executable = self._recent.find_or_make(text, lambda _: self._compiled(program)).value
-            buffers = [to_device(self.backend, arrays[name]) for name in program.inputs]
-            return [to_host(self.backend, result) for result in executable.run(buffers)]
+            executable = self._executable(program, roles)
+            lasting = {
+                name: to_device(self.backend, arrays[name])
+                for name in program.inputs
+                if roles.get(name) in _LASTING
+            }
+            results: list[np.ndarray] = []
+            for _ in range(self.calls):
+                # Copies: backends whose buffers are arrays write into donated ones.
+                given = {name: np.array(arrays[name]) for name in program.inputs.keys() - lasting}
+                buffers = lasting | {
+                    name: to_device(self.backend, array) for name, array in given.items()
+                }
+                made = executable.run([buffers[name] for name in program.inputs])
+                results = [to_host(self.backend, result) for result in made]
+                _require_unchanged(given, arrays, roles)
+            return results
         except GptrsError as error:
             raise SideError(f"{type(error).__name__}: {error}") from error
+
+    def _executable(self, program: Program, roles: Mapping[str, InputRole]) -> Executable:
+        # Layers of a model are the same program, but with other weights; and a program that is
+        # called for the first time has never run before.
+        if self.calls > 1 or any(role in _LASTING for role in roles.values()):
+            return self._compiled(program, roles)
+        donated = sorted(name for name in program.inputs if name in roles)
+        key = f"{donated}\n{print_program(program)}"
+        return self._recent.find_or_make(key, lambda _: self._compiled(program, roles)).value
 
     def leaving_out(self, name: str | None) -> Here:
         """Return the same side without a pass, or, for None, without the optimizer."""
         if name is None:
-            return Here(f"{self.name}, optimizer off", self.backend, optimizer=False)
-        return Here(f"{self.name}, without {name}", self.backend, without=self.without | {name})
+            name = f"{self.name}, optimizer off"
+            return Here(name, self.backend, optimizer=False, calls=self.calls)
+        without = self.without | {name}
+        return Here(f"{self.name}, without {name}", self.backend, without=without, calls=self.calls)
+
+    def calling(self, calls: int) -> Here:
+        """Return the same side with another number of calls."""
+        return replace(self, calls=calls)
 
     def passes_applied(self, program: Program) -> list[str]:
         """Return the names of the passes that change a program, in order, each once."""
@@ -141,11 +186,11 @@ class Here(Struct, frozen=True):
         optimize(program, self.backend, None, False, note, self.without)
         return list(names)
 
-    def _compiled(self, program: Program) -> Executable:
+    def _compiled(self, program: Program, roles: Mapping[str, InputRole]) -> Executable:
         made = self._optimized(program)
-        # All inputs are arguments: as constants they would be folded, and other kernels would run.
-        roles = [InputRole.ARGUMENT] * len(made.main.body.params)
-        return compiled_in_parts(self.backend, made, roles)
+        # By position: the optimizer keeps inputs, and may rename them.
+        given = [roles.get(name, InputRole.ARGUMENT) for name in program.inputs]
+        return compiled_in_parts(self.backend, made, given)
 
     def _optimized(self, program: Program) -> Program:
         if self.optimizer:
@@ -155,6 +200,16 @@ class Here(Struct, frozen=True):
         for pass_ in self.backend.legalize():
             program = pass_.apply(program)
         return program
+
+
+def _require_unchanged(
+    given: Mapping[str, np.ndarray],
+    arrays: Mapping[str, np.ndarray],
+    roles: Mapping[str, InputRole],
+) -> None:
+    for name, array in given.items():
+        if name not in roles and array.tobytes() != arrays[name].tobytes():
+            raise BackendError(f"it overwrites its input {quoted(name)}, which is not donated")
 
 
 class OtherPython(Struct, frozen=True):
