@@ -22,6 +22,8 @@ from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.model_inputs import InputChoice, batch_of
 
 _TOKENS, _GREEDY = 7, 4
+_SIZES = ((2, _TOKENS), (2, _TOKENS), (1, 1), (3, 40))
+"""Inputs and, of texts, at most so many tokens. Equal sizes twice: nothing may be kept by size."""
 _AGREES = Tolerance.close(1e-3, 1e-3)
 """Another implementation in f32 or f64 sums in another order, through all layers."""
 
@@ -68,8 +70,8 @@ def _both(subject: ReferenceUnderTest, backend: Backend) -> tuple[LoadedModel, R
     return found
 
 
-def _inputs(model: LoadedModel, count: int = 2, seed: int = 0) -> np.ndarray:
-    choice = InputChoice(count=count, length=_TOKENS, seed=seed)
+def _inputs(model: LoadedModel, count: int = 2, seed: int = 0, length: int = _TOKENS) -> np.ndarray:
+    choice = InputChoice(count=count, length=length, seed=seed)
     return model.checked_inputs(batch_of(model, choice).array)
 
 
@@ -89,10 +91,10 @@ def _ours(model: LoadedModel, inputs: np.ndarray) -> np.ndarray:
 
 
 def agrees_with_the_model(subject: ReferenceUnderTest, backend: Backend) -> None:
-    """Shape and values of the output are those of gptrs."""
+    """Shape and values of the output are those of gptrs, for short and long inputs."""
     model, reference = _both(subject, backend)
-    for seed in (0, 1):
-        inputs = _inputs(model, seed=seed)
+    for seed, (count, length) in enumerate(_SIZES):
+        inputs = _inputs(model, count, seed, length)
         found, ours = _output(reference, inputs), _ours(model, inputs)
         if found.shape != ours.shape:
             raise CheckFailure(f"`output` is {list(found.shape)}, the model's {list(ours.shape)}")
@@ -135,7 +137,9 @@ def gives_the_hidden_states(subject: ReferenceUnderTest, backend: Backend) -> No
     if "hidden_states" not in model.capabilities:
         raise absent("the model has no hidden states")
     inputs = _inputs(model)
-    ours, theirs = model.hidden_states(inputs), reference.hidden_states(inputs)
+    ours, theirs = model.hidden_states(inputs), reference.hidden_states(inputs.copy())
+    # Before the comparison, which so finds memory that a later call writes over.
+    reference.hidden_states(_inputs(model, seed=1))
     if len(ours) != len(theirs):
         raise CheckFailure(f"gave {len(theirs)} hidden states, the model has {len(ours)}")
     for (name, state), other in zip(ours.items(), theirs, strict=True):
@@ -150,7 +154,10 @@ def chooses_greedy_tokens(subject: ReferenceUnderTest, backend: Backend) -> None
     if "causal_lm" not in model.capabilities:
         raise absent("the model writes no text")
     prompt = _inputs(model, 1)[0]
-    rows = np.asarray(reference.greedy(prompt, _GREEDY))
+    given = prompt.copy()
+    rows = np.asarray(reference.greedy(given, _GREEDY))
+    if not np.array_equal(given, prompt):
+        raise CheckFailure("`greedy` changed the prompt")
     if rows.ndim != 2 or len(rows) != _GREEDY:
         raise CheckFailure(f"`greedy` gave {list(rows.shape)} for {_GREEDY} tokens")
     tokens = [*prompt.tolist(), *rows.argmax(-1).tolist()]
@@ -158,6 +165,22 @@ def chooses_greedy_tokens(subject: ReferenceUnderTest, backend: Backend) -> None
     if rows.shape != whole.shape:
         raise CheckFailure(f"`greedy` gave {list(rows.shape)}, expected {list(whole.shape)}")
     require_close(np.asarray(rows, np.float32), whole, "`greedy`", _AGREES)
+
+
+def knows_modules_by_their_names(subject: ReferenceUnderTest, backend: Backend) -> None:
+    """`modules` gives arrays of f32, named `NAME.input` or `NAME.output` of a module asked for."""
+    model, reference = _both(subject, backend)
+    if type(reference).modules is Reference.modules:
+        raise absent("it defines no `modules`")
+    names = list(model.named_modules())
+    asked = {f"{name}.{which}" for name in names for which in ("input", "output")}
+    for name, value in reference.modules(_inputs(model), names).items():
+        if name not in asked:
+            raise CheckFailure(f"`modules` gave `{name}`, which is no input or output of a module")
+        if not isinstance(cast("object", value), np.ndarray) or value.dtype != np.float32:
+            raise CheckFailure(f"`modules` gave `{name}` as no NumPy array of float32")
+        if not np.isfinite(value).all():
+            raise CheckFailure(f"`{name}` of `modules` has numbers that are not finite")
 
 
 def names_its_versions(subject: ReferenceUnderTest, backend: Backend) -> None:
@@ -188,6 +211,7 @@ KIT: tuple[KitCheck[ReferenceUnderTest], ...] = (
     repeats_itself,
     gives_the_hidden_states,
     chooses_greedy_tokens,
+    knows_modules_by_their_names,
     names_its_versions,
     refuses_what_it_lacks,
 )
