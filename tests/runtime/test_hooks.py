@@ -116,7 +116,7 @@ def test_fewer_rows_leave_the_others(model):
         ([], {"h.0": np.zeros((2, 5), np.float32)}, "the output of `h.0` is"),
         ([], {"h.0": lambda x: F.sum(x)}, "the output of `h.0` is"),
         ([], {"h.*": lambda x: x}, "`h.\\*` is not one input or output"),
-        ([], {"blocks.0.attn.hook_pattern": lambda x: x}, "is not one input or output"),
+        ([], {"blocks.0.attn.hook_pattern": lambda x: x}, "weights of attention can only be read"),
     ],
 )
 def test_what_cannot_be_is_refused(model, read, replace, message):
@@ -138,7 +138,7 @@ def test_hook_points_are_names_of_the_same_values(model, directory, tmp_path):
     gptrs.quantize(directory, tmp_path / "tiny.gguf", "f32")
     file = gptrs.load_model(tmp_path / "tiny.gguf", backend="ref")
     for each in (model, quantized, file):
-        names = ["h.*", "h.*.attn", "h.0.mlp", "wte", "blocks.1.attn.hook_pattern"]
+        names = ["h.*", "h.*.attn", "h.*.c_proj", "h.0.mlp", "w?e", "blocks.1.attn.hook_pattern"]
         hooks = Hooks(each, names)
         with hooks:
             each.forward(TOKENS[:1])
@@ -150,10 +150,24 @@ def test_hook_points_are_names_of_the_same_values(model, directory, tmp_path):
             "blocks.1.hook_attn_out": "h.1.attn",
             "blocks.0.hook_mlp_out": "transformer.h.0.mlp",
             "blocks.1.attn.hook_pattern": "h.1.attn.attention",
+            "blocks.1.attn.hook_z": "h.1.attn.c_proj.input",
+            "blocks.0.mlp.hook_post": "h.0.mlp.c_proj.input",
+            "hook_pos_embed": "wpe",
         }
         for point, name in same.items():
             np.testing.assert_array_equal(hooks[point], hooks[name], err_msg=point)
         assert hooks["blocks.1.attn.hook_pattern"].shape == (4, 4, 4)
+
+
+def test_a_value_that_was_not_read_and_rows_to_add_say_what_to_do(model):
+    hooks = Hooks(model, ["h.0"])
+    with pytest.raises(KeyError, match="was not computed; run the model"):
+        hooks["h.0"]
+    with pytest.raises(KeyError, match="is not among `read`"):
+        hooks["h.1"]
+    rows = Hooks(model, add={"h.0": np.zeros((4, 32), np.float32)})
+    with pytest.raises(UsageError, match="`replace` with a function changes some"), rows:
+        model.forward(TOKENS)
 
 
 def test_added_vectors_steer_inputs_and_outputs_and_can_be_exchanged(model):

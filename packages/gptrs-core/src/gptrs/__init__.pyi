@@ -25,6 +25,7 @@ from gptrs.functionals.creation import ones as ones
 from gptrs.functionals.creation import zeros as zeros
 from gptrs.functionals.dispatch.override_scope import overrides as overrides
 from gptrs.plugins.manager import get_backend as get_backend
+from gptrs_observe.attribution import logit_lens as logit_lens
 from gptrs_observe.dump import dumping as dumping
 from gptrs_observe.hooks import Hooks as Hooks
 from gptrs_observe.profile_files import profiling as profiling

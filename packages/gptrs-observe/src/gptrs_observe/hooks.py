@@ -115,7 +115,11 @@ class Hooks:
         """Return the value of a name, by default the output, in its last run; KeyError if it was
         not read.
         """
-        return self._recording.found[str(self._sites.site(name))].numpy()
+        site = self._sites.site(name)
+        if str(site) not in self._recording.found:
+            what = "was not computed" if site in self._read else "is not among `read`"
+            raise KeyError(f"{name}: it {what}; run the model in `with hooks:`")
+        return self._recording.found[str(site)].numpy()
 
     def put(self, name: str, value: np.ndarray) -> None:
         """Change the array that replaces a value, or is added to it; nothing is compiled.
@@ -212,7 +216,10 @@ class Hooks:
         if not isinstance(value, Tensor):
             raise UsageError(f"{where} is no tensor to which a vector could be added")
         if vector.shape != value.shape[-1:]:
-            raise UsageError(f"{where} is a `{value.type}`, a `{vector.type}` cannot be added")
+            raise UsageError(
+                f"{where} is a `{value.type}`, a `{vector.type}` cannot be added",
+                hint="`add` takes one vector for all rows; `replace` with a function changes some",
+            )
         return value + F.cast(vector, value.dtype)
 
     def _sites_read(self, pattern: str) -> list[Site]:
@@ -231,7 +238,15 @@ class Hooks:
             site = self._sites.site(each)
             if len(self._sites.names(name)) == 1 and site.kind != "attention":
                 return site
-        raise UsageError(f"{quoted(name)} is not one input or output of a module")
+        weights = any(
+            self._sites.site(each).kind == "attention" for each in self._sites.names(name)
+        )
+        raise UsageError(
+            f"{quoted(name)} is not one input or output of a module",
+            hint="weights of attention can only be read; `blocks.N.attn.hook_z` has what they give"
+            if weights
+            else "name each of them; `gptrs trace --modules` lists modules",
+        )
 
     def _values(self, suffix: str) -> dict[str, np.ndarray]:
         found: dict[str, np.ndarray] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Final, Literal
@@ -21,6 +21,9 @@ _ITEM: Final = re.compile(r"((?:.*\.)?)(\d+)")
 """An item of a list of modules: the prefix of all items, and its number."""
 _ATTENTION: Final = ("attn", "self_attn", "attention", "self_attention")
 _MLP: Final = ("mlp", "feed_forward", "ffn")
+_LAST: Final = ("c_proj", "o_proj", "out_proj", "dense", "down_proj", "fc2", "fc_out", "wo")
+"""Layers that return to the residual stream, in attention and in an MLP."""
+_POSITIONS: Final = ("wpe", "embed_positions", "position_embeddings")
 _EMBEDDING: Final = ("wte", "embed_tokens", "word_embeddings", "embeddings")
 _TORCH_ROOTS: Final = ("transformer.", "model.")
 """Attributes of models of transformers that hold the modules, as nnsight spells their paths."""
@@ -122,14 +125,25 @@ def _hook_points(modules: Mapping[str, Module], blocks: list[str]) -> dict[str, 
     tables = [name for last in _EMBEDDING for name in modules if name.rpartition(".")[2] == last]
     if tables and blocks:
         found["hook_embed"] = Site(tables[0], "output")
+    positions = [name for last in _POSITIONS for name in modules if name.rpartition(".")[2] == last]
+    if positions and blocks:
+        found["hook_pos_embed"] = Site(positions[0], "output")
     for number, block in enumerate(blocks):
-        attention = next((f"{block}.{n}" for n in _ATTENTION if f"{block}.{n}" in modules), None)
-        mlp = next((f"{block}.{name}" for name in _MLP if f"{block}.{name}" in modules), None)
+        attention, mlp = _first(modules, block, _ATTENTION), _first(modules, block, _MLP)
         found[f"blocks.{number}.hook_resid_pre"] = Site(block, "input")
         if attention:
             found[f"blocks.{number}.attn.hook_pattern"] = Site(attention, "attention")
+            if last := _first(modules, attention, _LAST):
+                found[f"blocks.{number}.attn.hook_z"] = Site(last, "input")
             found[f"blocks.{number}.hook_attn_out"] = Site(attention, "output")
         if mlp:
+            if last := _first(modules, mlp, _LAST):
+                found[f"blocks.{number}.mlp.hook_post"] = Site(last, "input")
             found[f"blocks.{number}.hook_mlp_out"] = Site(mlp, "output")
         found[f"blocks.{number}.hook_resid_post"] = Site(block, "output")
     return found
+
+
+def _first(modules: Mapping[str, Module], within: str, names: Sequence[str]) -> str | None:
+    """Return the first module of these names directly in another one."""
+    return next((f"{within}.{name}" for name in names if f"{within}.{name}" in modules), None)

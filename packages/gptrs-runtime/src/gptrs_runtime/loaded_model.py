@@ -66,7 +66,7 @@ _VERBS: Final = frozenset(
     (
         *("answer_reader", "astream", "classify", "embed", "embed_images", "fill", "generate"),
         *("generate_batch", "generate_several", "match", "rank", "read_answer", "stream", "tag"),
-        *("learn_vectors", "transcribe", "zero_shot"),
+        *("learn_vectors", "logit_lens", "transcribe", "zero_shot"),
     )
 )
 """The functions of `gptrs` that take a model first."""
