@@ -151,3 +151,25 @@ def test_a_kernel_that_takes_the_call_gets_its_arguments_by_a_function(table):
     )
     x = Box(np.ones(2, np.float32))
     assert KernelSequence(region, table)(x) == (x,)
+
+
+def test_a_prepared_kernel_is_made_once_for_each_instruction(table):
+    seen = []
+
+    def sub(op, operands, results):
+        seen.append((op.name, [str(each) for each in (*operands, *results)]))
+        return lambda x, y: Box(x.array - y.array)
+
+    table.register(ops.elementwise.Sub, dtypes=[dtypes.f32], prepared=True)(sub)
+    region = body("""
+func @main(%x: f32[2], %y: f32[2]) -> f32[2] {
+  %0 = sub %x, %y : f32[2]
+  %1 = neg %0 : f32[2]
+  return %1
+}
+""")
+    sequence = KernelSequence(region, table)
+    for _ in range(2):
+        (found,) = sequence(Box(np.array([5, 1], np.float32)), Box(np.array([2, 4], np.float32)))
+        assert found.array.tolist() == [-3, 3]
+    assert seen == [("sub", ["f32[2]"] * 3)]

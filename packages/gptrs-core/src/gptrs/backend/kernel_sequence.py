@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from gptrs.backend.contract import InputRole
 from gptrs.backend.memory import dying_values
-from gptrs.backend.op_table import ByName, OpTable
+from gptrs.backend.op_table import ByName, OpTable, Prepared
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Instruction, Region, Value
 
@@ -26,7 +26,8 @@ class KernelSequence:
     constant that the sequence keeps: an executable copies such results before it returns them. A
     kernel gets the op, a `KernelSequence` for each region and callee of the instruction, and a
     tensor for each operand; it returns a tensor, or a tuple for an instruction with regions or
-    several results. Threads may share a sequence.
+    several results. One that was registered as `prepared` is made for its instruction when the
+    sequence is, and does not get the op. Threads may share a sequence.
 
     A kernel that was registered `by_name` gets the arguments of its functional, and two more if it
     has such parameters: `donated`, the names of operands that it may overwrite and return (inputs
@@ -83,27 +84,32 @@ class KernelSequence:
 
     def _line(self, number: int, made: Instruction) -> str:
         types = [value.type for value in made.operands]
-        kernel = self._table.find(made.op, types, [value.type for value in made.results])
+        results = [value.type for value in made.results]
+        kernel = self._table.find(made.op, types, results)
         assert kernel is not None, "`require_supported` has found one"
         operands = [self._names[value] for value in made.operands]
         inner = [KernelSequence(each, self._table, (), self._functions) for each in made.regions]
         bodies = [*inner, *(self._functions[name] for name in made.op.callees())]
         called = f"k{number}"
         if isinstance(kernel, ByName) and isinstance(made.op, CustomCall) and kernel.fits(made.op):
-            names = made.op.operands.split()
-            given = [f"{name}={operand}" for name, operand in zip(names, operands, strict=True)]
+            params = made.op.operands.split()
+            given = [f"{name}={operand}" for name, operand in zip(params, operands, strict=True)]
             given += ["shared=shared"] if "shared" in kernel.takes else []
-            kernel = self._bound(kernel, made, names)
+            kernel = self._bound(kernel, made, params)
         else:
-            self._known |= {f"o{number}": made.op}
             self._known |= {f"b{number}_{at}": body for at, body in enumerate(bodies)}
-            given = [f"o{number}", *(f"b{number}_{at}" for at in range(len(bodies))), *operands]
+            given = [*(f"b{number}_{at}" for at in range(len(bodies))), *operands]
+            if isinstance(kernel, Prepared):
+                kernel = kernel.make(made.op, types, results)
+            else:
+                self._known |= {f"o{number}": made.op}
+                given.insert(0, f"o{number}")
         self._known[called] = kernel
         call = f"{called}({', '.join(given)})"
-        results = [self._names[value] for value in made.results]
-        if len(results) == 1 and not bodies:
-            return f"{results[0]} = {call}"
-        return f"{', '.join(results)}, = as_tuple({call})"
+        names = [self._names[value] for value in made.results]
+        if len(names) == 1 and not bodies:
+            return f"{names[0]} = {call}"
+        return f"{', '.join(names)}, = as_tuple({call})"
 
     def _bound(
         self, kernel: ByName, made: Instruction, names: Sequence[str]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import signature
 from keyword import iskeyword
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from msgspec import Struct, field
 
@@ -42,6 +42,12 @@ class ByName(Struct, frozen=True):
         return bool(names) and all(name.isidentifier() and not iskeyword(name) for name in names)
 
 
+class Prepared(Struct, frozen=True):
+    """A kernel that is made for each instruction: `make(op, operand types, result types)`."""
+
+    make: Callable[[Op, Sequence[TensorType], Sequence[TensorType]], Callable[..., object]]
+
+
 OWN = frozenset({"donated", "shared"})
 """Parameters of kernels by name that a `KernelSequence` fills in, see there."""
 
@@ -59,16 +65,26 @@ class OpTable(Struct, Generic[Kernel]):
     """Predicates of claims by the target of the `custom_call` that replaces a composite."""
 
     def register(
-        self, *ops: type[Op], dtypes: Iterable[DType], when: Condition | None = None
+        self,
+        *ops: type[Op],
+        dtypes: Iterable[DType],
+        when: Condition | None = None,
+        prepared: bool = False,
     ) -> Callable[[Kernel], Kernel]:
-        """Decorator: register a kernel for these ops on these element types, where `when` holds."""
+        """Decorator: register a kernel for these ops on these element types, where `when` holds.
+
+        A `prepared` one is a function of the op, the types of its operands and those of its
+        results, which returns the kernel: what depends on them is found once, not in each run. That
+        kernel gets the bodies of regions and the tensors; `find` returns it as a `Prepared`.
+        """
 
         def add(kernel: Kernel) -> Kernel:
+            entry = cast("Kernel", Prepared(cast("Any", kernel))) if prepared else kernel
             for op in ops:
                 for dtype in dtypes_:
                     if (op, dtype) in self._entries:
                         raise ValueError(f"`{op.name}` on {dtype} is registered twice")
-                    self._entries[op, dtype] = (kernel, when)
+                    self._entries[op, dtype] = (entry, when)
             return kernel
 
         dtypes_ = tuple(dtypes)
