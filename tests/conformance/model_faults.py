@@ -129,6 +129,15 @@ def _last_row_first(self, tokens):
     return Tiny.forward(self, tokens)[::-1]
 
 
+def _scaled_states(self, tokens):
+    return {name: state * 1.01 for name, state in Tiny.hidden_states(self, tokens).items()}
+
+
+def _flat_states(self, tokens):
+    found = Tiny.hidden_states(self, tokens)
+    return {name: state.reshape(-1, state.shape[-1]) for name, state in found.items()}
+
+
 def _leaks(self, step, buffers):
     """The first text of a step is in the logits of all."""
     found = Tiny.step(self, step, buffers)
@@ -146,6 +155,9 @@ MODELS = {
         "the mean of the step": _with(states=_mixes),
     },
     "positions count": {"ignored": _with(states=_first_position)},
+    "hidden states end in the logits": {
+        "scaled": _with(hidden_states=_scaled_states), "flat": _with(hidden_states=_flat_states),
+    },
     "later tokens change nothing before": {"looks ahead": _with(forward=_looks_ahead)},
     "texts in company are as alone": {
         "the size of the batch": _with(forward=_by_batch),

@@ -16,13 +16,15 @@ from typing_extensions import override
 
 from gptrs.backend.contract import Backend
 from gptrs.capture.execute import use_backend
+from gptrs.capture.tensor import Tensor
 from gptrs.checkpoint.params import Params
 from gptrs.errors import CheckpointError, ContextLengthError, ModelError
 from gptrs.ir.tensor_type import TensorType
 from gptrs.nn.cache_spec import cache_groups
+from gptrs.nn.causal_lm import CausalLMModule
 from gptrs.nn.page_buffers import PageBuffers, PagedTexts
 from gptrs.nn.ragged_step import own_pages, pages_for, ragged_step
-from gptrs.plugins.capabilities import PROTOCOLS, CausalLM, capabilities_of
+from gptrs.plugins.capabilities import PROTOCOLS, CausalLM, HiddenStates, capabilities_of
 from gptrs_conformance.check import CheckFailure
 from gptrs_conformance.plugin_kits import encoders, written_texts
 from gptrs_conformance.plugin_kits.model_subject import (
@@ -128,6 +130,29 @@ def positions_count(subject: Model, backend: Backend) -> None:
             what, other = _with_other_table(subject, model, backend)
         if np.array_equal(cast("CausalLM", other).forward(tokens), model.forward(tokens)):
             raise CheckFailure(f"{what} changes no logits: is it read by `step.positions`?")
+
+
+def hidden_states_end_in_the_logits(subject: Model, backend: Backend) -> None:
+    """States are finite, [B, T, C], and the head makes the logits of the last one."""
+    with use_backend(backend):
+        model = able(subject, backend, "causal_lm", CausalLM)
+        if "hidden_states" not in capabilities_of(model):
+            raise absent("it does not have the capability `hidden_states`")
+        tokens = tokens_of(model, 2)
+        states = cast("HiddenStates", model).hidden_states(tokens)
+        for name, state in states.items():
+            if state.ndim != 3 or state.shape[:2] != tokens.shape:
+                shape = list(tokens.shape)
+                raise CheckFailure(f"`{name}` is {list(state.shape)} for tokens {shape}")
+            if not np.isfinite(state).all():
+                raise CheckFailure(f"`{name}` has numbers that are not finite")
+        # Of other models, nobody says what `logits` takes.
+        if not isinstance(model, CausalLMModule):
+            return
+        last = list(states.values())[-1]
+        rows = Tensor.of_array(np.ascontiguousarray(last.reshape(-1, last.shape[-1])))
+        found = model.logits(rows).numpy().reshape(*tokens.shape, -1)
+        require_close(found, model.forward(tokens), "the head on the last of the hidden states")
 
 
 def _with_other_theta(settings: Settings) -> dict[str, object]:
@@ -335,6 +360,7 @@ KIT: Sequence[KitCheck[Model]] = (
     a_text_in_steps_is_the_whole,
     later_tokens_change_nothing_before,
     positions_count,
+    hidden_states_end_in_the_logits,
     texts_in_company_are_as_alone,
     used_pages_are_as_new,
     saved_pages_go_on,
