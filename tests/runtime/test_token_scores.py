@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -29,6 +31,12 @@ def test_the_likeliest_tokens_fall(count):
 def test_equal_ones_stand_in_order_and_impossible_ones_not_at_all():
     logits = np.array([0, 1, 1, -np.inf], np.float32)
     assert [token for token, _ in TokenScores.of(logits, 1, 4).top] == [1, 2, 0]
+
+
+def test_those_of_many_tokens_take_little_memory():
+    scores = TokenScores.of(np.arange(300, dtype=np.float32), 3, 20)
+    assert len(scores.top) == 20
+    assert sys.getsizeof(scores) + sys.getsizeof(scores.packed) < 400  # a list of pairs: 3,000
 
 
 def test_a_generation_has_those_of_the_model(model):

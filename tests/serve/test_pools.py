@@ -19,7 +19,7 @@ from gptrs_serve.accounts import MOST_BYTES, MOST_HELD_BYTES, Account, Ledger
 from gptrs_serve.fields import MOST_OBJECTS
 from gptrs_serve.pools import THREADS, Pool
 from gptrs_serve.problems import RequestError, body_bytes
-from gptrs_serve.token_texts import TokenTexts
+from gptrs_serve.token_texts import Rows, TokenTexts
 from runtime.serving_models import eventually
 from serve.clients import held, http, leaving, post
 from serve.conftest import serving
@@ -270,6 +270,20 @@ def test_long_answers_are_not_written_on_the_event_loop(address, monkeypatch, pa
     assert found["choices"] == expected["choices"]
     assert found["usage"]["total_tokens"] == expected["usage"]["total_tokens"]
     assert list(found) == list(expected)
+
+
+def test_an_answer_is_made_row_by_row_as_it_is_written():
+    made = []
+    rows = Rows(lambda number: made.append(number) or {"number": number}, range(3))
+    answer = {"choices": iter([{"scores": rows}, {"scores": Rows(str, ())}]), "usage": made.copy}
+    parts, counts = [], []
+    for part in events._parts(answer):
+        parts.append(part)
+        counts.append(len(made))
+    scores = [{"number": 0}, {"number": 1}, {"number": 2}]
+    whole = {"choices": [{"scores": scores}, {"scores": []}], "usage": [0, 1, 2]}
+    assert json.loads(b"".join(parts)) == whole
+    assert {0, 1, 2, 3} == set(counts)  # none is made before those ahead of it are written
 
 
 def test_others_are_answered_between_many_short_prompts(address, monkeypatch):

@@ -102,7 +102,7 @@ async def chat(request: Request, body: ChatBody, served: Served, metrics: Metric
         made = _Events(body, begun)
         quick = QuickEvents(made.of)
         return EventStream(_events(made, begun, served, quick), begun.stream.cancel, quick)
-    return await _whole(request, begun, served)
+    return await _whole(request, body, begun, served)
 
 
 class _Read(Struct, frozen=True):
@@ -191,7 +191,7 @@ def _has_thoughts(form: AskedForm | None, answers: AnswerForm) -> bool:
     return form[0] != "json_schema" and end in form[1].replace("\\", "")
 
 
-async def _whole(request: Request, begun: Chat, served: Served) -> Response:
+async def _whole(request: Request, body: ChatBody, begun: Chat, served: Served) -> Response:
     if not await begun.is_whole(request):
         return Response(status_code=CLOSED_BY_CLIENT)
     stream = begun.stream
@@ -202,13 +202,13 @@ async def _whole(request: Request, begun: Chat, served: Served) -> Response:
     )
     told = await told_interventions(begun.watched, stream, served)
     envelope = Envelope("chatcmpl", "chat.completion", begun.name)
-    size = sum(len(text.tokens) + sum(len(one.top) for one in text.scores) for text in stream.texts)
+    size = sum(len(text.tokens) for text in stream.texts) * (1 + (body.top_logprobs or 0))
     return await whole_answer(envelope, choices, told, lambda: begun.usage(answers), size)
 
 
 def _choice(index: int, made: Generation, answer: AnswerDeltas, begun: Chat) -> dict[str, object]:
     message = answer.message(made.text)
-    scores = None if made.logprobs is None else {"content": begun.texts.chat(made.logprobs)}
+    scores = None if made.logprobs is None else begun.texts.chat(made.logprobs)
     return {
         "index": index,
         "message": message,
@@ -264,7 +264,7 @@ class _Events:
         answer = self._answers[piece.index]
         scores = None
         if self._with_scores:
-            scores = {"content": self._begun.texts.chat(piece.scores)}
+            scores = self._begun.texts.chat(piece.scores)
         # Scores of tokens whose text is still withheld (half a character, or the beginning of a
         # stop string) are sent with an empty text; dropped, they would be missing from the sum.
         empty: list[dict[str, object]] = [{"content": ""}] if scores else []

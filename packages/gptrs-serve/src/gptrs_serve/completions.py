@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from typing import cast
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -44,7 +44,7 @@ from gptrs_serve.requests import (
     usage,
 )
 from gptrs_serve.served import WRITING, Served
-from gptrs_serve.token_texts import TokenTexts
+from gptrs_serve.token_texts import Scored, TokenTexts
 from gptrs_serve.watched_runs import Watched
 
 
@@ -54,7 +54,7 @@ class AskedPrompt(Struct, frozen=True):
     tokens: list[int]
     stream: AnswerStream | None
     text: str
-    logprobs: dict[str, object] | None
+    scored: Scored | None
     watched: Watched | None = None
 
 
@@ -126,15 +126,15 @@ async def asked_prompt(
     RequestError for more than `echoes` may have.
     """
     tokens = list(await _tokens(body, model, given, served))
-    text, logprobs = "", None
+    text, scored = "", None
     if body.echo:
         text = given if isinstance(given, str) else _decoded(model, tokens)
         if echoes is not None:
             echoes.add(text, len(tokens), body.logprobs)
         if body.logprobs is not None:
-            logprobs = await _scored(body, body.logprobs, name, given, tokens, served, client)
+            scored = await _scored(body, body.logprobs, name, given, tokens, served, client)
     if body.max_tokens == 0:
-        return AskedPrompt(tokens, None, text, logprobs)
+        return AskedPrompt(tokens, None, text, scored)
     watched = await served.watched(model, body.interventions, len(tokens))
     stream = served.submit(
         name,
@@ -148,7 +148,7 @@ async def asked_prompt(
         watched=watched,
         prompts=prompts,
     )
-    return AskedPrompt(tokens, stream, text, logprobs, watched)
+    return AskedPrompt(tokens, stream, text, scored, watched)
 
 
 async def _scored(
@@ -159,16 +159,13 @@ async def _scored(
     tokens: list[int],
     served: Served,
     client: Client,
-) -> dict[str, object]:
-    """Return the scores of the tokens of a prompt in the format of completions."""
+) -> Scored:
+    """Return the scores of the tokens of a prompt."""
     scores = await served.prompt_scores(name, tokens, count, body.priority, client)
     texts = served.texts_of(name)
-
-    def told() -> dict[str, object]:
-        places = texts.places(given if isinstance(given, str) else None, tokens)
-        return texts.completion(scores, tokens, places)
-
-    return await beside_streams(told, len(tokens) * (1 + count))
+    text = given if isinstance(given, str) else None
+    places = await beside_streams(lambda: texts.places(text, tokens), len(tokens))
+    return Scored(scores, tokens, places)
 
 
 async def _tokens(
@@ -243,23 +240,15 @@ def _choices(
     """Yield the choices of one prompt."""
     if prompt.stream is None:
         for index in range(first, first + body.n):
-            yield _choice(index, prompt.text, prompt.logprobs, "length")
+            yield _choice(index, prompt.text, texts.completion(prompt.scored), "length")
         return
     for index, made in enumerate(prompt.stream.generations, first):
         answer = texts.new_answer(prompt.text)
-        text, logprobs = answer.add(made.text, made.token_ids, made.logprobs or (), ends=True)
-        whole = _joined(prompt.logprobs, logprobs)
-        yield _choice(index, prompt.text + text, whole, finish_reason(made.finish_reason))
-
-
-def _joined(
-    one: dict[str, object] | None, other: dict[str, object] | None
-) -> dict[str, object] | None:
-    """Join the log-probabilities of a prompt and its answer."""
-    if one is None or other is None:
-        return one or other
-    return {name: [*cast("list[object]", one[name]), *cast("list[object]", other[name])]
-            for name in one}  # fmt: skip
+        text, scored = answer.add(made.text, made.token_ids, made.logprobs or (), ends=True)
+        if prompt.scored is not None:
+            scored = prompt.scored.before(scored)
+        told = texts.completion(scored)
+        yield _choice(index, prompt.text + text, told, finish_reason(made.finish_reason))
 
 
 def _choice(index: int, text: str, logprobs: object, reason: str | None) -> dict[str, object]:
@@ -288,17 +277,20 @@ class _Events:
         self._chunks = Chunks(envelope, lambda at, text: _choice(at, text, None, None), **more)
         self._body = body
         self._prompts = prompts
+        self._texts = texts
         self._with_usage = with_usage
         self._answers = [texts.new_answer(each.text) for each in prompts for _ in range(body.n)]
 
-    def echoed(self) -> Iterator[bytes]:
+    async def echoed(self) -> AsyncGenerator[bytes]:
         """Yield the events of echoed prompts, none without `echo`."""
         n = self._body.n
         for number, prompt in enumerate(self._prompts if self._body.echo else ()):
             reason = None if prompt.stream else "length"
+            size = len(prompt.tokens) * (1 + (self._body.logprobs or 0))
             for index in range(number * n, (number + 1) * n):
-                choice = _choice(index, prompt.text, prompt.logprobs, reason)
-                yield self._chunks.of([choice])
+                told = self._texts.completion(prompt.scored)
+                choice = _choice(index, prompt.text, told, reason)
+                yield await beside_streams(partial(self._chunks.of, [choice]), size)
 
     def of(self, number: int, pieces: Sequence[Piece]) -> bytes:
         """Return the events for pieces of a prompt's answers; empty if they have no text."""
@@ -306,7 +298,8 @@ class _Events:
 
     def _of(self, index: int, piece: Piece) -> bytes:
         ends = piece.finish_reason is not None
-        text, scores = self._answers[index].add(piece.text, piece.tokens, piece.scores, ends=ends)
+        text, scored = self._answers[index].add(piece.text, piece.tokens, piece.scores, ends=ends)
+        scores = self._texts.completion(scored)
         reason = finish_reason(piece.finish_reason)
         if scores or reason:
             return self._chunks.of([_choice(index, text, scores, reason)])
@@ -333,7 +326,7 @@ async def _events(
 
     The echo comes first.
     """
-    for echoed in made.echoed():  # not joined: a prompt comes back up to 128 times
+    async for echoed in made.echoed():  # not joined: a prompt comes back up to 128 times
         yield echoed
     async for number, pieces in _merged(prompts, metrics, quick):
         if events := made.of(number, pieces):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from typing import Final, Protocol, TypeVar, cast
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -21,7 +21,18 @@ from gptrs_serve.requests import Envelope
 _DONE = b"data: [DONE]\n\n"
 Ending = Callable[[Exception | None], bytes]
 """Returns the last bytes of a stream, which an error may have cut."""
-_encode = msgspec.json.Encoder().encode
+
+
+def _made(value: Any) -> object:
+    """Return what a value of an answer that is made late stands for: a result, or rows."""
+    return value() if callable(value) else list(value)
+
+
+_encode = msgspec.json.Encoder(enc_hook=_made).encode
+_MARK: Final = uuid.uuid4().hex
+"""Stands in JSON for what is made late; nobody knows it before."""
+_PORTION: Final = 100_000
+"""Bytes of an answer that are made at a time."""
 CLOSED_BY_CLIENT = 499
 ENDING: Final = "the server shut down before the answer was complete"
 _LAST_S: Final = 0.5
@@ -208,19 +219,70 @@ async def whole_answer(
 ) -> Response:
     """Return an answer with these choices and, if any, interventions of each.
 
-    They are made and encoded one by one, beside streams if there are many entries.
+    One with many entries is made in portions, beside streams, as its client reads it.
     """
 
-    def written() -> Response:
-        encoded: list[msgspec.Raw] = []
+    def told() -> Iterator[object]:
         for number, choice in enumerate(choices):
             if interventions:
                 choice["interventions"] = interventions[number]
-            encoded.append(msgspec.Raw(_encode(choice)))
-        body = _encode(envelope.of(encoded, usage=usage()))
-        return Response(body, media_type="application/json")
+            yield choice
 
-    return await beside_streams(written, size)
+    # Encoded after the choices: thoughts are counted while they are made.
+    answer = envelope.of(told(), usage=usage)
+    if size <= _MOST_ENTRIES:
+        return Response(_encode(answer), media_type="application/json")
+    return EventStream(
+        _portions(answer), lambda: None, ending=_cut_off, media_type="application/json"
+    )
+
+
+async def _portions(answer: object) -> AsyncGenerator[bytes]:
+    """Yield the JSON of an answer, some of it at a time."""
+    parts = _parts(answer)
+
+    def portion() -> bytes:
+        taken, size = list[bytes](), 0
+        for part in parts:
+            taken.append(part)
+            size += len(part)
+            if size > _PORTION:
+                break
+        return b"".join(taken)
+
+    # Not in a pool that refuses work: this answer has been computed.
+    while found := await asyncio.to_thread(portion):
+        yield found
+
+
+def _parts(value: object) -> Iterator[bytes]:
+    """Yield the JSON of a value; what is made late, as of `_made`, is made in its turn."""
+    late: list[Any] = []
+
+    def noted(value: object) -> str:
+        late.append(value)
+        return _MARK
+
+    first, *others = msgspec.json.Encoder(enc_hook=noted).encode(value).split(_encode(_MARK))
+    yield first
+    for each, after in zip(late, others, strict=True):
+        if callable(each):
+            yield _encode(each())
+        else:
+            before = b"["
+            for row in each:
+                yield before
+                yield from _parts(row)
+                before = b","
+            yield b"[]" if before == b"[" else b"]"
+        yield after
+
+
+def _cut_off(error: Exception | None) -> bytes:
+    """Return the end of a whole answer: nothing; an error closes its connection within it."""
+    if error is not None:
+        raise ConnectionAbortedError from error
+    return b""
 
 
 # The chunks of a stream as events; the common part is encoded once.

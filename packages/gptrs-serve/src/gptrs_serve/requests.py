@@ -212,9 +212,9 @@ class Envelope:
             "model": model,
         }
 
-    def of(self, choices: Sequence[object], **more: object) -> dict[str, object]:
+    def of(self, choices: Iterable[object], **more: object) -> dict[str, object]:
         """Return an object with these choices."""
-        return {**self._common, "choices": list(choices), **more}
+        return {**self._common, "choices": choices, **more}
 
 
 def usage(streams: Sequence[AnswerStream], reasoning: int | None = None) -> dict[str, object]:

@@ -2,11 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from msgspec import Struct
 
 from gptrs_runtime.generation.generate import TokenScores
 from gptrs_runtime.generation.text_stream import TokenOffsets
 from gptrs_runtime.loaded_model import LoadedModel
+
+
+class Rows:
+    """A list of an answer, each of whose rows is made as it is written.
+
+    All at once would take ten times the memory of the scores that they show.
+    """
+
+    def __init__(self, make: Callable[[Any], object], of: Sequence[Any]) -> None:
+        self._make = make
+        self._of = of
+
+    def __iter__(self) -> Iterator[object]:
+        return map(self._make, self._of)
+
+
+class Scored(Struct, frozen=True):
+    """The scores of `tokens`, None for a first one, whose offsets in the text are `places`."""
+
+    scores: Sequence[TokenScores | None]
+    tokens: Sequence[int]
+    places: Sequence[int]
+
+    def before(self, other: Scored | None) -> Scored:
+        """Return these and those of the tokens that follow."""
+        if other is None:
+            return self
+        joined = ([*getattr(self, name), *getattr(other, name)] for name in self.__struct_fields__)
+        return Scored(*joined)
 
 
 class TokenTexts:
@@ -21,31 +53,19 @@ class TokenTexts:
         self._known: dict[int, tuple[str, list[int] | None, bool]] = {}
         """Per token: its text, its bytes in an answer, and whether the text is whole."""
 
-    def chat(self, scores: Sequence[TokenScores]) -> list[dict[str, object]]:
+    def chat(self, scores: Sequence[TokenScores]) -> dict[str, object]:
         """Return scores in the format of chats; the joined `bytes` of an answer are its text."""
-        return [
-            {
-                **self._entry(one.token, one.logprob),
-                "top_logprobs": [self._entry(token, logprob) for token, logprob in one.top],
-            }
-            for one in scores
-        ]
+        return {"content": Rows(self._row, scores)}
 
-    def completion(
-        self,
-        scores: Sequence[TokenScores | None],
-        tokens: Sequence[int],
-        places: Sequence[int],
-    ) -> dict[str, object]:
-        """Return scores in the format of completions; None for a first token.
-
-        `places` are the offsets of `tokens` in the text.
-        """
+    def completion(self, found: Scored | None) -> dict[str, object] | None:
+        """Return scores in the format of completions."""
+        if found is None:
+            return None
         return {
-            "tokens": [self._named(token) for token in tokens],
-            "token_logprobs": [one.logprob if one else None for one in scores],
-            "top_logprobs": [self._top(one) if one else None for one in scores],
-            "text_offset": list(places),
+            "tokens": Rows(self._named, found.tokens),
+            "token_logprobs": [one.logprob if one else None for one in found.scores],
+            "top_logprobs": Rows(self._top, found.scores),
+            "text_offset": found.places,
         }
 
     def places(self, text: str | None, tokens: Sequence[int]) -> list[int]:
@@ -84,8 +104,14 @@ class TokenTexts:
         found = self._tokenizer.token_bytes(token, special=special) if self._tokenizer else None
         return found or b""
 
-    def _top(self, scores: TokenScores) -> dict[str, float]:
+    def _row(self, scores: TokenScores) -> dict[str, object]:
+        likeliest = [self._entry(token, logprob) for token, logprob in scores.top]
+        return {**self._entry(scores.token, scores.logprob), "top_logprobs": likeliest}
+
+    def _top(self, scores: TokenScores | None) -> dict[str, float] | None:
         """Return the likeliest tokens by text; of two with the same text, the likelier keeps it."""
+        if scores is None:
+            return None
         found: dict[str, float] = {}
         for token, logprob in scores.top:
             name = self._named(token)
@@ -141,7 +167,7 @@ class AnswerText:
 
     def add(
         self, text: str, tokens: Sequence[int], scores: Sequence[TokenScores], *, ends: bool
-    ) -> tuple[str, dict[str, object] | None]:
+    ) -> tuple[str, Scored | None]:
         """Return the new text, and the scores of tokens that begin in the text so far, if any.
 
         Tokens after a stop string count as at the end of the text.
@@ -159,7 +185,7 @@ class AnswerText:
         self._come += len(text)
         return text, self._told(ends)
 
-    def _told(self, ends: bool) -> dict[str, object] | None:
+    def _told(self, ends: bool) -> Scored | None:
         """Return the scores of waiting tokens whose offsets have been reached."""
         # Text is withheld while it may become a stop string; scores ahead of it would show what is
         # about to be cut.
@@ -169,4 +195,4 @@ class AnswerText:
         self._waiting = self._waiting[len(told) :]
         places = [min(place, self._come) for _, place in told]
         scores = [one for one, _ in told]
-        return self._texts.completion(scores, [one.token for one in scores], places)
+        return Scored(scores, [one.token for one in scores], places)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -167,16 +168,23 @@ def _shown(characters: Sequence[tuple[str, bool]]) -> str:
 # Log-probabilities of the chosen token and of the likeliest tokens.
 
 
-class TokenScores(Struct, frozen=True):
-    """Natural log-probabilities: `log_softmax` of the model's logits, before logits processors.
+_LIKELIEST = np.dtype([("token", "<i4"), ("logprob", "<f8")])
+_PAIR = struct.Struct("<id")
 
-    `top` has the likeliest tokens with log-probabilities in descending order, without those of
-    probability 0.
-    """
+
+class TokenScores(Struct, frozen=True, gc=False):
+    """Natural log-probabilities: `log_softmax` of the model's logits, before logits processors."""
 
     token: int
     logprob: float
-    top: tuple[tuple[int, float], ...]
+    packed: bytes
+    """`top`, in a tenth of its memory: a server holds 20 pairs for each token of its answers."""
+
+    @property
+    def top(self) -> tuple[tuple[int, float], ...]:
+        """The likeliest tokens with log-probabilities in descending order, without those of
+        probability 0."""
+        return tuple(_PAIR.iter_unpack(self.packed))
 
     @classmethod
     def of(cls, logits: np.ndarray, token: int, count: int) -> TokenScores:
@@ -189,8 +197,10 @@ class TokenScores(Struct, frozen=True):
         tokens = np.argpartition(exact, edge)[edge:] if 0 < count < exact.size else np.arange(count)
         # Equal scores are ordered by id; `argpartition` leaves their order open.
         best = tokens[np.lexsort((tokens, -exact[tokens]))] if count else tokens[:0]
-        top = tuple((int(i), float(exact[i])) for i in best if exact[i] > -np.inf)
-        return cls(token, float(exact[token]), top)
+        best = best[exact[best] > -np.inf]
+        top = np.empty(best.size, _LIKELIEST)
+        top["token"], top["logprob"] = best, exact[best]
+        return cls(token, float(exact[token]), top.tobytes())
 
     def told(self) -> TokenLogprob:
         """Return the scores in the form of results."""
