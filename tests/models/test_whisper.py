@@ -293,6 +293,35 @@ def test_sounds_are_read_in_blocks_with_the_same_bits(tmp_path, monkeypatch, rat
     np.testing.assert_array_equal(samples_of(path), whole)
 
 
+def test_each_sample_is_read_once_and_in_order():
+    """Decoders of files would begin again for one that lies before."""
+    read = []
+
+    def own(start, stop):
+        read.append((start, stop))
+        return np.sin(np.arange(start, stop))
+
+    sound = Sound(own, 1_000_000, 44_100, 16_000)
+    parts = [sound.read(at, at + 60_000) for at in range(0, sound.size, 60_000)]
+    assert [start for start, _ in read] == [0, *(stop for _, stop in read[:-1])]
+    assert len(read) > 2
+    assert read[-1][1] == 1_000_000
+    whole = resampled(np.sin(np.arange(1_000_000)), 44_100, 16_000)
+    assert np.array_equal(np.concatenate(parts), whole.astype(np.float32))
+
+
+@pytest.mark.parametrize(("rate", "channels"), [(16_000, 1000), (768_000, 1)])
+def test_sounds_of_many_channels_or_samples_take_little_memory(tmp_path, rate, channels):
+    file = save_wav(tmp_path / "a.wav", np.zeros(4_000_000), rate, 1, channels=channels)
+    with read_sound(file, 16_000) as sound:
+        tracemalloc.start()
+        try:
+            assert not sound.read(0, sound.size).any()
+            assert tracemalloc.get_traced_memory()[1] < 25_000_000
+        finally:
+            tracemalloc.stop()
+
+
 @pytest.mark.whole
 @pytest.mark.parametrize("rate", [8000, 11025, 44100, 48000])
 def test_resampling_is_that_of_scipy(rate):

@@ -131,6 +131,7 @@ def header(rate: int, size: int) -> bytes:
         (b"", "it is none of WAV, MP3, FLAC"),
         (header(4_000_000_007, 10) + b"\x80" * 10, "4000000007 samples a second"),
         (header(10, 10) + b"\x80" * 10, "10 samples a second"),
+        (header(767_999, 10) + b"\x80" * 10, "767999 samples a second"),
         (header(1000, 2_000_000) + b"\x80" * 2_000_000, "longer than 0.5 hours"),
     ],
 )

@@ -39,8 +39,10 @@ _SENT_BYTES_PER_SECOND: Final = 4_000
 """Of speech in MP3 or Opus, 32 kbit/s."""
 _RATES: Final = (1_000, 768_000)
 """Samples a second of the sounds that are read."""
+_MOST_PHASES: Final = 50_000
+"""Most steps of a filter from one rate to another: 10 MB of numbers, and 2 s for 5 s of sound."""
 _SAMPLES_AT_ONCE: Final = 1 << 18
-"""Samples that are converted at once."""
+"""Samples, of all channels, that are read and converted at once."""
 _BLOCKS_KEPT: Final = 4
 _LOBES: Final = 10
 _BETA: Final = 5.0
@@ -67,6 +69,7 @@ class Sound:
         self._own, self._own_size, self._dtype = own, own_size, dtype
         most = max(self._up, self._down)
         self._half = 0 if self._up == self._down else _LOBES * most
+        self._reach = self._half // self._up + 1
         taps = np.sinc(np.arange(-self._half, self._half + 1) / most)
         taps *= np.kaiser(2 * self._half + 1, _BETA)
         self._taps = taps * (self._up / taps.sum())
@@ -74,6 +77,8 @@ class Sound:
         # In blocks of whole turns of the phases: at once, an hour would take 2 GB of f64.
         self._block = max(1, _SAMPLES_AT_ONCE // self._up) * self._up
         self._blocks = MemoryCache[int, np.ndarray](_BLOCKS_KEPT)
+        self._last = 0, np.zeros(0)
+        """The last own samples, and their position."""
 
     @classmethod
     def of(cls, samples: np.ndarray) -> Sound:
@@ -98,13 +103,31 @@ class Sound:
     def _computed(self, number: int) -> np.ndarray:
         begin = number * self._block
         end = min(self.size, begin + self._block)
-        up, down, half = self._up, self._down, self._half
-        reach = half // up + 1
+        # Of high rates, a block has many more samples of its own.
+        step = max(1, _SAMPLES_AT_ONCE // max(self._up, self._down)) * self._up
+        parts = [self._converted(at, min(end, at + step)) for at in range(begin, end, step)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _own_samples(self, start: int, stop: int) -> np.ndarray:
+        """Return own samples. Parts overlap, and a decoder would begin again for those before."""
+        first, known = self._last
+        if first <= start <= first + known.size <= stop:
+            more = self._own(first + known.size, stop)
+            samples = np.concatenate([known[start - first :], more])
+        else:
+            samples = self._own(start, stop)
+        tail = samples[-2 * self._reach - 1 :].copy()
+        self._last = stop - tail.size, tail
+        return samples
+
+    def _converted(self, begin: int, end: int) -> np.ndarray:
+        """Return the samples from a position to another, at the wanted rate."""
+        up, down, half, reach = self._up, self._down, self._half, self._reach
         steps = np.arange(-reach, reach + 1)
         low, high = begin * down // up - reach, end * down // up + reach + 1
         part = np.zeros(high - low)
         inner = slice(max(low, 0), min(high, self._own_size))
-        part[inner.start - low : inner.stop - low] = self._own(inner.start, inner.stop)
+        part[inner.start - low : inner.stop - low] = self._own_samples(inner.start, inner.stop)
         if up == down:
             return part[reach : reach + end - begin].astype(self._dtype)
         found = np.empty(end - begin, self._dtype)
@@ -157,15 +180,20 @@ def decoded_sound(
         told = f"{shown} is longer than {most_seconds / 3600:g} hours"
         raise UsageError(told, hint="cut it into parts")
     # Of odd rates the filter is as long as they are high, and slow ones become much longer.
-    if not _RATES[0] <= file.rate <= _RATES[1]:
+    phases = max(file.rate, rate) // math.gcd(file.rate, rate)
+    if not _RATES[0] <= file.rate <= _RATES[1] or phases > _MOST_PHASES:
         told = f"{shown} has {file.rate} samples a second"
         raise UsageError(told, hint=_CONVERT)
     if not file.size:
         raise UsageError(f"{shown} holds no sound")
 
     def mono(start: int, stop: int) -> np.ndarray:
+        # A sound of a thousand channels takes a thousand times the memory of its mean.
+        step = max(1, _SAMPLES_AT_ONCE // file.channels)
         with _reading(shown):
-            return file.read(start, stop).mean(axis=1)
+            ends = ((at, min(stop, at + step)) for at in range(start, stop, step))
+            parts = [file.read(*each).mean(axis=1) for each in ends]
+        return np.concatenate([np.zeros(0), *parts])
 
     return Sound(mono, file.size, file.rate, rate)
 
