@@ -121,7 +121,7 @@ def test_errors_about_a_file_with_an_odd_name_are_a_line_with_the_whole_name(
         (["--prompt-file", "/nowhere/at/all"], 3, "cannot read the prompt from `/nowhere/at/all`"),
         (["--prompt-file", "."], 3, "cannot read the prompt from `.`"),
         (["--backend", "abacus"], 4, "there is no backend `abacus`; available: "),
-        (["--threads", "0"], 2, "`threads` must be from 1 to 256"),
+        (["--threads", "0"], 2, "invalid value for '--threads'"),
         (["--prompt-ids", "1,two"], 2, "`--prompt-ids` needs tokens such as 1,2,3, got `1,two`"),
         (["--prompt-ids", ""], 2, "`--prompt-ids` needs tokens"),
         (["--prompt-ids", "123456"], 2, "token 123456 is not in the vocabulary"),

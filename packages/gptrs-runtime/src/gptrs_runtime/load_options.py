@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_args
 from msgspec import Meta
 from msgspec.structs import replace
 
+from gptrs.backend.process_limits import MOST_THREADS
 from gptrs.backend.settings import Precision, ProcessGroup
 from gptrs.errors import UsageError
 from gptrs.plugins.manager import backend_of, get_backend
@@ -57,7 +58,7 @@ class MachineOptions(Options, frozen=True, kw_only=True):
     threads: (
         Annotated[
             int,
-            Meta(description="Use N threads."),
+            Meta(ge=1, le=MOST_THREADS, description="Use N threads."),
             _Load(metavar="N", variable="GPTRS_NUM_THREADS", in_python=True),
         ]
         | None

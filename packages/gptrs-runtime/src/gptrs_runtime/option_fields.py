@@ -190,7 +190,7 @@ class OptionField(Struct, frozen=True):
     def _bounds(self) -> str:
         """Return the bounds in words."""
         meta = self.meta
-        if self.type is int:
+        if self.type is int and meta.le is None:
             return f"at least {meta.ge}"
         if meta.le is not None:
             least = f"from {meta.ge} to" if meta.gt is None else f"above {meta.gt} and at most"
