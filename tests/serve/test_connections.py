@@ -10,6 +10,7 @@ import pytest
 
 from gptrs_serve import connections, problems
 from runtime.serving_models import eventually
+from serve.clients import held
 from serve.conftest import serving
 
 HEAD = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
@@ -172,6 +173,25 @@ def test_a_client_of_http_1_0_gets_no_chunks(port):
     assert health.endswith(b'{"status":"ok"}')
 
 
+def test_a_client_that_sends_no_more_is_answered(port, monkeypatch):
+    """As `nc -N` does not; if the answer takes long, its client counts as gone."""
+    monkeypatch.setattr(connections, "HALF_CLOSED_SECONDS", 120)
+    two = HEAD + b"\r\n" + HEAD.replace(b"/health", b"/v1/models") + b"\r\n"
+    told = asyncio.run(_answer(port, two, half=True))
+    assert told.count(b" 200 OK") == 2
+    assert told.index(b'"ok"') < told.index(b'"tiny"')
+    old = b"GET /health HTTP/1.0\r\n\r\n"
+    assert asyncio.run(_answer(port, old, half=True)).endswith(b'"ok"}')
+    assert asyncio.run(_answer(port, HEAD, half=True)) == b""
+
+
+def test_a_client_that_sends_no_more_is_not_waited_for(model, monkeypatch):
+    monkeypatch.setattr(connections, "HALF_CLOSED_SECONDS", 0.0)
+    with serving({"tiny": model}) as (address, engine), held(engine):
+        body = _body(json.dumps({"prompt": "the cat", "max_tokens": 5}).encode())
+        assert asyncio.run(_answer(int(address.rsplit(":", 1)[1]), body, half=True)) == b""
+
+
 def test_requests_that_do_not_wait_for_answers_are_answered_in_turn(port):
     body = json.dumps({"prompt": "the cat", "max_tokens": 2, "stream": True}).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -184,10 +204,12 @@ def test_requests_that_do_not_wait_for_answers_are_answered_in_turn(port):
     ]  # fmt: skip
 
 
-async def _answer(port, data):
+async def _answer(port, data, *, half=False):
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(data)
+        if half:
+            writer.write_eof()
         return await asyncio.wait_for(reader.read(), 120)
     finally:
         writer.close()

@@ -6,7 +6,7 @@ import asyncio
 import time
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, Protocol, cast
 from weakref import WeakKeyDictionary
 
 from typing_extensions import override
@@ -23,6 +23,8 @@ BODY_WINDOW_SECONDS: Final = 15.0
 LEAST_BODY_BYTES: Final = 15_000
 MOST_UNREAD_SECONDS: Final = 20.0
 """How long a client may read nothing while the buffers of its connection are full."""
+HALF_CLOSED_SECONDS: Final = 0.5
+"""How long an answer may take once its client sends no more, which may mean that it has gone."""
 _TICK_SECONDS: Final = 1.0
 _Phase = Literal["head", "body", "answer"]
 _BUSY: Final = (
@@ -69,6 +71,12 @@ _watches: WeakKeyDictionary[object, Watch] = WeakKeyDictionary()
 """Watches by the state of their server."""
 
 
+class _Answering(Protocol):
+    """The part of uvicorn's protocols that `Watched` continues."""
+
+    def on_response_complete(self) -> None: ...
+
+
 class Watched(asyncio.Protocol):
     """Deadlines for a protocol of uvicorn with either parser: heads, bodies, unread answers.
 
@@ -91,6 +99,7 @@ class Watched(asyncio.Protocol):
     _came = 0
     _unsent = 0
     _unread_since: float | None = None
+    _is_half_closed = False
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -111,6 +120,29 @@ class Watched(asyncio.Protocol):
         if self._watch is not None:
             self._watch.remove(self)
         super().connection_lost(exc)
+
+    @override
+    def eof_received(self) -> bool:
+        """Return whether to stay open for the answer: `nc -N` says that it has sent all."""
+        self._see(time.monotonic())
+        # TLS ends in both directions at once.
+        stays = self._phase == "answer" and self.transport.get_extra_info("sslcontext") is None
+        if stays:
+            # The end of a program looks alike. What it has asked for must not run on for minutes.
+            self.loop.call_later(HALF_CLOSED_SECONDS, self._give_up)
+            self._is_half_closed = True
+        return stays
+
+    def _give_up(self) -> None:
+        """End a connection whose client sends no more, if it waits for an answer still."""
+        if not self.cycle.response_complete:
+            self.transport.abort()
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request, or end."""
+        cast("_Answering", super()).on_response_complete()
+        if self._is_half_closed and self.cycle.response_complete:  # none is left in the pipeline
+            self.transport.close()
 
     @override
     def data_received(self, data: bytes) -> None:
@@ -171,7 +203,8 @@ class Watched(asyncio.Protocol):
         self._unsent = unsent
 
 
-class PlainConnection(Watched, H11Protocol):
+# uvicorn declares that `eof_received` returns nothing; asyncio heeds what it returns.
+class PlainConnection(Watched, H11Protocol):  # pyright: ignore[reportIncompatibleMethodOverride]
     """A connection parsed by h11."""
 
 

@@ -47,7 +47,7 @@ class DirectWriter:
         self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
 
 
-class Connection(Watched, HttpToolsProtocol):
+class Connection(Watched, HttpToolsProtocol):  # pyright: ignore[reportIncompatibleMethodOverride]
     """Refuses endless heads, which httptools would keep in memory."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
