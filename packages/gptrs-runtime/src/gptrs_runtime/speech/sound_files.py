@@ -40,9 +40,11 @@ _SENT_BYTES_PER_SECOND: Final = 4_000
 _RATES: Final = (1_000, 768_000)
 """Samples a second of the sounds that are read."""
 _MOST_PHASES: Final = 50_000
-"""Most steps of a filter from one rate to another: 10 MB of numbers, and 2 s for 5 s of sound."""
+"""Most phases of a filter from one rate to another, which has 20 numbers for each."""
 _SAMPLES_AT_ONCE: Final = 1 << 18
 """Samples, of all channels, that are read and converted at once."""
+_SAMPLES_OF_PHASES: Final = 4096
+"""About as many samples of several phases are computed together."""
 _BLOCKS_KEPT: Final = 4
 _LOBES: Final = 10
 _BETA: Final = 5.0
@@ -123,24 +125,29 @@ class Sound:
     def _converted(self, begin: int, end: int) -> np.ndarray:
         """Return the samples from a position to another, at the wanted rate."""
         up, down, half, reach = self._up, self._down, self._half, self._reach
-        steps = np.arange(-reach, reach + 1)
-        low, high = begin * down // up - reach, end * down // up + reach + 1
+        turns = -(-(end - begin) // up)
+        low, high = begin * down // up - reach, (begin // up + turns) * down + reach + 1
         part = np.zeros(high - low)
         inner = slice(max(low, 0), min(high, self._own_size))
         part[inner.start - low : inner.stop - low] = self._own_samples(inner.start, inner.stop)
         if up == down:
             return part[reach : reach + end - begin].astype(self._dtype)
-        found = np.empty(end - begin, self._dtype)
-        for phase in range(min(up, end - begin)):
-            positions = np.arange(begin + phase, end, up) * down  # in the upsampled signal
+        found = np.empty((turns, up), self._dtype)
+        # Many phases at once: of odd rates, there are thousands with a few samples each.
+        count = max(1, _SAMPLES_OF_PHASES // turns)
+        for phase in range(0, up, count):
+            positions = np.arange(phase, min(up, phase + count)) * down  # in the upsampled signal
             first = positions // up
-            index = half + int(positions[0] - first[0] * up) - steps * up
-            kept = (index >= 0) & (index < self._taps.size)
-            total = np.zeros(positions.size)
-            for step, tap in zip(steps[kept], self._taps[index[kept]], strict=True):
-                total += tap * part[first + (step - low)]
-            found[phase::up] = total
-        return found
+            taps = half + positions - first * up
+            places = (first + reach)[:, None] + down * np.arange(turns)
+            total = np.zeros(places.shape)
+            for step in range(-reach, reach + 1):
+                index = taps - step * up
+                kept = (index >= 0) & (index < self._taps.size)
+                tap = np.where(kept, self._taps[np.where(kept, index, 0)], 0)
+                total += tap[:, None] * part[places + step]
+            found[:, phase : phase + count] = total.T
+        return found.reshape(-1)[: end - begin]
 
 
 def resampled(samples: np.ndarray, rate: int, wanted: int) -> np.ndarray:
