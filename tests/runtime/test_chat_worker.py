@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 
 from gptrs.errors import MissingLibraryError
 from gptrs_runtime.chat import template
-from gptrs_runtime.chat.render_worker import RenderWorker, WorkerError, worker
+from gptrs_runtime.chat.render_worker import RenderWorker, WorkerError, json_of, worker
 from gptrs_runtime.chat.template import ChatTemplate, ChatTemplateError
 
 MESSAGES = [{"role": "user", "content": "hello"}]
@@ -50,6 +51,17 @@ def test_one_process_renders_all_prompts():
     first = process_of(worker).pid
     assert ChatTemplate("{{ x }}", {"x": "é\n"}).render(MESSAGES) == "é\n"
     assert process_of(worker).pid == first
+
+
+def test_its_requests_are_written_in_portions(monkeypatch):
+    """One call would keep all other threads waiting for the time of a long list."""
+    written = []
+    dumps = json.dumps
+    monkeypatch.setattr(json, "dumps", lambda value, **more: written.append(value) or dumps(value))
+    rows = [{"a": [1.5, None]}, "é", True, [], {}] * 300
+    value = {"conversations": [{"documents": rows, "n": {1: "a", None: "b"}}], "none": []}
+    assert json.loads(json_of(value)) == json.loads(dumps(value))
+    assert max(len(each) for each in written if isinstance(each, list)) == 500
 
 
 def test_it_is_replaced_after_a_problem_and_after_its_death():

@@ -9,10 +9,36 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Final, cast
 
 _SCRIPT: Final = Path(__file__).with_name("render.py")
+
+
+_AT_ONCE: Final = 500
+"""Most entries of a list that are written at once."""
+_LEVELS: Final = 6
+"""Down to the entries of a list among the variables of a conversation."""
+
+
+def json_of(value: object, *, allow_nan: bool = True, levels: int = _LEVELS) -> str:
+    """Return JSON as `json.dumps` does, which would keep the streams of a server waiting.
+
+    It holds the interpreter's lock to its end: 0.1 s for a list of 400,000 numbers.
+    """
+    portions = partial(json_of, allow_nan=allow_nan, levels=levels - 1)
+    named = cast("dict[object, object]", value) if isinstance(value, dict) else {}
+    if levels and named and all(isinstance(name, str) for name in named):
+        inner = [f"{json.dumps(name)}: {portions(each)}" for name, each in named.items()]
+        return f"{{{', '.join(inner)}}}"
+    if levels and isinstance(value, list):
+        rows = cast("list[object]", value)
+        if len(rows) <= _AT_ONCE:
+            return f"[{', '.join([portions(each) for each in rows])}]"
+        parts = (rows[at : at + _AT_ONCE] for at in range(0, len(rows), _AT_ONCE))
+        return f"[{', '.join([json.dumps(part, allow_nan=allow_nan)[1:-1] for part in parts])}]"
+    return json.dumps(value, allow_nan=allow_nan)
 
 
 class WorkerError(Exception):
@@ -32,7 +58,7 @@ class RenderWorker:
         After `timeout` seconds, or when it reports a problem, the process is replaced, so that
         leftovers of a hostile template, such as fragmented memory, do not affect the next one.
         """
-        line = json.dumps(request).encode("ascii") + b"\n"
+        line = json_of(request).encode("ascii") + b"\n"
         with self._lock:
             process = self._running()
             try:

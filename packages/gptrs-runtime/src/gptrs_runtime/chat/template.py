@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol, cast
@@ -16,7 +15,7 @@ from gptrs.install_hints import install_extra
 from gptrs.quoting import clipped, shown_value
 from gptrs_runtime.chat.conversation import Conversation
 from gptrs_runtime.chat.messages import Message, as_templates_read, require_free_names
-from gptrs_runtime.chat.render_worker import WorkerError, worker
+from gptrs_runtime.chat.render_worker import WorkerError, json_of, worker
 from gptrs_runtime.sources.recommended import first_choice
 from gptrs_runtime.tokenization.special_tokens import named_tokens
 
@@ -170,7 +169,7 @@ def _checked(given: Mapping[str, object]) -> Mapping[str, object]:
     """Return variables as JSON for the template's process; UsageError if they are not JSON."""
     try:
         # They cross to the other process as JSON.
-        json.dumps(given, allow_nan=False)
+        json_of(given, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"variables of a template must be JSON values: {error}") from error
     return given
