@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +73,27 @@ def test_the_largest_image_of_each_format_takes_less_than_300_mb(tmp_path: Path,
     height, width, peak = map(int, done.stdout.split())
     assert (height, width) == _expected(name)
     assert peak < MOST_KB
+
+
+def test_one_large_image_is_decoded_at_a_time(tmp_path: Path, monkeypatch):
+    """Small ones do not wait."""
+    monkeypatch.setattr(decoding, "_LARGE", 100)
+    image = pillow("Image")
+    for name, size in (("large", 11), ("small", 10)):
+        image.new("RGB", (size, size)).save(tmp_path / f"{name}.png")
+    decoded = threading.Event()
+
+    def read() -> None:
+        read_image(tmp_path / "large.png")
+        decoded.set()
+
+    thread = threading.Thread(target=read)
+    with decoding._large_one:
+        thread.start()
+        assert read_image(tmp_path / "small.png").shape == (10, 10, 3)
+        assert not decoded.wait(0.05)
+    thread.join()
+    assert decoded.is_set()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import socket
 import pytest
 
 from gptrs_serve import connections, problems
+from gptrs_serve.app import Access
 from runtime.serving_models import eventually
 from serve.clients import held
 from serve.conftest import serving
@@ -152,6 +153,20 @@ def test_one_connection_too_many_is_told_to_come_again(port, monkeypatch):
     assert b" 503 " in asyncio.run(_answer(port, HEAD + b"\r\n"))
 
 
+def test_a_client_gets_little_time_at_once(port, monkeypatch):
+    read = []
+    received = connections.Watched.data_received
+
+    def noted(connection, data):
+        read.append(len(data))
+        received(connection, data)
+
+    monkeypatch.setattr(connections.Watched, "data_received", noted)
+    assert b"not JSON" in asyncio.run(_answer(port, _body(b" " * 200_000)))
+    assert sum(read) > 200_000
+    assert max(read) <= 16_384
+
+
 def test_a_body_may_be_longer_than_a_head(port):
     body = b"".join(b"2328\r\n" + b" " * 0x2328 + b"\r\n" for _ in range(30)) + b"0\r\n\r\n"
     head = BODY.replace(b"/v1/models", b"/v1/completions").replace(
@@ -190,6 +205,17 @@ def test_a_client_that_sends_no_more_is_not_waited_for(model, monkeypatch):
     with serving({"tiny": model}) as (address, engine), held(engine):
         body = _body(json.dumps({"prompt": "the cat", "max_tokens": 5}).encode())
         assert asyncio.run(_answer(int(address.rsplit(":", 1)[1]), body, half=True)) == b""
+
+
+def test_a_client_of_http_1_0_need_not_name_a_host(model):
+    """Unlike one of HTTP/1.1: any browser names one, and pages of other sites are refused by it."""
+    with serving({"tiny": model}, Access(hosts=["localhost"])) as (address, _):
+        at = int(address.rsplit(":", 1)[1])
+        old = b"GET /health HTTP/1.0\r\n"
+        assert b" 200 OK" in asyncio.run(_answer(at, old + b"\r\n"))
+        assert b" 403 " in asyncio.run(_answer(at, old + b"Host: evil.example\r\n\r\n"))
+        new = b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n"
+        assert b" 40" in asyncio.run(_answer(at, new))[:12]
 
 
 def test_requests_that_do_not_wait_for_answers_are_answered_in_turn(port):

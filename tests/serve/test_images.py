@@ -98,6 +98,18 @@ def test_an_image_is_the_same_in_every_protocol(address):
     assert post(address, "/api/chat", body).json()["prompt_eval_count"] == told
 
 
+def test_a_url_may_be_written_in_capitals_and_its_data_in_lines(address):
+    url = url_of(pixels(20, 20))
+    head, _, data = url.partition(",")
+    lines = "\r\n".join(data[at : at + 76] for at in range(0, len(data), 76))
+    found = [
+        post(address, "/v1/chat/completions", {**asked(each), "max_tokens": 3, "temperature": 0})
+        for each in (url, f"{head.upper()},{lines}")
+    ]
+    assert [each.status_code for each in found] == [200, 200]
+    assert found[0].json()["choices"] == found[1].json()["choices"]
+
+
 @pytest.mark.parametrize("url", ["https://example.org/fox.png", "file:///etc/hostname", "fox.png"])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
 def test_nothing_is_opened(address, url, path):

@@ -93,6 +93,17 @@ def test_a_lost_process_of_the_model_is_told_and_ends_the_server(model, monkeypa
     assert told.json()["error"]["message"] == "process 1 of the model is gone"
 
 
+def test_few_of_many_connections_are_accepted_at_a_time(monkeypatch):
+    """Those that wait keep their places in the queue of the system."""
+    queued = []
+    app = new_app(Served({}, None, 9), Access())
+    with new_listener("127.0.0.1", 0) as listener:
+        monkeypatch.setattr(socket.socket, "listen", lambda _, most: queued.append(most))
+        with pytest.raises(BackendError, match="it is over"):
+            run_app(app, listener, 1, lambda: "it is over")
+    assert queued == [32, 2048]  # asyncio accepts as many at a time as it asks for
+
+
 def test_the_openapi_page_describes_every_route(address, model):
     jsonschema = pytest.importorskip("jsonschema")
     page = http.get(f"{address}/openapi.json").json()

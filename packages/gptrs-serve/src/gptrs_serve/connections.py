@@ -25,6 +25,8 @@ MOST_UNREAD_SECONDS: Final = 20.0
 """How long a client may read nothing while the buffers of its connection are full."""
 HALF_CLOSED_SECONDS: Final = 0.5
 """How long an answer may take once its client sends no more, which may mean that it has gone."""
+_READ_BYTES: Final = 16_384
+"""Most bytes read at a time: as chunks of one byte they take 10 ms, in which others wait."""
 _TICK_SECONDS: Final = 1.0
 _Phase = Literal["head", "body", "answer"]
 _BUSY: Final = (
@@ -104,6 +106,8 @@ class Watched(asyncio.Protocol):
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        if hasattr(transport, "max_size"):  # asyncio's, not uvloop's
+            self.transport.max_size = _READ_BYTES  # pyright: ignore[reportAttributeAccessIssue]
         # uvicorn makes a protocol object per connection and no object per server other than its
         # state.
         watch = _watches.setdefault(self.server_state, Watch(self.loop))

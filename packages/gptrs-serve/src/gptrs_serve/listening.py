@@ -41,6 +41,8 @@ _LACKS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _ABANDON_S: Final = 60
 """Seconds for the engine to end after that."""
 _BACKLOG: Final = 2048
+_ACCEPTED_AT_ONCE: Final = 32
+"""Most connections that asyncio accepts at a time: 2,048, its limit otherwise, take seconds."""
 _SWITCH_S: Final = 0.0002
 """Most seconds that the engine waits for the connections' thread to release the GIL."""
 _MOST_HEADER_BYTES: Final = 65_536
@@ -159,6 +161,8 @@ class _Server(uvicorn.Server):
         if self._wire.hang_up is not None and is_main and hasattr(signal, "SIGHUP"):
             loop.add_signal_handler(signal.SIGHUP, self._wire.hang_up)
         await super().startup(sockets)
+        for each in sockets or ():  # asyncio takes one number for both
+            each.listen(_BACKLOG)
 
     @override
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -260,6 +264,7 @@ def _config(app: ASGIApp, wire: Wire, drain_seconds: int) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
         log_level="warning",
+        backlog=_ACCEPTED_AT_ONCE,
         access_log=False,
         server_header=False,
         timeout_keep_alive=_IDLE_S,

@@ -196,7 +196,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        problem = self._host_problem(headers)
+        problem = self._host_problem(headers, scope)
         key = None
         if problem is None and self._needs_key(scope):
             key = self._key(headers)
@@ -240,11 +240,13 @@ class Guard:
         key = self._keys.find(given.strip())
         return key if kind.lower() == "bearer" else None
 
-    def _host_problem(self, headers: Headers) -> RequestError | None:
+    def _host_problem(self, headers: Headers, scope: Scope) -> RequestError | None:
         hosts = headers.getlist("host")
         if len(hosts) > 1:  # RFC 9112, 3.2: a proxy may have read the other one
             return RequestError("a request has one `Host`", code="host")
-        if self._hosts and _without_port(hosts[0] if hosts else "") not in self._hosts:
+        # HTTP/1.0 has no `Host`, and browsers, which this is about, speak no HTTP/1.0.
+        is_old = not hosts and scope["http_version"] == "1.0"
+        if self._hosts and not is_old and _without_port((hosts or [""])[0]) not in self._hosts:
             return RequestError(
                 "this server does not answer for that host: `--allow-host` adds one",
                 status=403,

@@ -7,6 +7,7 @@ import io
 import os
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
@@ -15,6 +16,7 @@ import numpy as np
 
 from gptrs.checkpoint.files.open_file import read_whole
 from gptrs.errors import MissingLibraryError, ModelError
+from gptrs.fork_safe_lock import ForkSafeLock
 from gptrs.install_hints import install_extra
 from gptrs.quoting import clipped, quoted
 
@@ -38,6 +40,9 @@ MAX_HALVED = 2**25
 MAX_DRAFT = 2**27
 """Most pixels of a JPEG: beyond MAX_PIXELS it is decoded at a half, a fourth or an eighth."""
 _HALVED = ("PNG", "BMP", "PPM")
+_LARGE = 2**22
+"""Pixels beyond which only one image at a time is decoded."""
+_large_one = ForkSafeLock()
 _STRIP = 256
 """Rows converted at a time."""
 _ORIENTATION, _BITS_PER_SAMPLE = 0x0112, 0x0102
@@ -84,8 +89,12 @@ def decoded_image(data: bytes, shown: str, *, on_white: bool = False) -> np.ndar
         warnings.simplefilter("ignore")
         with _opened(library, data, shown) as image:
             _require_bounded(image, data, shown)
-            pixels, orientation = _rgb(image, shown, on_white)
-    return np.ascontiguousarray(_EXIF_TURNS.get(orientation, lambda same: same)(pixels))
+            width, height = image.size
+            # A kilobyte may be an image of 160 MB: several threads together would take too much.
+            with _large_one if width * height > _LARGE else nullcontext():
+                pixels, orientation = _rgb(image, shown, on_white)
+                turned = _EXIF_TURNS.get(orientation, lambda same: same)(pixels)
+                return np.ascontiguousarray(turned)
 
 
 def resized(pixels: np.ndarray, height: int, width: int, filter: int) -> np.ndarray:

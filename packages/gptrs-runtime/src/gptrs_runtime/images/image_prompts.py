@@ -161,7 +161,7 @@ def seen(lm: ImageLM, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nd
 
 MAX_IMAGES: Final = 64
 """Most images of a conversation."""
-_DATA_URL: Final = re.compile(r"data:image/[A-Za-z0-9.+-]{1,40};base64")
+_DATA_URL: Final = re.compile(r"data:image/[a-z0-9.+-]{1,40};base64", re.IGNORECASE)
 
 
 class TextsWithImages(CausalLM, ImageLM, Protocol):
@@ -281,7 +281,8 @@ def _of_data_url(url: str, on_white: bool) -> np.ndarray:
             " `pathlib.Path`",
         )
     try:
-        data = base64.b64decode(text, validate=True)
+        # Some encoders, such as `base64.encodebytes`, break lines.
+        data = base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError) as error:
         raise UsageError(f"the base64 of an image is malformed: {error}") from error
     if len(data) > MAX_BYTES or len(text) < len(url) - len(head) - 1:
