@@ -21,7 +21,7 @@ from gptrs_serve.pools import THREADS, Pool
 from gptrs_serve.problems import RequestError, body_bytes
 from gptrs_serve.token_texts import Rows, TokenTexts
 from runtime.serving_models import eventually
-from serve.clients import held, http, leaving, post
+from serve.clients import held, http, httpx, leaving, post
 from serve.conftest import serving
 
 
@@ -270,6 +270,19 @@ def test_long_answers_are_not_written_on_the_event_loop(address, monkeypatch, pa
     assert found["choices"] == expected["choices"]
     assert found["usage"]["total_tokens"] == expected["usage"]["total_tokens"]
     assert list(found) == list(expected)
+
+
+def test_an_answer_that_fails_within_is_cut_and_logged(address, monkeypatch, caplog):
+    def fails(texts, token):
+        raise ZeroDivisionError("as a fault would")
+
+    monkeypatch.setattr(events, "_MOST_ENTRIES", 0)
+    monkeypatch.setattr(TokenTexts, "_of", fails)
+    body = {"prompt": "the cat", "max_tokens": 2, "logprobs": 1}
+    with pytest.raises(httpx.RemoteProtocolError):
+        post(address, "/v1/completions", body)
+    (told,) = [each for each in caplog.records if "failed" in each.getMessage()]
+    assert isinstance(told.exc_info[1], ZeroDivisionError)
 
 
 def test_an_answer_is_made_row_by_row_as_it_is_written():

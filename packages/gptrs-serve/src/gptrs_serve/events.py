@@ -281,6 +281,7 @@ def _parts(value: object) -> Iterator[bytes]:
 def _cut_off(error: Exception | None) -> bytes:
     """Return the end of a whole answer: nothing; an error closes its connection within it."""
     if error is not None:
+        problem_of(error)  # which logs a fault of the server
         raise ConnectionAbortedError from error
     return b""
 
