@@ -8,6 +8,7 @@ import io
 import pytest
 
 import gptrs
+from gptrs_runtime.images import image_prompts
 from gptrs_runtime.load import load_model
 from serve.clients import http
 from serve.conftest import serving
@@ -124,6 +125,19 @@ def test_a_path_in_the_form_of_transformers_is_refused(address, tmp_path):
         messages = [{"role": "user", "content": [{"type": "image", **part}]}]
         for path in ("/v1/chat/completions", "/tokenize"):
             assert post(address, path, {"messages": messages}).status_code == 400
+
+
+def test_images_that_cannot_fit_are_not_decoded(address, monkeypatch):
+    def decoded(*given, **more):
+        raise AssertionError("it has been decoded")
+
+    monkeypatch.setattr(image_prompts, "levels_of", decoded)
+    body = asked(url_of(pixels(8, 8)))
+    body["messages"][0]["content"] += body["messages"][0]["content"][1:] * 59
+    answer = post(address, "/v1/chat/completions", body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+    assert "the images take 540 tokens and more" in answer.json()["error"]["message"]
 
 
 def test_what_is_no_image_is_refused(address):

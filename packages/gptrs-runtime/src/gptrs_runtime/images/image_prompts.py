@@ -232,19 +232,26 @@ def pictured_prompt(
             hint="leave the mark out of your texts; the chat template writes it for each image",
         )
     make, pictures, pieces = processor(), list[Picture](), [between[0]]
-    for image, after in zip(images, between[1:], strict=True):
+    for number, (image, after) in enumerate(zip(images, between[1:], strict=True)):
+        # Each becomes a picture or more; decoding may take a second.
+        _require_room(lm, len(pictures) + len(images) - number)
         tiles = make(levels_of(image, on_white=make.levels.on_white))
-        needed = (len(pictures) + len(tiles.pictures)) * lm.picture_tokens
-        if needed > lm.context_length:
-            raise ContextLengthError(
-                f"the images take {needed} tokens and more, the context has {lm.context_length}",
-                hint="give fewer images",
-            )
         pictures += [picture_of(tile, make.levels, repr(make.levels)) for tile in tiles.pictures]
         pieces += [lm.image_prompt(tiles.rows, tiles.columns), after]
+    _require_room(lm, len(pictures))
     tokens = tokenizer.encode("".join(pieces), special=False)
     marked = [-1 - token if token == lm.image_token else token for token in tokens]
     return PicturedTokens(marked, pictures, lm.picture_tokens)
+
+
+def _require_room(lm: TextsWithImages, pictures: int) -> None:
+    """ContextLengthError if so many pictures do not fit into the context."""
+    needed = pictures * lm.picture_tokens
+    if needed > lm.context_length:
+        raise ContextLengthError(
+            f"the images take {needed} tokens and more, the context has {lm.context_length}",
+            hint="give fewer images",
+        )
 
 
 def levels_of(image: object, *, on_white: bool = False) -> np.ndarray:
