@@ -94,3 +94,15 @@ def test_floats_out_of_range_wrap_in_casts_as_in_onnx_runtime(dtype: str, to: st
     bits = 8 * np.dtype(to).itemsize
     expected = [int(each) % 2**bits if abs(each) < held else 0 for each in map(float, x)]
     np.testing.assert_array_equal(found.astype(f"uint{bits}"), np.array(expected, f"uint{bits}"))
+
+
+@pytest.mark.parametrize(("shape", "inverse"), [((1, 2500, 1), 0), ((2, 1030, 2), 1)])
+def test_transforms_of_long_signals_are_those_of_numpy(
+    shape: tuple[int, ...], inverse: int
+) -> None:
+    proto = NodeKind("DFT", (shape,), {}, opset=17).model("float32", {"inverse": inverse})
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    (found,) = gptrs_onnx.from_proto(proto, "ref")(x).values()
+    signal = x[..., 0] + 1j * (x[..., 1] if shape[-1] == 2 else 0)
+    expected = (np.fft.ifft if inverse else np.fft.fft)(signal)
+    np.testing.assert_allclose(found[..., 0] + 1j * found[..., 1], expected, rtol=0, atol=1e-3)

@@ -22,6 +22,8 @@ from gptrs.plugins.exporters import LanguageModelFile as LanguageModelFile
 from gptrs.plugins.exporters import ModelInput as ModelInput
 from gptrs.plugins.exporters import OutgoingModel as OutgoingModel
 from gptrs.plugins.exporters import named_arguments as named_arguments
+from gptrs.plugins.fourier import real_signal as real_signal
+from gptrs.plugins.fourier import transformed as transformed
 from gptrs.plugins.imported_graph import ConvertedGraph as ConvertedGraph
 from gptrs.plugins.imported_graph import ImportedGraph as ImportedGraph
 from gptrs.plugins.imported_graph import Step as Step

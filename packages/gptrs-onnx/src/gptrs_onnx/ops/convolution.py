@@ -8,11 +8,11 @@ from itertools import product as combinations
 
 import numpy as np
 
+from gptrs.api.importers import real_signal, transformed
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
 from gptrs_onnx.node import Known, Node, Sizes, constant, converts, numbers
-from gptrs_onnx.ops.arithmetic import product
 from gptrs_onnx.ops.pooling import (
     Geometry,
     channels_first,
@@ -180,7 +180,7 @@ def _between(x: Tensor, places: list[Tensor]) -> Tensor:
     return total
 
 
-# Fourier transforms, as products with matrices of roots of unity.
+# Fourier transforms.
 
 
 def _transformed(x: Tensor, length: int, inverse: bool, onesided: bool) -> Tensor:
@@ -191,41 +191,16 @@ def _transformed(x: Tensor, length: int, inverse: bool, onesided: bool) -> Tenso
     elif size > length:
         x = F.slice_axis(x, x.rank - 2, 0, length)
     bins = length // 2 + 1 if onesided else length
-    # In f64: the product of the indices grows to n^2, and f32 would lose the fraction of a turn.
-    angles = 2 * np.pi * np.outer(np.arange(length), np.arange(bins)) / length
-    cosine, sine = np.cos(angles), np.sin(angles) * (1 if inverse else -1)
-    if inverse:
-        cosine, sine = cosine / length, sine / length
-    real = F.squeeze(F.slice_axis(x, x.rank - 1, 0, 1), -1)
-    even, odd = (F.cast(constant(each), x.dtype) for each in (cosine, sine))
-    if x.shape[-1] == 1:
-        return F.stack([product(real, even), product(real, odd)], -1)
-    imaginary = F.squeeze(F.slice_axis(x, x.rank - 1, 1, 1), -1)
-    first = product(real, even) - product(imaginary, odd)
-    return F.stack([first, product(real, odd) + product(imaginary, even)], -1)
+    real, *imaginary = (F.squeeze(part, -1) for part in F.split(x, x.shape[-1], -1))
+    found = transformed(real, imaginary[0] if imaginary else None, bins, inverse)
+    made = F.stack(found, -1)
+    return made / float(length) if inverse else made
 
 
 def _real_inverse(x: Tensor, length: int) -> Tensor:
     """Return the real signal [.., length, 1] whose one-sided transform is x [.., bins, 2]."""
-    bins = length // 2 + 1
-    size = x.shape[-2]
-    if size < bins:
-        x = F.pad(x, [*[(0, 0)] * (x.rank - 2), (0, bins - size), (0, 0)])
-    elif size > bins:
-        x = F.slice_axis(x, x.rank - 2, 0, bins)
-    # The other half of the spectrum of a real signal mirrors this one; only the first bin, and for
-    # even lengths the last, have no mirror image.
-    counted = np.full((bins, 1), 2.0)
-    counted[0] = 1.0
-    if length % 2 == 0:
-        counted[-1] = 1.0
-    angles = 2 * np.pi * np.outer(np.arange(bins), np.arange(length)) / length
-    even, odd = (
-        F.cast(constant(counted * each / length), x.dtype)
-        for each in (np.cos(angles), np.sin(angles))
-    )
     real, imaginary = (F.squeeze(part, -1) for part in F.split(x, 2, -1))
-    return F.expand_dims(product(real, even) - product(imaginary, odd), -1)
+    return F.expand_dims(real_signal(real, imaginary, length) / float(length), -1)
 
 
 @converts("DFT")
@@ -244,7 +219,7 @@ def fourier(
         axis = -2 if given is None else given[0]
     along, last = axis % x.rank, x.rank - 2
     count = x.shape[along] if length is None else length[0]
-    node.require_bounded(count, count)
+    node.require_bounded(count)
     turned = F.swap_axes(x, along, last) if along != last else x
     if inverse and onesided:
         length_of_real = 2 * (count - 1) if length is None else count
