@@ -16,19 +16,16 @@ from onnx import defs
 
 import gptrs_onnx
 from gptrs_onnx.strings import FUNCTIONS
-from gptrs_torch.conversion import converter_of, converts
+from gptrs_torch.conversion import converter_of, converts, of_complex
 from gptrs_torch.dynamo import table
 
 DOCS = Path(__file__).parents[1] / "docs"
 TORCH_PAGE = DOCS / "torch_operators.md"
 ONNX_PAGE = DOCS / "onnx_operators.md"
 _RANDOM = "random numbers are torch's"
-_COMPLEX = "complex numbers"
 _GRADIENT = "gradients"
 TORCH_REFUSED: Mapping[str, str] = {
     "_adaptive_avg_pool2d_backward": _GRADIENT,
-    "_fft_c2r": _COMPLEX,
-    "_fft_r2c": _COMPLEX,
     "_local_scalar_dense": "a number that depends on data",
     "avg_pool2d_backward": _GRADIENT,
     "convolution_backward": _GRADIENT,
@@ -73,6 +70,10 @@ def core_operators() -> dict[str, list[Any]]:
     return found
 
 
+def _is_converted(overloads: list[Any]) -> bool:
+    return any(converter_of(each, among) for each in overloads for among in (converts, of_complex))
+
+
 def torch_states() -> dict[str, str]:
     """Return what is done with each operator of core ATen."""
     found: dict[str, str] = {}
@@ -81,7 +82,7 @@ def torch_states() -> dict[str, str]:
             found[name] = f"refused: {TORCH_REFUSED[name]}"
         elif name.startswith("sym_"):
             found[name] = "a size"
-        elif any(map(converter_of, overloads)) or name.rstrip("_") in converts:
+        elif _is_converted(overloads) or name.rstrip("_") in converts:
             found[name] = "converted"
         else:
             assert any(op in table() for op in overloads), f"{name} is refused without a reason"

@@ -46,12 +46,25 @@ def array_of(tensor: torch.Tensor) -> np.ndarray:
     if viewed is not None:
         bits, array_type = viewed
         return plain.contiguous().view(bits).numpy().view(array_type)
-    array = plain.numpy()
+    if plain.is_complex():
+        plain = plain.resolve_conj()
+    array = plain.resolve_neg().numpy()
     return array if array.flags.c_contiguous else array.copy()
 
 
-def tensor_of(array: np.ndarray) -> torch.Tensor:
-    """Return a tensor that shares the memory of `array`, which must be writable."""
+def parts_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a complex tensor as programs take it, both parts as its last axis; others as such."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def tensor_of(array: np.ndarray, *, of_parts: bool = False) -> torch.Tensor:
+    """Return a tensor that shares the memory of `array`, which must be writable.
+
+    `of_parts`: its last axis are the parts of complex numbers.
+    """
+    if of_parts:
+        whole = np.complex64 if array.dtype == np.float32 else np.complex128
+        return _from_numpy(array.view(whole)[..., 0])
     viewed = _VIEWED_AS.get(array.dtype)
     if viewed is None:
         return _from_numpy(array)
@@ -79,9 +92,15 @@ DTYPES: Final[Mapping[torch.dtype, DType]] = MappingProxyType(
         torch.float16: dtypes.f16,
         torch.float32: dtypes.f32,
         torch.float64: dtypes.f64,
+        torch.complex64: dtypes.cf32,
+        torch.complex128: dtypes.cf64,
     }
 )
-"""The converted element types; complex numbers are left to torch."""
+"""The converted element types."""
+PARTS: Final[Mapping[torch.dtype, torch.dtype]] = MappingProxyType(
+    {torch.complex64: torch.float32, torch.complex128: torch.float64}
+)
+"""The types of the parts of complex numbers."""
 
 
 def dtype_of(torch_type: torch.dtype, what: str) -> DType:
@@ -296,8 +315,8 @@ _SCALAR_TYPES: Final = (
     torch.float32,
     torch.float64,
     None,
-    None,
-    None,
+    torch.complex64,
+    torch.complex128,
     torch.bool,
     torch.bfloat16,
 )

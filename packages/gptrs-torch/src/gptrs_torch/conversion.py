@@ -11,8 +11,10 @@ from typing import Any, Final, NoReturn, cast
 
 import sympy
 import torch
+from msgspec import Struct
 from torch import fx
 from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
 from typing_extensions import override
 
 from gptrs.api import GptrsError, UnsupportedError, importers
@@ -21,26 +23,91 @@ from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import DType, dtypes
 from gptrs.ir.symbolic_dim import unknown_size
-from gptrs_torch.archive import dtype_of
-from gptrs_torch.program_check import FIXED_SIZES, evaluated, expression_of
+from gptrs_torch.archive import PARTS, dtype_of
+from gptrs_torch.program_check import (
+    FIXED_SIZES,
+    Operand,
+    converted,
+    evaluated,
+    expression_of,
+    operand,
+)
 
 converts = Converters("gptrs-torch", "gptrs_torch.supported_operators()")
 """Converters by the name of an ATen overload (`add.Tensor`), or of all its other overloads
 (`add`)."""
 
 
+of_complex = Converters(converts.package, converts.listed_by)
+"""Converters of operators with a complex operand or result."""
 _OURS: Final = ("aten", "gptrs")
 """Namespaces of converted operators; `gptrs` has the torch layers that are kept whole."""
 
 
-def converter_of(target: object) -> Converter | None:
+def converter_of(target: object, among: Converters = converts) -> Converter | None:
     """Return the converter of an operator; None if there is none."""
     if not isinstance(target, OpOverload):
         return None
     namespace, _, name = str(cast("object", target)).partition(".")
     if namespace not in _OURS:
         return None
-    return converts.get(name) or converts.get(name.rpartition(".")[0])
+    return among.get(name) or among.get(name.rpartition(".")[0])
+
+
+def _converter_for(node: fx.Node) -> Converter | None:
+    """Return the converter of a node, by whether it computes with complex numbers."""
+    return converter_of(node.target, of_complex if _is_complex(node) else converts)
+
+
+def _is_complex(node: fx.Node) -> bool:
+    held: list[object] = [each.meta.get("val") for each in (node, *node.all_input_nodes)]
+    leaves = cast("list[object]", pytree.tree_leaves(held))
+    return any(isinstance(each, torch.Tensor) and each.is_complex() for each in leaves)
+
+
+# A complex tensor is two real ones in a program.
+
+
+class Complex(Struct, frozen=True):
+    """The real and the imaginary part of a complex tensor, of one shape and type."""
+
+    real: Tensor
+    imaginary: Tensor
+
+    @property
+    def parts(self) -> tuple[Tensor, Tensor]:
+        """Both parts."""
+        return self.real, self.imaginary
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return self.real.rank
+
+    @staticmethod
+    def of(x: Tensor) -> Complex:
+        """Return the numbers whose parts are the last axis of x, as in `torch.view_as_real`."""
+        return Complex(*(F.squeeze(part, -1) for part in F.split(x, 2, -1)))
+
+    def stacked(self) -> Tensor:
+        """Return both parts as a new last axis."""
+        return F.stack(self.parts, -1)
+
+    def converted(self, dtype: DType) -> Complex:
+        """Return the numbers with parts of another type."""
+        return Complex(converted(self.real, dtype), converted(self.imaginary, dtype))
+
+
+def pair(value: Complex | Operand | complex, dtype: DType | None = None) -> Complex:
+    """Return a value as a complex one, with parts of `dtype` if given, as numbers require."""
+    if isinstance(value, Complex):
+        return value if dtype is None else value.converted(dtype)
+    if isinstance(value, Tensor):
+        real = value if dtype is None else converted(value, dtype)
+        return Complex(real, F.zeros(real.shape, real.dtype))
+    assert dtype is not None
+    real, imaginary = (value.real, value.imag) if isinstance(value, complex) else (value, 0)
+    return Complex(operand(real, dtype), operand(imaginary, dtype))
 
 
 # A node of a torch graph, as converters see it.
@@ -105,8 +172,8 @@ class Node(importers.Node):
         return self.dtype_at(self.result.dtype)
 
     def dtype_at(self, torch_type: torch.dtype) -> DType:
-        """Return the PTIR type of a torch type; refuses the node if PTIR lacks it."""
-        return dtype_of(torch_type, str(self))
+        """Return the PTIR type of a torch type, or of its parts; refuses the node for others."""
+        return dtype_of(PARTS.get(torch_type, torch_type), str(self))
 
     def argument(self, position: int) -> object:
         """Return an argument as torch traced it: a tensor without elements, or a number."""
@@ -264,6 +331,9 @@ class Conversion:
         held = node.meta.get("val")
         if not isinstance(value, Tensor) or not isinstance(held, torch.Tensor):
             return
+        if held.is_complex():
+            value = self._values[node] = Complex.of(value)
+            value = value.real
         for size, dim in zip(held.shape, value.shape, strict=True):
             expression = expression_of(size)
             if expression is not None:
@@ -310,7 +380,8 @@ class Conversion:
             return partial(self._inner, name, held)
         if name not in self._constants:
             raise NotConvertedError(node, "is a part of the graph that is not converted")
-        return self._weight(name)
+        weight = self._weight(name)
+        return Complex.of(weight) if self._constants[name].is_complex() else weight
 
     def _inner(self, name: str, module: fx.GraphModule, operands: list[object]) -> list[Any]:
         """Return the results of a graph inside this one."""
@@ -341,7 +412,7 @@ class Conversion:
             return _COND(Node(node), args, kwargs)
         if node.target in CHECKS:
             return F.reshape(F.not_equal(args[0], F.zeros([], args[0].dtype)), [])
-        converter = converter_of(node.target) or Node(node).refuse(_why_unsupported(node))
+        converter = _converter_for(node) or Node(node).refuse(_why_unsupported(node))
         return converter(Node(node), args, kwargs)
 
     def _number(self, node: fx.Node, function: Callable[..., object], args: list[Any]) -> object:
@@ -390,7 +461,7 @@ def unsupported_nodes(module: fx.GraphModule) -> Iterator[tuple[fx.Node, str]]:
             yield from _in_branches(module, node)
             continue
         known = node.op != "call_function" or any(node.target in each for each in _KNOWN)
-        if not known and converter_of(node.target) is None:
+        if not known and _converter_for(node) is None:
             yield node, f"`{operator_name(node)}` {_why_unsupported(node)}"
 
 
@@ -411,11 +482,10 @@ def _why_unsupported(node: fx.Node) -> str:
         return f"gives a size that depends on data: {FIXED_SIZES}"
     if torch.Tag.data_dependent_output in tags:
         return "makes a number of a tensor, which depends on data: compute with the tensor itself"
-    held: list[object] = [each.meta.get("val") for each in (node, *node.all_input_nodes)]
-    if any(isinstance(each, torch.Tensor) and each.is_complex() for each in held):
+    if _is_complex(node):
         return (
-            "computes with complex numbers, which are not converted: write the model with the real"
-            " and the imaginary parts as two tensors"
+            "is not converted for complex numbers: write it with the real and the imaginary parts"
+            " as two tensors (`torch.view_as_real`)"
         )
     if "." in operator_name(node).partition(".")[2]:
         return (

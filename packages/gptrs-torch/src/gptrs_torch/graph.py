@@ -18,11 +18,12 @@ from gptrs.api.backends import Backend
 from gptrs.api.importers import share_array, take_array
 from gptrs.api.models import Params, Tensor, jit
 from gptrs.api.programs import Program
-from gptrs_torch.archive import array_of, laid_out, result_order, tensor_of
+from gptrs_torch.archive import array_of, laid_out, parts_of, result_order, tensor_of
 from gptrs_torch.conversion import (
     CHECKS,
     NUMERIC,
     SIZES,
+    Complex,
     Conversion,
     NotConvertedError,
     asks_for_sizes,
@@ -171,7 +172,8 @@ class GraphFunction:
             isinstance(each, fx.Node) and each not in self._views for each in self._outputs
         )
         self._is_plain = not (self._orders or self._views) and all(
-            isinstance(each, fx.Node) and _is_tensor(each) for each in self._outputs
+            isinstance(each, fx.Node) and _is_tensor(each) and not _is_complex(each)
+            for each in self._outputs
         )
         self._watch: WeightWatch | None = None
         self._steps: dict[tuple[Sizes, bool], JittedGraph] = {}
@@ -220,7 +222,7 @@ class GraphFunction:
         """Return the outputs of a call like an earlier one; None if it is new."""
         if not self._pinned:
             return None
-        arrays = [array_of(cast("torch.Tensor", values[i])) for i in self._tensors]
+        arrays = [_given(values[i]) for i in self._tensors]
         pinned = self._pinned.get(self._signature([array.shape for array in arrays], values))
         if pinned is None or self._changed([cast("torch.Tensor", values[i]) for i in self._static]):
             return None
@@ -294,9 +296,7 @@ class GraphFunction:
             if len(self._steps) == MAX_STEPS:
                 self._steps.clear()
             step = self._steps[equal, checks] = self._bound(weights, equal, checks=checks)
-        given = tuple(
-            [share_array(array_of(cast("torch.Tensor", values[i]))) for i in self._tensors]
-        )
+        given = tuple([share_array(_given(values[i])) for i in self._tensors])
         return step, given, tuple([cast("int", values[i]) for i in self._numbers])
 
     def _changed(self, weights: list[torch.Tensor]) -> bool:
@@ -364,15 +364,15 @@ class GraphFunction:
         for node, value in zip(self._outputs, values, strict=True):
             if node in self._views:
                 continue
-            if isinstance(value, Tensor):
-                found.append(value)
+            if isinstance(value, (Tensor, Complex)):
+                found.append(value.stacked() if isinstance(value, Complex) else value)
             elif isinstance(node, fx.Node) and _is_tensor(node):
                 raise NotConvertedError(node, "does not give a tensor")
         return tuple(found)
 
     def _axes(self, node: fx.Node, same: Mapping[sympy.Expr, sympy.Expr]) -> tuple[str | None, ...]:
         held = cast("torch.Tensor", node.meta["val"])
-        sizes = [expression_of(size) for size in held.shape]
+        sizes = [*map(expression_of, held.shape), *[None] * held.is_complex()]
         return tuple(None if size is None else _axis_name(same.get(size, size)) for size in sizes)
 
     def _result(self, node: object, values: Sequence[object], made: Any) -> object:
@@ -381,7 +381,8 @@ class GraphFunction:
         if node in self._views:
             return None
         if _is_tensor(node):
-            return laid_out(tensor_of(next(made)), self._orders.get(node))
+            found = tensor_of(next(made), of_parts=_is_complex(node))
+            return laid_out(found, self._orders.get(node))
         held = cast("object", node.meta.get("val"))
         expression = expression_of(held)
         return held if expression is None else self._number(expression, values)
@@ -394,6 +395,15 @@ class GraphFunction:
         for position in self._numbers:
             known[_size_of(self._inputs[position])] = cast("int", values[position])
         return int(cast("Any", expression).subs(known))
+
+
+def _given(value: object) -> np.ndarray:
+    """Return an input as programs take it."""
+    return array_of(parts_of(cast("torch.Tensor", value)))
+
+
+def _is_complex(node: fx.Node) -> bool:
+    return _is_tensor(node) and bool(node.meta["val"].is_complex())
 
 
 def _is_tensor(node: fx.Node) -> bool:

@@ -26,7 +26,7 @@ from gptrs.api.importers import ImportedGraph, ModelInput
 from gptrs.api.programs import Program
 from gptrs_torch import ops
 from gptrs_torch.archive import Archive, array_of, dtype_of, read_archive, tensor_of
-from gptrs_torch.conversion import converts
+from gptrs_torch.conversion import converts, of_complex
 from gptrs_torch.dynamo import table
 from gptrs_torch.graph import GraphFunction
 from gptrs_torch.program_check import ExportedSizes, expression_of
@@ -345,4 +345,4 @@ def supported_operators() -> list[str]:
 
     Operators that torch decomposes into these are converted, too.
     """
-    return sorted(converts)
+    return sorted({*converts, *of_complex})

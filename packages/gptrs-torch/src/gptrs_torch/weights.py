@@ -23,7 +23,7 @@ from blake3 import blake3
 
 from gptrs.api import CheckpointError
 from gptrs.api.programs import TensorType
-from gptrs_torch.archive import array_of, dtype_of
+from gptrs_torch.archive import array_of, dtype_of, parts_of
 
 # Which pages of memory were written to, by an interface of Linux 6.7 and later.
 #
@@ -205,7 +205,10 @@ _LAYOUT: Final = (torch.Tensor.stride, attrgetter("shape"), attrgetter("dtype"))
 
 
 class TensorSource:
-    """Tensors by name; `load` gives a view of the memory of torch."""
+    """Tensors by name; `load` gives a view of the memory of torch.
+
+    The parts of complex numbers are a last axis.
+    """
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
         self._tensors = tensors
@@ -216,12 +219,12 @@ class TensorSource:
 
     def type_of(self, name: str) -> TensorType:
         """Return the element type and shape; CheckpointError if there is no such tensor."""
-        held = self._tensor(name)
+        held = parts_of(self._tensor(name))
         return TensorType(dtype_of(held.dtype, f"the tensor `{name}`"), tuple(held.shape))
 
     def load(self, name: str) -> np.ndarray:
         """Return the elements, sharing torch's memory if they are in row-major order."""
-        return array_of(self._tensor(name))
+        return array_of(parts_of(self._tensor(name)))
 
     def _tensor(self, name: str) -> torch.Tensor:
         found = self._tensors.get(name)

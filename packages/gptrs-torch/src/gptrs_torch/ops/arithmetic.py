@@ -46,6 +46,7 @@ _POWERS: dict[float, Unary] = {
         "log1p": F.log1p,
         "log2": F.log2,
         "neg": F.neg,
+        "_neg_view": F.neg,
         "reciprocal": F.reciprocal,
         "rsqrt": F.rsqrt,
         "sigmoid": F.sigmoid,

@@ -240,6 +240,30 @@ def unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
     return F.transpose(found, [each for each in range(found.rank) if each != axis + 1] + [axis + 1])
 
 
+@converts("unfold_backward")
+def folded(x: Tensor, sizes: list[int], dim: int, size: int, step: int) -> Tensor:
+    """Return the sums of overlapping windows, which are along the last axis (`unfold` of `dim`)."""
+    axis = axis_of(dim, x)
+    frames = F.transpose(
+        x, [*(each for each in range(x.rank - 1) if each != axis), axis, x.rank - 1]
+    )
+    lead, count = list(frames.shape[:-2]), frames.shape[-2]
+    pieces = -(-size // step)
+    frames = F.pad(frames, [*[(0, 0)] * (x.rank - 1), (0, pieces * step - size)])
+    total: Tensor | None = None
+    for i, piece in enumerate(F.split(frames, pieces, -1)):
+        # The i-th parts of all windows follow each other without overlap.
+        flat = F.reshape(piece, [*lead, count * step])
+        moved = F.pad(flat, [*[(0, 0)] * len(lead), (i * step, (pieces - 1 - i) * step)])
+        total = moved if total is None else total + moved
+    assert total is not None
+    # Windows end at most at the length, so all that is cut off is zeros.
+    least = (count - 1) * step + size
+    total = F.slice_axis(total, -1, 0, least)
+    total = F.pad(total, [*[(0, 0)] * len(lead), (0, sizes[axis] - least)])
+    return F.transpose(total, [*range(axis), len(lead), *range(axis, len(lead))])
+
+
 @converts("as_strided", "as_strided_copy")
 def as_strided(
     node: Node, x: Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
