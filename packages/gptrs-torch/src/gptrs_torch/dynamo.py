@@ -25,6 +25,7 @@ from gptrs.api.backends import Backend, Precision
 from gptrs_torch import ops
 from gptrs_torch.conversion import converter_of
 from gptrs_torch.grids import grid_rules
+from gptrs_torch.memory_orders import order_rules
 from gptrs_torch.partition import PartitionedGraph, keep_layers, rules
 from gptrs_torch.quantized import quantized_rules
 from gptrs_torch.resizing import keep_sizes, resizing_rules
@@ -75,7 +76,7 @@ def table() -> Rules:
     found: Rules = {**core_aten_decompositions(), **more}
     taken_apart = {op: rule for op, rule in found.items() if converter_of(op) is None}
     ours = {**resizing_rules(found), **grid_rules(found), **quantized_rules(), **rules()}
-    return {**taken_apart, **ours}
+    return {**taken_apart, **order_rules(taken_apart), **ours}
 
 
 # The options of the compile backend.

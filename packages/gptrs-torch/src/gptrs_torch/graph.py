@@ -191,7 +191,7 @@ class GraphFunction:
         if self._checks:
             made = self._checked(made)
         if self._is_plain:
-            return [tensor_of(array) for array in made]
+            return [tensor_of(_row_major(array)) for array in made]
         results = iter(made)
         found = [self._result(each, values, results) for each in self._outputs]
         return self._with_views(found, values) if self._views else found
@@ -381,7 +381,7 @@ class GraphFunction:
         if node in self._views:
             return None
         if _is_tensor(node):
-            found = tensor_of(next(made), of_parts=_is_complex(node))
+            found = tensor_of(_row_major(next(made)), of_parts=_is_complex(node))
             return laid_out(found, self._orders.get(node))
         held = cast("object", node.meta.get("val"))
         expression = expression_of(held)
@@ -400,6 +400,11 @@ class GraphFunction:
 def _given(value: object) -> np.ndarray:
     """Return an input as programs take it."""
     return array_of(parts_of(cast("torch.Tensor", value)))
+
+
+def _row_major(array: np.ndarray) -> np.ndarray:
+    """Return an array in row-major order: ref gives transposed views."""
+    return array if array.flags.c_contiguous else array.copy()
 
 
 def _is_complex(node: fx.Node) -> bool:
