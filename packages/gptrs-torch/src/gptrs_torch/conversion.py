@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, NoReturn, TypeGuard, cast
 
 import sympy
 import torch
@@ -308,11 +308,50 @@ def _tensors(node: Node, branch: Branch, operands: list[object]) -> tuple[Tensor
     results = branch(operands)
     found = [each for each in results if isinstance(each, Tensor)]
     if len(found) < len(results):
-        node.refuse("has a branch that gives no tensor")
+        node.refuse("has a branch or a step that gives no tensor")
     return tuple(found)
 
 
-_COND: Final = Converter(_branched)
+def _looped(
+    node: Node, condition: Branch, body: Branch, carried: list[object], more: list[object]
+) -> Sequence[object]:
+    """Return the last values of `torch.while_loop`; the further operands do not change."""
+
+    def holds(*state: Tensor) -> tuple[Tensor]:
+        (truth,) = _tensors(node, condition, [*state, *more])
+        return (F.reshape(truth if truth.dtype.is_bool else F.not_equal(truth, 0), ()),)
+
+    def step(*state: Tensor) -> tuple[Tensor, ...]:
+        return _tensors(node, body, [*state, *more])
+
+    return list(primitives.while_(holds, step, *_carried(node, carried)))
+
+
+def _scanned(
+    node: Node, body: Branch, first: list[object], scanned: list[object], more: list[object]
+) -> Sequence[object]:
+    """Return the last values that `scan` carries, and its other results, one slice a step."""
+
+    def step(*given: Tensor) -> tuple[Tensor, ...]:
+        return _tensors(node, body, [*given, *more])
+
+    last, others = primitives.scan(step, _carried(node, first), _carried(node, scanned))
+    return [*last, *others]
+
+
+def _carried(node: Node, values: list[object]) -> list[Tensor]:
+    found = [each for each in values if isinstance(each, Tensor)]
+    if len(found) < len(values):
+        node.refuse("carries a number, or complex numbers: carry tensors of real numbers")
+    return found
+
+
+CONTROL_FLOW: Final[Mapping[object, Converter]] = {
+    torch.ops.higher_order.cond: Converter(_branched),
+    torch.ops.higher_order.while_loop: Converter(_looped),
+    torch.ops.higher_order.scan: Converter(_scanned),
+}
+"""Operators of graphs: branches and loops."""
 
 
 class Conversion:
@@ -408,8 +447,9 @@ class Conversion:
         function = NUMERIC.get(node.target)
         if function is not None:
             return self._number(node, function, args)
-        if node.target is torch.ops.higher_order.cond:
-            return _COND(Node(node), args, kwargs)
+        control = CONTROL_FLOW.get(node.target)
+        if control is not None:
+            return control(Node(node), args, kwargs)
         if node.target in CHECKS:
             return F.reshape(F.not_equal(args[0], F.zeros([], args[0].dtype)), [])
         converter = _converter_for(node) or Node(node).refuse(_why_unsupported(node))
@@ -457,20 +497,25 @@ _KNOWN: Final = (NUMERIC, SIZES, CHECKS)
 def unsupported_nodes(module: fx.GraphModule) -> Iterator[tuple[fx.Node, str]]:
     """Yield the nodes that no converter takes, with the reason."""
     for node in module.graph.nodes:
-        if node.target is torch.ops.higher_order.cond:
-            yield from _in_branches(module, node)
+        if node.target in CONTROL_FLOW:
+            yield from _in_graphs(module, node)
             continue
         known = node.op != "call_function" or any(node.target in each for each in _KNOWN)
         if not known and _converter_for(node) is None:
             yield node, f"`{operator_name(node)}` {_why_unsupported(node)}"
 
 
-def _in_branches(module: fx.GraphModule, node: fx.Node) -> Iterator[tuple[fx.Node, str]]:
-    """Yield a `torch.cond` with the reason of a node of its branches that no converter takes."""
-    for branch in node.args[1:3]:
-        inner = attrgetter(str(cast("fx.Node", branch).target))(module)
-        for _, why in unsupported_nodes(inner):
-            yield node, why
+def _in_graphs(module: fx.GraphModule, node: fx.Node) -> Iterator[tuple[fx.Node, str]]:
+    """Yield a node with the reason of a node in one of its graphs that no converter takes."""
+    for each in node.args:
+        inner = attrgetter(str(each.target))(module) if _is_constant(each) else None
+        if isinstance(inner, fx.GraphModule):
+            for _, why in unsupported_nodes(inner):
+                yield node, why
+
+
+def _is_constant(value: object) -> TypeGuard[fx.Node]:
+    return isinstance(value, fx.Node) and value.op == "get_attr"
 
 
 def _why_unsupported(node: fx.Node) -> str:

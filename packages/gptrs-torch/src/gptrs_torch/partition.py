@@ -16,7 +16,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from gptrs.api.backends import Backend
-from gptrs_torch.conversion import NUMERIC, NotConvertedError, unsupported_nodes
+from gptrs_torch.conversion import CONTROL_FLOW, NUMERIC, NotConvertedError, unsupported_nodes
 from gptrs_torch.graph import GraphFunction
 from gptrs_torch.weights import Watch, WeightWatch
 
@@ -147,8 +147,8 @@ class _Convertible(OperatorSupportBase):
                 and node.name not in self._refused
                 and (_gives_tensor(node))
             )
-        # A branch of `torch.cond` is an attribute of the whole graph, which a part has not.
-        is_whole = node.target is torch.ops.higher_order.cond
+        # Its graphs are attributes of the whole graph, which a part has not.
+        is_whole = node.target in CONTROL_FLOW
         return not is_whole and _gives_tensors(node)
 
 

@@ -29,13 +29,16 @@ MAX_TEXT: Final = 2_000
 """Most characters of the expression of a size."""
 _TARGET: Final = re.compile(
     r"torch\.ops\.(?P<space>aten|quantized_decomposed)\.(?P<name>[A-Za-z_]\w*)\.(?P<overload>\w+)"
-    r"|torch\.ops\.higher_order\.(cond|wrap_with_set_grad_enabled|wrap_with_autocast)"
+    r"|torch\.ops\.higher_order"
+    r"\.(cond|while_loop|scan|wrap_with_set_grad_enabled|wrap_with_autocast)"
     r"|_operator\.(add|sub|mul|truediv|floordiv|mod|pow|neg|getitem|ge|gt|le|lt|eq|ne|and_|or_)"
     r"|math\.(floor|ceil|trunc)|torch\.sym_(max|min|not|float|int|ite|sqrt)"
 )
-_INNER: Final = re.compile(r"(?:(?:true|false)_graph|submod)_\d{1,9}")
-"""Names of graphs inside: branches of `torch.cond`, blocks of `torch.no_grad` and autocast."""
-_BRANCHES_ONLY: Final = "of torch's control flow, `torch.cond` is converted"
+_INNER: Final = re.compile(
+    r"(?:(?:true|false)_graph|while_loop_(?:cond|body)_graph|scan_combine_graph|submod)_\d{1,9}"
+)
+"""Names of graphs inside: branches, loops, blocks of `torch.no_grad` and autocast."""
+_BRANCHES_ONLY: Final = "of torch's control flow, `cond`, `while_loop` and `scan` are converted"
 _DECOMPOSED: Final = (
     "`torch.export.save(program.run_decompositions(), FILE)` writes `vmap`, torchao's operators and"
     " others as those of ATen; an operator of your own is to be written with those of torch"
