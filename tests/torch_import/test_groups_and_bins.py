@@ -218,3 +218,21 @@ def test_gamma_functions_on_both_sides_of_their_poles(
     )
     found = converted(function, x)
     torch.testing.assert_close(found, function(x), rtol=close, atol=close, equal_nan=True)
+
+
+def mode_part(part: int, dim: int, keepdim: bool) -> Callable[[Any], list[Any]]:
+    return lambda x: [x.mode(dim, keepdim)[part]]
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_the_most_frequent_element_is_the_least_of_several(keepdim: bool) -> None:
+    rows = [[3, 1, 3, 1, 2], [0, 2, 0, 0, 5], [0, -0.0, 7, 7, 0], [4, 3, 2, 1, 9.5]]
+    for x in (torch.tensor(rows), torch.randint(0, 3, (4, 5)), torch.tensor([[True, False, True]])):
+        for dim in (0, 1):
+            wanted, _ = x.mode(dim, keepdim)
+            values, indices = (converted(mode_part(part, dim, keepdim), x) for part in (0, 1))
+            torch.testing.assert_close(values, wanted, rtol=0, atol=0)
+            # Of equal elements, torch's index is any.
+            picked = x.gather(dim, indices if keepdim else indices.unsqueeze(dim))
+            picked = picked if keepdim else picked.squeeze(dim)
+            torch.testing.assert_close(picked, wanted, rtol=0, atol=0)

@@ -240,6 +240,25 @@ def median(
     return found if keepdim else (F.squeeze(found[0], axis), F.squeeze(found[1], axis))
 
 
+@converts("mode")
+def most_frequent(x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the most frequent elements along an axis, the least of several, and the last indices.
+
+    No NaN equals another one, and all come after the numbers; torch sorts them anywhere.
+    """
+    if x.rank == 0:
+        return x, F.zeros([], dtypes.si64)
+    axis = axis_of(dim, x)
+    values, indices = ordered(x, axis)
+    place = primitives.iota(x.shape, axis, dtypes.si64)
+    is_new = F.logical_or(F.equal(place, 0), F.not_equal(values, F.roll(values, 1, axis)))
+    # A run of equal elements is longest at its end, whose length is a distance from its start.
+    length = place - F.cummax(F.where(is_new, place, 0), axis)
+    end = F.argmax(length, axis, True)
+    found = F.gather(values, end, axis), F.gather(indices, end, axis)
+    return found if keepdim else (F.squeeze(found[0], axis), F.squeeze(found[1], axis))
+
+
 @converts("logsumexp")
 def log_sum_exp(node: Node, x: Tensor, dim: Axes, keepdim: bool = False) -> Tensor:
     """Return `log(sum(exp(x)))`."""
