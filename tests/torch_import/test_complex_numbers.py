@@ -62,7 +62,13 @@ def arithmetic(x: Any, y: Any, real: Any) -> list[Any]:
 
 
 def layouts(x: Any) -> list[Any]:
-    moved = [x.T.reshape(-1), x[1:, ::2], torch.cat([x, x.real]), x.unbind(0)[1], x.roll(1, 0)]
+    moved = [
+        x.T.reshape(-1),
+        x[1:, ::2],
+        torch.cat([x, x.real, x.real.long()]),
+        x.unbind(0)[1],
+        x.roll(1, 0),
+    ]
     made = [torch.full_like(x, 1 + 2j), torch.ones_like(x), torch.zeros_like(x, dtype=torch.float)]
     chosen = [torch.where(x.real > 0, x, 0), x.masked_fill(x.imag > 0, 3j), x.norm(dim=1), x.bool()]
     return [*moved, *made, *chosen, x.sum(0), torch.nn.functional.pad(x, (1, 2), value=1.0)]

@@ -43,6 +43,13 @@ _BY_PARTS = (
     *("empty_strided", "new_empty", "new_empty_strided", "unfold_backward", "scatter.src"),
     *(f"{kind}_pad{rank}d" for kind in ("reflection", "replication") for rank in (1, 2, 3)),
 )
+_INDEXED = frozenset(
+    {
+        *("embedding", "index_select", "gather", "index", "_unsafe_index", "index_put"),
+        *("_unsafe_index_put", "scatter_add", "scatter"),
+    }
+)
+"""Those whose operands of integers and truths are indices, which are no numbers with parts."""
 _FILLED = ("full", "full_like", "fill", "new_full", "scalar_tensor", "constant_pad_nd")
 
 
@@ -51,10 +58,19 @@ def by_parts(node: Node, *given: Any, **named: Any) -> Any:
     """Return what the operator of real tensors gives for each part."""
     if node.name.startswith("view") and not isinstance(given[1], list):
         node.refuse("reads the bits of complex numbers")
+    if node.name not in _INDEXED:
+        given = tuple(map(_with_parts, given))
     real = _of_real(node, [_part(each, "real") for each in given], named)
     if not node.result.is_complex():  # `zeros_like` of a real type
         return real
     return _joined(real, _of_real(node, [_part(each, "imaginary") for each in given], named))
+
+
+def _with_parts(value: Any) -> Any:
+    """Return a tensor, or those in a list, as complex values; others as they are."""
+    if isinstance(value, list):
+        return [_with_parts(each) for each in cast("list[Any]", value)]
+    return pair(value) if isinstance(value, Tensor) else value
 
 
 def _of_real(node: Node, given: list[Any], named: dict[str, Any]) -> Any:
