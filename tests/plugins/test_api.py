@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import pickle
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 
@@ -96,12 +98,24 @@ def test_an_unknown_name_is_an_attribute_error():
         exec("from gptrs.api.models import Tensr", {})
 
 
+def test_the_error_of_an_unknown_name_is_shown_and_pickled_as_a_plain_one():
+    with pytest.raises(AttributeError) as caught:
+        gptrs.lod_model()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    said = "`gptrs` has no public name `lod_model`; did you mean `load_model`?"
+    shown = traceback.format_exception_only(caught.value)
+    assert shown == [f"AttributeError: {said}\n"]
+    restored = pickle.loads(pickle.dumps(caught.value))
+    assert (type(restored), str(restored)) == (AttributeError, said)
+    assert repr(restored) == repr(caught.value)
+
+
 @pytest.mark.parametrize(
     ("name", "package"), [("load_model", "gptrs_runtime"), ("dumping", "gptrs_observe")]
 )
 def test_a_name_of_a_package_that_is_not_installed_says_what_to_install(name: str, package: str):
     code = f"""
 import sys
+import traceback
 class Missing:
     def find_spec(self, name, path=None, target=None):
         if name == {package!r}:

@@ -30,16 +30,29 @@ SOURCES: dict[str, dict[str, str]] = {}
 
 
 class _NoPublicNameError(AttributeError):
-    """Searches for similar names only when shown: imports of submodules raise it and discard it."""
+    """Searches for similar names only when shown: imports of submodules raise it and discard it.
+
+    Tracebacks and pickles have a plain AttributeError.
+    """
 
     def __init__(self, module: str, name: str, stub: Path, elsewhere: str) -> None:
-        super().__init__(module, name, stub, elsewhere)
+        # Without `name`: Python 3.12 would add a guess of its own after ours.
+        super().__init__(module, name, stub, elsewhere, name=None)
 
     def __str__(self) -> str:
         module, name, stub, elsewhere = self.args
         return (
             f"`{module}` has no public name `{name}`{_module_of(name, module, stub) or elsewhere}"
         )
+
+    def __repr__(self) -> str:
+        return f"AttributeError({str(self)!r})"
+
+    def __reduce__(self) -> tuple[type[AttributeError], tuple[str]]:
+        return AttributeError, (str(self),)
+
+
+_NoPublicNameError.__module__, _NoPublicNameError.__qualname__ = "builtins", "AttributeError"
 
 
 def _module_of(name: str, module: str, stub: Path) -> str:
