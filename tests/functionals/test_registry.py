@@ -164,6 +164,7 @@ def test_a_predicate_must_return_a_reason_or_none():
         ("sofmax", "portable", r"no functional `sofmax`; did you mean `softmax`"),
         ("\x1b[2J", "portable", r"no functional `\\x1b\[2J.*`; `gptrs list functionals` shows"),
         ("tanh", "fast", r"no implementation `fast`; it has: portable, test_double"),
+        ("nosuch", "portable", r"no functional `nosuch`; `gptrs list functionals`"),
         ("tanh", "test_duble", r"no implementation `test_duble`; did you mean `test_double`\?"),
         ("tanh", "benchmrk", r"no implementation `benchmrk`; did you mean `benchmark`\?"),
         ("tanh", "forced=portable", r"`forced=portable` is no policy .*did you mean `force`\?"),

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence, Sized
 LIMIT = 80
 _LONGEST_COMPARED = 100
 """Longest name compared, in characters: time grows with the square of the length."""
+_LEAST_ALIKE = 0.65
+"""Names that share less are no misspellings: `nosuch` and `cosh` have 0.6, `lou` and `low` 0.67."""
 
 
 def clipped(text: str, limit: int = LIMIT) -> str:
@@ -46,7 +48,7 @@ def joined(words: Sequence[str], last: str = "or") -> str:
 
 def did_you_mean(name: str, known: Iterable[str], most: int = 1) -> str:
     """Return "did you mean `x`? " with up to `most` of the known names like `name`, else ""."""
-    close = difflib.get_close_matches(name[:_LONGEST_COMPARED], list(known), n=most)
+    close = difflib.get_close_matches(name[:_LONGEST_COMPARED], list(known), most, _LEAST_ALIKE)
     return f"did you mean {joined([f'`{match}`' for match in close])}? " if close else ""
 
 
