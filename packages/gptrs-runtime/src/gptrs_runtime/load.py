@@ -31,6 +31,7 @@ from gptrs_runtime.content_digest import model_path, weights_digest
 from gptrs_runtime.forward import model_choices
 from gptrs_runtime.load_options import LoadOptions
 from gptrs_runtime.loaded_model import LoadedModel, adapted_config, require_adapted
+from gptrs_runtime.option_fields import option_fields
 from gptrs_runtime.running_model import model_factory
 from gptrs_runtime.sources.find_model import find_model, is_model_file
 from gptrs_runtime.sources.model_source import (
@@ -77,18 +78,27 @@ def weight_streamer(
     where = f"{_KEY} of {quoted(origin, 200)}"
     settings = runtime_settings(config, origin).weight_streaming or WeightStreaming()
     environment = os.environ.get(VARIABLE, "").strip()
+    error: Callable[..., GptrsError] = UsageError
     if budget is not None:
-        stated, error = budget, _refusal(UsageError, "`weight_budget`")
+        stated, called = budget, "`weight_budget`"
+        error = option_fields(LoadOptions)["weight_budget"].error
     elif environment:
-        stated, error = environment, _refusal(UsageError, f"`{VARIABLE}`")
+        stated, called = environment, f"`{VARIABLE}`"
     else:
-        stated, error = settings.budget, _refusal(ModelError, f"`budget` in {where}")
+        stated, called, error = settings.budget, f"`budget` in {where}", ModelError
     if stated is None or stated == _OFF:
         return None
     total = _total_bytes(weights)
+    nbytes = parsed_bytes(stated, total)
+    if nbytes is None:
+        raise error(
+            f"{called} must be a size above 0 or a share of the weights,"
+            f" found {shown_value(stated)}",
+            hint="give bytes, a size such as `2GB` or `512MiB`, a share such as `50%`, or `off`",
+        )
     prefetch = PREFETCH if settings.prefetch is None else settings.prefetch
     pin_below = PIN_BELOW if settings.pin_below is None else settings.pin_below
-    return _streamer(Streaming(_bytes(stated, total, error), prefetch, pin_below), total)
+    return _streamer(Streaming(nbytes, prefetch, pin_below), total)
 
 
 def _streamer(streaming: Streaming, total: int) -> MruStreamer | None:
@@ -103,23 +113,6 @@ def _streamer(streaming: Streaming, total: int) -> MruStreamer | None:
         shown_bytes(min(total, total - most + 2 * streaming.share)),
     )
     return streamed_executable.MruStreamer(streaming)
-
-
-def _refusal(kind: Callable[..., GptrsError], what: str) -> Callable[[object], GptrsError]:
-    def refusal(value: object) -> GptrsError:
-        return kind(
-            f"{what} must be a size above 0 or a share of the weights, found {shown_value(value)}",
-            hint="give bytes, a size such as `2GB` or `512MiB`, a share such as `50%`, or `off`",
-        )
-
-    return refusal
-
-
-def _bytes(stated: object, total: int, error: Callable[[object], GptrsError]) -> int:
-    found = parsed_bytes(stated, total)
-    if found is None:
-        raise error(stated)
-    return found
 
 
 def _total_bytes(weights: ParamSource) -> int:

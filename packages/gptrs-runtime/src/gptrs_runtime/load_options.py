@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from gptrs.backend.process_limits import MOST_THREADS
 from gptrs.backend.settings import Precision, ProcessGroup
-from gptrs.errors import UsageError
 from gptrs.plugins.manager import backend_of, get_backend
 from gptrs.quoting import listed, quoted, shown_value
 from gptrs_runtime.option_fields import PATH, Kind, Missing, Option, Options, option_fields
@@ -145,18 +144,17 @@ class MachineOptions(Options, frozen=True, kw_only=True):
         """Raise UsageError if one of the options `names` is given, which `what` does not take."""
         for name, value in self.given():
             if name in names:
-                raise UsageError(
-                    f"{what} takes no `{name}`, got {shown_value(value)}", hint="leave it out"
-                )
+                message = f"{what} takes no `{name}`, got {shown_value(value)}"
+                raise option_fields(type(self))[name].error(message, hint="leave it out")
 
     def require_known(self) -> None:
         """Raise UsageError for a value that no backend takes, before one is made."""
         for name, value in self.given():
             choices = option_fields(type(self))[name].option.choices
             if choices and value not in choices:
-                raise UsageError(
-                    f"`{name}` cannot be {quoted(str(value))}",
-                    hint=f"choose from {listed(choices)}",
+                message = f"`{name}` cannot be {quoted(str(value))}"
+                raise option_fields(type(self))[name].error(
+                    message, hint=f"choose from {listed(choices)}"
                 )
 
     def command_line(self) -> Iterator[str]:

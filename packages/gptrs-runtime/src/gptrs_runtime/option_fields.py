@@ -44,7 +44,7 @@ Kind = tuple[str, Callable[[object], bool]]
 
 
 class OptionError(UsageError):
-    """The value of an option is out of its bounds.
+    """The value of an option is wrong, by itself or beside others.
 
     The message has its name in Python, `on_command_line` the one there.
     """
@@ -169,14 +169,17 @@ class OptionField(Struct, frozen=True):
             raise UsageError(
                 f"`{self.name}` must be {what}, got {shown_value(value)}",
                 hint=f"`{self.name}=[{value!r:.100}]` has one" if listed else None,
+                argument=self.name,
             )
         if _is_number(value) and not self._has(value):
-            problem = f"must be {self._bounds()}, got {value}"
             called = self.option.called or f"`{self.name}`"
-            flag = self.option.called or f"`{self.flag or self.name}`"
-            raise OptionError(
-                f"{called} {problem}", argument=self.name, on_command_line=f"{flag} {problem}"
-            )
+            raise self.error(f"{called} must be {self._bounds()}, got {value}")
+
+    def error(self, message: str, *, hint: str | None = None) -> OptionError:
+        """Return an error about the option, which `message` calls by its name in backticks."""
+        flag = self.flag or self.name
+        told = message.replace(f"`{self.name}`", f"`{flag}`", 1)
+        return OptionError(message, hint=hint, argument=self.name, on_command_line=told)
 
     def _has(self, value: float) -> bool:
         meta = self.meta

@@ -415,7 +415,7 @@ class GenerationOptions(Options, frozen=True):
         if any(not stop for stop in self.stop):
             raise UsageError("a stop string must not be empty")
         if self.keep and not self.context_shift:
-            raise UsageError(
+            raise all_options()["keep"].error(
                 "`keep` says what stays when the context shifts, which it does not",
                 hint="add --context-shift",
             )
