@@ -26,6 +26,9 @@ def test_a_hub_id_in_place_of_a_folder(gptrs_process, hub, tmp_path):
     assert generated.json["model"] == "some/tiny"
     assert f"asking {hub.url} for the model `some/tiny`" in generated.err
     assert len(generated.json["token_ids"]) == 2
+    ran = gptrs_process("run", "some/tiny", *options, environment=environment)
+    assert ran.code == 0, ran.err
+    assert ran.err.count("asking") == 1
     offline = {**environment, "HF_HUB_OFFLINE": "1"}
     inspected = gptrs_process("inspect", "some/tiny@main", "--json", environment=offline)
     assert inspected.code == 0, inspected.err
@@ -34,6 +37,22 @@ def test_a_hub_id_in_place_of_a_folder(gptrs_process, hub, tmp_path):
     missing = gptrs_process("inspect", "some/other", "--json", environment=environment)
     assert missing.code == 3
     assert "neither here nor" in missing.json["message"]
+
+
+def test_a_cache_that_cannot_be_written_is_an_error_without_warnings_of_the_library(
+    gptrs_process, hub, tmp_path
+):
+    environment = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path), "HF_TOKEN": ""}
+    parts = tmp_path / "hub" / "models--some--tiny"
+    parts.mkdir(parents=True)
+    for name in ("trees", "refs", "blobs"):  # folders of the library; it only warns of two
+        (parts / name).touch()
+    pulled = gptrs_process("pull", "some/tiny", environment=environment)
+    assert pulled.code == 3
+    told, problem = pulled.err.splitlines()
+    assert told.startswith("asking ")
+    assert problem.startswith("error: cannot get `some/tiny` from the Hugging Face hub: ")
+    assert problem.endswith("; models are kept in HF_HOME, which must be a folder to write to")
 
 
 def test_no_hub_is_asked_for_a_path_that_was_mistyped(gptrs, hub, tmp_path, monkeypatch):

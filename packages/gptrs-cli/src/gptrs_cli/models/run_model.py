@@ -16,12 +16,14 @@ from gptrs_cli.options.text_input import is_piped
 from gptrs_runtime.chat.template import chat_template_of
 from gptrs_runtime.content_digest import model_path
 from gptrs_runtime.sources.find_model import find_model
+from gptrs_runtime.sources.hub import asked_once
 from gptrs_runtime.sources.model_source import ModelSource
 
 _PROMPTS: Final = ("text", "prompt", "prompt_ids", "prompt_file", "prompts")
 """Parameters of `generate` that give it something to continue."""
 
 
+@asked_once()
 def run_model(path: Path, arguments: Sequence[str], context: Any) -> None:
     """Run `chat` on a terminal without a prompt, else `generate`, with `arguments` of theirs.
 

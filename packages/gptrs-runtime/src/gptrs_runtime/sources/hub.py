@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Self, cast
@@ -55,7 +56,11 @@ _ID = re.compile(
     re.ASCII,
 )
 _LONGEST_REASON = 300
+_NO_NEWS = ("No files matched", "Ignored error while", "Ignoring corrupted tree cache")
+"""Warnings of the library: repositories of GGUF files lack settings, and a cache that cannot be
+written is an error soon after, or harmless."""
 _LOG = logging.getLogger("gptrs")
+_ASKED: ContextVar[dict[HubModel, Path] | None] = ContextVar("_ASKED", default=None)
 
 
 class HubModel(Struct, frozen=True):
@@ -101,6 +106,25 @@ def download(model: HubModel) -> Path:
     or there is neither a connection nor a copy. MissingLibraryError if the library is not
     installed.
     """
+    asked = _ASKED.get()
+    if asked is None:
+        return _downloaded(model)
+    if model not in asked:
+        asked[model] = _downloaded(model)
+    return asked[model]
+
+
+@contextmanager
+def asked_once() -> Generator[None]:
+    """Scope in which the hub is asked for each model once, however often it is opened."""
+    token = _ASKED.set({})
+    try:
+        yield
+    finally:
+        _ASKED.reset(token)
+
+
+def _downloaded(model: HubModel) -> Path:
     library = _library(model)
     _say_who_is_asked(library, model)
     with _problems(library, model), _quiet_unless_seen(library):
@@ -224,29 +248,36 @@ def _explained(errors: ModuleType, model: HubModel, problem: Exception) -> Model
         )
     reason = " ".join(str(problem).split()) or type(problem).__name__
     why = clipped(reason, _LONGEST_REASON)
-    return ModelError(f"cannot get {shown} from the Hugging Face hub: {why}")
+    of_file = isinstance(problem, OSError) and problem.filename is not None
+    return ModelError(
+        f"cannot get {shown} from the Hugging Face hub: {why}",
+        hint="models are kept in HF_HOME, which must be a folder to write to" if of_file else None,
+    )
 
 
 @contextmanager
 def _quiet_unless_seen(library: ModuleType) -> Generator[None]:
     """Scope in which the library draws progress bars on a terminal only.
 
-    Nor does it warn that a repository of GGUF files has none of the settings.
+    Nor does it give the warnings of `_NO_NEWS`.
     """
     bars = importlib.import_module(f"{library.__name__}.utils")
     hide = not sys.stderr.isatty() and not bars.are_progress_bars_disabled()
-    log = logging.getLogger(f"{library.__name__}._snapshot_download")
+    # A filter of a logger does not see records of the loggers below it, those of handlers do.
+    handlers = list(bars.logging.get_logger(library.__name__).handlers)
     # Lines of a progress bar, redrawn many times a second, would fill log files.
     if hide:
         bars.disable_progress_bars()
-    log.addFilter(_is_news)
+    for handler in handlers:
+        handler.addFilter(_is_news)
     try:
         yield
     finally:
-        log.removeFilter(_is_news)
+        for handler in handlers:
+            handler.removeFilter(_is_news)
         if hide:
             bars.enable_progress_bars()
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    return not record.getMessage().startswith("No files matched")
+    return not record.getMessage().startswith(_NO_NEWS)
