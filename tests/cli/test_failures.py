@@ -151,6 +151,12 @@ def test_a_mistake_is_one_line(gptrs, arguments, code, words):
     assert words in result.err
 
 
+def test_a_name_that_the_system_refuses_is_a_wrong_file(gptrs):
+    result = gptrs("quantize", "demo", "a" * 300)
+    assert (result.code, result.out) == (3, "")
+    assert result.err == f"error: the system refuses `{'a' * 197}...`: File name too long\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -159,6 +165,7 @@ def test_a_mistake_is_one_line(gptrs, arguments, code, words):
         (["list", "nothing"], "no such command 'nothing'"),
         (["inspect"], "missing argument"),
         (["rank", "x"], "missing option '--model'; for example `gptrs rank baai/bge-reranker-base"),
+        (["steer"], "missing option '--pairs'"),
         (["new", "sink", "x"], "'kind': 'sink' is not one of 'backend'"),
         (["--unknown"], "no such option: --unknown"),
         (["generate", "--model", "tiny"], "there is no prompt"),
@@ -218,7 +225,7 @@ def test_what_nobody_foresaw_is_called_a_bug(gptrs, monkeypatch):
     ("error", "code", "words"),
     [
         (MemoryError(), 1, "error: out of memory"),
-        (PermissionError(13, "Permission denied", "x"), 1, "error: Permission denied `x`"),
+        (PermissionError(13, "Permission denied", "x"), 3, "error: the system refuses `x`: Permission denied"),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )

@@ -137,6 +137,8 @@ def _declared(kind: type[Struct]) -> Iterator[inspect.Parameter]:
     for field in structs.fields(kind):
         if len(get_args(field.type)) == 2 and get_origin(field.type) is Annotated:
             default = None if field.default is NODEFAULT else field.default
+            if field.required:
+                default = inspect.Parameter.empty
             own = inspect.Parameter.KEYWORD_ONLY
             yield inspect.Parameter(field.name, own, default=default, annotation=field.type)
 

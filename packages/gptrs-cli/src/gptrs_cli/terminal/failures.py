@@ -116,7 +116,8 @@ def _system_failure(error: OSError) -> Failure:
     """Return the failure of a system call, with its purpose if known."""
     reason = error.strerror or str(error)
     if error.filename:
-        return Failure(1, "system", f"{reason} `{error.filename}`", None)
+        name = quoted(os.fsdecode(error.filename), 200)
+        return Failure(3, "file", f"the system refuses {name}: {reason}", None)
     if is_of_stdout(error):
         return Failure(1, "system", f"cannot write to standard output: {reason}", None)
     if isinstance(error, FileNotFoundError) and not _has_folder():
