@@ -79,6 +79,14 @@ def test_a_model_may_stand_first(gptrs, model_directory):
         assert gptrs("generate", *wrong).code == 2
 
 
+def test_a_word_beside_the_file_of_a_text_is_the_model(gptrs, model_directory, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("a cat", encoding="utf-8")
+    measured = gptrs("perplexity", model_directory, "--file", text, "--json")
+    assert measured.json["model"] == model_directory.name
+    assert "exclude each other" in gptrs("perplexity", "a text", "--file", text).err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from enum import EnumType
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
@@ -90,11 +90,15 @@ class PlainGroup(TyperGroup):
         return super().parse_args(ctx, args)
 
 
+_GIVE_TEXTS: Final = ("file", "prompt", "prompt_file", "prompt_ids", "prompts", "tokens")
+"""Options in place of the argument that is a text."""
+
+
 def _with_model(command: Any, context: Any, args: list[str]) -> list[str]:
     """Return the arguments with `--model` before the first, if it is a model and one too many.
 
-    So the model may stand first wherever `--model` is an option; a text that stands alone remains
-    a text.
+    So the model may stand first wherever `--model` is an option. A word that stands alone is a
+    text, unless an option gives one.
     """
     if not args or args[0].startswith("-"):
         return args
@@ -105,10 +109,12 @@ def _with_model(command: Any, context: Any, args: list[str]) -> list[str]:
         given, left, _ = command.make_parser(context).parse_args([*args])
     except _UsageError:  # the command itself reports it
         return args
-    if not left or given.get("model") is not None:
+    has_text = any(given.get(name) is not None for name in _GIVE_TEXTS)
+    if not (left or has_text) or given.get("model") is not None:
         return args
     if not named_model.is_model(Path(args[0])):
-        named_model.require_first(args[0], left, context.command_path)
+        if left:
+            named_model.require_first(args[0], left, context.command_path)
         return args
     return ["--model", *args]
 
