@@ -1,1 +1,1 @@
-"""`jit`: match a call's arguments, flatten them, capture and compile once, then `replay`."""
+"""`jit`: match a call's arguments, flatten them, capture and compile once, then replay."""
