@@ -61,6 +61,11 @@ def _first_position(self, step, caches):
     yield from Tiny.states(self, step._replace(positions=step.positions * 0), caches)
 
 
+def _clipped_positions(self, step, caches):
+    positions = F.minimum(step.positions, 12)
+    yield from Tiny.states(self, step._replace(positions=positions), caches)
+
+
 def _mixes(self, step, caches):
     """Each state has a part of the mean over the step."""
     states = list(Tiny.states(self, step, caches))
@@ -154,7 +159,10 @@ MODELS = {
         "positions begin anew": _with(states=_no_positions),
         "the mean of the step": _with(states=_mixes),
     },
-    "positions count": {"ignored": _with(states=_first_position)},
+    "positions count": {
+        "ignored": _with(states=_first_position),
+        "clipped": _with(states=_clipped_positions),
+    },
     "hidden states end in the logits": {
         "scaled": _with(hidden_states=_scaled_states), "flat": _with(hidden_states=_flat_states),
     },

@@ -119,7 +119,7 @@ def later_tokens_change_nothing_before(subject: Model, backend: Backend) -> None
 
 
 def positions_count(subject: Model, backend: Backend) -> None:
-    """Logits change with `rope_theta`, or with the later rows of a table of positions."""
+    """Logits change with `rope_theta` or a table of positions, and with the last position."""
     with use_backend(backend):
         model = able(subject, backend, "causal_lm", CausalLM)
         tokens = tokens_of(model, 1)
@@ -130,6 +130,20 @@ def positions_count(subject: Model, backend: Backend) -> None:
             what, other = _with_other_table(subject, model, backend)
         if np.array_equal(cast("CausalLM", other).forward(tokens), model.forward(tokens)):
             raise CheckFailure(f"{what} changes no logits: is it read by `step.positions`?")
+        own, before = (_last_logits(model, tokens[0], shift) for shift in (0, 1))
+        if np.array_equal(own, before):
+            last = tokens.shape[1] - 1
+            raise CheckFailure(f"position {last} counts as {last - 1}: are `positions` clipped?")
+
+
+def _last_logits(model: CausalLM, text: np.ndarray, shift: int) -> np.ndarray:
+    """Return the logits of the last token, as if it stood `shift` positions before."""
+    end, pages = len(text) - 1, own_pages(1, len(text))
+    groups = len(cache_groups(model.cache_specs()))
+    buffers = model.new_buffers([pages.size] * groups)
+    _step(model, buffers, text[:end], 0, pages)
+    step = ragged_step([text[end:]], [end], [pages] * groups)
+    return model.step(step._replace(positions=step.positions - shift), buffers)[0]
 
 
 def hidden_states_end_in_the_logits(subject: Model, backend: Backend) -> None:
