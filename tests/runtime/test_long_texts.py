@@ -26,6 +26,7 @@ from tokenizers import (
 
 from gptrs.errors import UsageError
 from gptrs_runtime.tokenization import tokenizer as tokenizer_module
+from gptrs_runtime.tokenization.encoded_text import Overrides
 from gptrs_runtime.tokenization.text_slices import is_sliceable, slices
 from gptrs_runtime.tokenization.tokenizer import TextTokenizer
 
@@ -134,8 +135,15 @@ def unigram(scheme: str, whitespace: bool) -> Tokenizer:
     return made
 
 
+def modern_bert() -> Tokenizer:
+    made = gpt2()
+    made.add_tokens([" " * count for count in (2, 3, 4)])
+    return made
+
+
 TOKENIZERS = {
     "gpt2": gpt2,
+    "modern bert": modern_bert,
     "roberta": roberta,
     "llama3": lambda: split(LLAMA3),
     "qwen": lambda: split(LLAMA3.replace("{1,3}", "")),
@@ -153,6 +161,7 @@ def test_slices_have_the_tokens_of_the_whole(name, monkeypatch):
     made = TOKENIZERS[name]()
     assert is_sliceable(made)
     ours = TextTokenizer(made.to_str().encode(), name)
+    left = TextTokenizer(made.to_str().encode(), name, overrides=Overrides(cuts_left=True))
     monkeypatch.setattr(tokenizer_module, "SLICE", 0)
     monkeypatch.setattr(tokenizer_module, "slices", lambda text: slices(text, 1))
     cuts = 0
@@ -166,6 +175,8 @@ def test_slices_have_the_tokens_of_the_whole(name, monkeypatch):
         limited = Tokenizer.from_str(made.to_str())
         limited.enable_truncation(20)
         assert ours.encode_within(text, 20)[0] == limited.encode(text).ids
+        limited.enable_truncation(20, direction="left")
+        assert left.encode_within(text, 20)[0] == limited.encode(text).ids
     assert cuts > 120
 
 
@@ -175,6 +186,38 @@ def test_a_long_text_has_the_tokens_of_the_whole(name):
     text = "".join(random_text(seed) for seed in range(200, 280))
     assert len(list(slices(text))) > 2
     assert TextTokenizer(made.to_str().encode(), name).encode(text) == made.encode(text).ids
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("words", ["A 1 ", "1, 2. ", "x)\n  - "])
+def test_a_cut_text_is_read_as_far_as_its_tokens_need(monkeypatch, words, side):
+    ours = TextTokenizer(
+        gpt2().to_str().encode(), "t", overrides=Overrides(cuts_left=side == "left")
+    )
+    text = "begin " + words * 50_000 + "end"
+    whole = ours.encode(text, special=False)
+    read: list[str] = []
+    encode = TextTokenizer._interruptible
+
+    def noted(tokenizer, part, offsets):
+        read.append(part)
+        return encode(tokenizer, part, offsets)
+
+    monkeypatch.setattr(TextTokenizer, "_interruptible", noted)
+    tokens, length = ours.encode_within(text, 100)
+    assert tokens == (whole[-100:] if side == "left" else whole[:100])
+    assert length.or_more
+    assert len(read) == 1
+
+
+def test_special_tokens_surround_a_long_text_without_tokens(monkeypatch):
+    made = bert()
+    made.model = models.BPE({"[CLS]": 0, "[SEP]": 1}, [])
+    made.post_processor = processors.BertProcessing(("[SEP]", 1), ("[CLS]", 0))
+    ours = TextTokenizer(made.to_str().encode(), "t")
+    monkeypatch.setattr(tokenizer_module, "SLICE", 0)
+    assert ours.encode("a b") == made.encode("a b").ids == [0, 1]
+    assert ours.encode("a b", special=False) == []
 
 
 def changed(change) -> Tokenizer:
@@ -197,6 +240,7 @@ def _set(part: str, value: object):
         _set("pre_tokenizer", pre_tokenizers.Split(Regex(LLAMA3), "merged_with_next")),
         _set("pre_tokenizer", pre_tokenizers.Split(Regex(LLAMA3), "isolated", invert=True)),
         _set("pre_tokenizer", pre_tokenizers.Split(Regex(LLAMA3 + "|a b"), "isolated")),
+        _set("pre_tokenizer", pre_tokenizers.Split(Regex(LLAMA3[: -len(r"|\s+")]), "isolated")),
         _set("pre_tokenizer", pre_tokenizers.Split(" ", "isolated")),
         _set("pre_tokenizer", pre_tokenizers.CharDelimiterSplit("e")),
         _set("normalizer", normalizers.Strip()),
@@ -206,6 +250,8 @@ def _set(part: str, value: object):
             "normalizer", normalizers.Sequence([normalizers.NFC(), normalizers.Replace("a", "b")])
         ),
         lambda made: made.add_tokens(["is it"]),
+        lambda made: made.add_tokens(["x "]),
+        lambda made: made.add_tokens([AddedToken(" x", single_word=True)]),
         lambda made: made.add_tokens([AddedToken("the", rstrip=True)]),
         _set("model", models.BPE(dropout=0.5)),
     ],

@@ -99,9 +99,9 @@ def test_tokens_far_beyond_the_limit_are_not_counted(models, monkeypatch, name):
     encoded: list[str] = []
     encode = type(model.tokenizer)._interruptible
 
-    def counted(tokenizer, part):
+    def counted(tokenizer, part, offsets):
         encoded.append(part)
-        return encode(tokenizer, part)
+        return encode(tokenizer, part, offsets)
 
     monkeypatch.setattr(type(model.tokenizer), "_interruptible", counted)
     with pytest.raises(ContextLengthError, match=r"has \d+ tokens or more, the model reads"):

@@ -1,7 +1,7 @@
 """Splits long texts into slices that provably have the same tokens separately as together. A cut
-lies between an ASCII letter and a space followed by another letter. Normal forms do not act across
-it, and the pre-tokenizers below end a word there regardless of the rest of the text; models work on
-words. Texts of other tokenizers are not cut.
+lies between a visible ASCII character and a space followed by another one. Normal forms do not act
+across it, and the pre-tokenizers below end a word there regardless of the rest of the text; models
+work on words. Texts of other tokenizers are not cut.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import string
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tokenizers import Tokenizer, models
+from tokenizers import AddedToken, Tokenizer, models
 
 from gptrs_runtime.tokenization.tokenizer_file import steps_of
 
 SLICE: Final = 1 << 16
 """The least length of a slice, in characters."""
-_CUT = re.compile(r"[a-z](?= [a-z])")
+_CUT = re.compile(r"[!-~](?= [!-~])")
 _CONTRACTIONS: Final = ("'s", "'t", "'re", "'ve", "'m", "'ll", "'d")
 _WORDS: Final = frozenset(
     {
@@ -28,6 +28,9 @@ _WORDS: Final = frozenset(
     }
 )
 """Alternatives that take whole words of lower-case letters; each expression needs one."""
+_SPACES: Final = r"\s+"
+"""The alternative that takes any space: each expression needs it, as what nothing takes is joined
+with its neighbors."""
 _OTHERS: Final = frozenset(
     {
         *_CONTRACTIONS,
@@ -42,16 +45,17 @@ _OTHERS: Final = frozenset(
         r"\s*[\r\n]+",
         r"\s*[\r\n]",
         r"\s+(?!\S)",
-        r"\s+",
+        _SPACES,
     }
 )
-"""Further alternatives of the usual expressions, which take no letter of such a word."""
+"""Further alternatives of the usual expressions. None takes a space after another character."""
 _LOCAL_NORMALIZERS: Final = frozenset(
     {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer", "Precompiled"}
 )
 _WORD_SPLITTERS: Final = frozenset({"BertPreTokenizer", "Whitespace", "WhitespaceSplit"})
 _LOCAL_SPLITTERS: Final = frozenset({"Digits", "Punctuation"})
-_PROBE: Final = " ".join(string.ascii_lowercase)
+_PROBE: Final = string.ascii_letters + string.digits + string.punctuation
+"""The characters beside the space of a cut."""
 
 
 def slices(text: str, least: int = SLICE) -> Iterator[str]:
@@ -70,18 +74,30 @@ def is_sliceable(tokenizer: Tokenizer) -> bool:
         return False
     added = tokenizer.get_added_tokens_decoder().values()
     return (
-        not any(token.rstrip or re.search(r"\s", token.content) for token in added)
+        not any(map(_spans_cuts, added))
         and _keeps_cuts(tokenizer.normalizer)
         and _splits_words(steps_of(tokenizer.pre_tokenizer))
     )
 
 
+def _spans_cuts(token: AddedToken) -> bool:
+    """Return whether an added token, or what decides that it is one, may be on both sides."""
+    if token.rstrip or re.search(r"\S\s", token.content):
+        return True
+    return token.single_word and token.content[:1].isspace()
+
+
 def _keeps_cuts(normalizer: Any) -> bool:
-    """Return whether a normalizer acts only on single characters, and keeps letters and spaces."""
-    return normalizer is None or (
-        all(step["type"] in _LOCAL_NORMALIZERS for step in steps_of(normalizer))
-        and normalizer.normalize_str(_PROBE) == _PROBE
-    )
+    """Return whether a normalizer acts only on single characters, and keeps cuts.
+
+    Characters beside the space may change, but not vanish.
+    """
+    if normalizer is None:
+        return True
+    if any(step["type"] not in _LOCAL_NORMALIZERS for step in steps_of(normalizer)):
+        return False
+    words = normalizer.normalize_str(" ".join(_PROBE)).split(" ")
+    return len(words) == len(_PROBE) and all(word and not re.search(r"\s", word) for word in words)
 
 
 def _splits_words(steps: list[Mapping[str, Any]]) -> bool:
@@ -109,4 +125,4 @@ def _is_known(split: Mapping[str, Any]) -> bool:
     alternatives = set(re.findall(r"(?:\([^()]*\)|\[[^\]]*\]|[^|])+", expression))
     keeps = (split["behavior"], split["invert"]) in (("Isolated", False), ("Removed", True))
     known = alternatives <= _WORDS | _OTHERS
-    return keeps and known and not _WORDS.isdisjoint(alternatives)
+    return keeps and known and _SPACES in alternatives and not _WORDS.isdisjoint(alternatives)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 from tokenizers import AddedToken, Encoding
@@ -159,7 +160,29 @@ class TextTokenizer:
         for the steps of this tokenizer that cannot be encoded in slices.
         """
         with span("tokenize"):
-            return self._encoded(text, special).ids
+            return list(chain.from_iterable(self.encode_portions(text, special=special)))
+
+    def encode_portions(self, text: str, *, special: bool = True) -> Iterator[list[int]]:
+        """Yield the tokens of `encode` in portions, one list in memory at a time.
+
+        The first portion raises UsageError as `encode` does, also for the end of the text.
+        """
+        self._require_unicode(text)
+        if not self._is_long(text):
+            yield self._short_encoded(text, special).ids
+            return
+        for part in self._slices(text):
+            self._require_bounded(part)
+        after: list[int] | None = None if special else []
+        for part in self._parts(text):
+            ids = part.ids
+            if ids and after is None:
+                whole = self._finished(part, special=True)
+                end = whole.special_tokens_mask.index(0) + len(ids)
+                ids, after = whole.ids[:end], whole.ids[end:]
+            yield ids
+        # Without any token, only special ones are left.
+        yield self._finished(Encoding.merge([]), special=True).ids if after is None else after
 
     def require_fitting(self, text: str, most: int) -> None:
         """ContextLengthError if a text has more than `most` tokens for sure, before it is encoded.
@@ -183,19 +206,15 @@ class TextTokenizer:
 
         The special tokens are kept even if they alone exceed the limit. UsageError as in `encode`.
         """
-        encoding = self._encoded(text, special=False, enough=self._enough(limit))
+        enough = MOST_COUNTED * limit
+        encoding = self._encoded(text, special=False, enough=enough, offsets=False)
         special = self._tokenizer.num_special_tokens_to_add(False)
-        whole = len(encoding.ids)
+        whole = len(encoding)
         encoding.truncate(max(0, limit - special), direction=self._cut_at)
         tokens = self._finished(encoding, special=True).ids
-        enough = self._enough(limit)
-        or_more = enough is not None and whole > enough and len(text) > SLICE
-        length = TextLength(len(tokens) + whole - len(encoding.ids), len(tokens), or_more)
+        or_more = whole > enough and len(text) > SLICE
+        length = TextLength(len(tokens) + whole - len(encoding), len(tokens), or_more)
         return tokens, length
-
-    def _enough(self, limit: int) -> int | None:
-        """Return after how many tokens a text that is cut need not be read; None for the end."""
-        return None if self._cut_at == "left" else MOST_COUNTED * limit
 
     def encode_pair(self, first: str, second: str | None, limit: int) -> EncodedText:
         """Return a text, or a pair as one, with special tokens, truncated to `limit` tokens.
@@ -204,10 +223,11 @@ class TextTokenizer:
         cuts on the left. UsageError as in `encode`.
         """
         texts = [first] if second is None else [first, second]
-        enough = self._enough(limit)
+        # Offsets of the end need all that precedes it.
+        enough = None if self._cut_at == "left" else MOST_COUNTED * limit
         parts = [self._encoded(text, special=False, enough=enough) for text in texts]
         room = limit - self._tokenizer.num_special_tokens_to_add(second is not None)
-        lengths = [len(part.ids) for part in parts]
+        lengths = [len(part) for part in parts]
         kept = cut_lengths(lengths, max(0, room))
         for part, length in zip(parts, kept, strict=True):
             part.truncate(length, direction=self._cut_at)
@@ -342,41 +362,70 @@ class TextTokenizer:
         added = self._tokenizer.get_added_tokens_decoder().items()
         return {number: token.content for number, token in added if token.special}
 
-    def _encoded(self, text: str, special: bool, enough: int | None = None) -> Encoding:
-        """Return the tokens of a text; those after more than `enough` may be left out."""
+    def _encoded(
+        self, text: str, special: bool, enough: int | None = None, *, offsets: bool = True
+    ) -> Encoding:
+        """Return the tokens of a text; those after more than `enough` may be left out.
+
+        Without `offsets`, these are 0, and the tokens left out are those that cuts leave out first.
+        """
+        self._require_unicode(text)
+        if not self._is_long(text):
+            return self._short_encoded(text, special)
+        backwards = not offsets and self._cut_at == "left"
+        parts: list[Encoding] = []
+        count = 0
+        for part in self._parts(text, offsets=offsets, backwards=backwards):
+            parts.append(part)
+            count += len(part)
+            if enough is not None and count > enough:
+                break
+        # Each step copies all tokens, and holds the lock of Python meanwhile.
+        whole = parts[0] if len(parts) == 1 else Encoding.merge(parts[:: -1 if backwards else 1])
+        return self._finished(whole, special) if special or offsets else whole
+
+    def _is_long(self, text: str) -> bool:
+        """Return whether a text is encoded in parts, if it can be."""
+        return len(text) * max(1.0, self._growth / 16) > SLICE
+
+    def _require_unicode(self, text: str) -> None:
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise UsageError(f"the text is not valid Unicode at character {error.start}") from error
-        if len(text) * max(1.0, self._growth / 16) > SLICE:
-            return self._long_encoded(text, special, enough)
+
+    def _short_encoded(self, text: str, special: bool) -> Encoding:
         encode = self._tokenizer.encode
         with panics_unheard():
             return without_panics(lambda: encode(text, add_special_tokens=special), self._name)
 
-    def _long_encoded(self, text: str, special: bool, enough: int | None) -> Encoding:
+    def _parts(
+        self, text: str, *, offsets: bool = False, backwards: bool = False
+    ) -> Iterator[Encoding]:
+        """Yield the tokens of consecutive parts of a long text, `backwards` from its end."""
+        parts = self._slices(text)
+        for part in reversed(list(parts)) if backwards else parts:
+            yield self._interruptible(part, offsets)
+
+    def _slices(self, text: str) -> Iterator[str]:
         if self._sliceable is None:
             self._sliceable = is_sliceable(self._tokenizer)
-        parts: list[Encoding] = []
-        count = 0
-        for part in slices(text) if self._sliceable else ():
-            parts.append(self._interruptible(part))
-            count += len(parts[-1].ids)
-            if enough is not None and count > enough:
-                break
-        whole = Encoding.merge(parts) if parts else self._interruptible(text)
-        return self._finished(whole, special)
+        return slices(text) if self._sliceable else iter([text])
 
-    def _interruptible(self, text: str) -> Encoding:
+    def _interruptible(self, text: str, offsets: bool) -> Encoding:
         """Encode in a thread: the library releases the lock for a batch, so that Ctrl-C is
-        handled."""
+        handled.
+
+        `offsets` double the memory, and the time for which later steps hold the lock.
+        """
         self._require_bounded(text)
+        encode = self._tokenizer.encode_batch if offsets else self._tokenizer.encode_batch_fast
         results: list[Encoding] = []
         errors: list[BaseException] = []
 
         def work() -> None:
             try:
-                results.extend(self._tokenizer.encode_batch([text], add_special_tokens=False))
+                results.extend(encode([text], add_special_tokens=False))
             except BaseException as error:
                 errors.append(error)
 
