@@ -10,7 +10,7 @@ import pytest
 from gptrs_runtime.chat.conversation import conversation_of
 from gptrs_runtime.generation.generate import generate
 from gptrs_runtime.load import load_model
-from gptrs_serve import bodies
+from gptrs_serve import bodies, events
 from gptrs_serve.fields import decoded, field_rows
 from gptrs_serve.openapi import openapi_page
 from gptrs_serve.problems import RequestError
@@ -316,3 +316,13 @@ def test_cuts_of_the_distribution_are_those_of_python(address, model, name, valu
     assert found == generate(model, [5, 9, 2], **fields).text
     assert found != post(address, "/v1/completions", asked).json()["choices"][0]["text"]
     assert post(address, "/v1/completions", {**asked, name: 1.5}).status_code == 400
+
+
+def test_many_tokens_of_a_text_are_written_in_portions(address, model, monkeypatch):
+    monkeypatch.setattr(events, "_MOST_ENTRIES", 7)
+    text = "the cat " * 10
+    answer = post(address, "/tokenize", {"prompt": text})
+    assert "content-length" not in answer.headers
+    tokens = model.tokenizer.encode(text)
+    told = {"count": len(tokens), "max_model_len": model.causal_lm().context_length}
+    assert answer.json() == {**told, "tokens": tokens}

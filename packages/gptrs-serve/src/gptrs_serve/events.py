@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
+from array import array
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol, TypeVar, cast
 
@@ -229,7 +230,11 @@ async def whole_answer(
             yield choice
 
     # Encoded after the choices: thoughts are counted while they are made.
-    answer = envelope.of(told(), usage=usage)
+    return json_answer(envelope.of(told(), usage=usage), size)
+
+
+def json_answer(answer: object, size: int) -> Response:
+    """Return an answer as JSON; one of many entries is made in portions, beside streams."""
     if size <= _MOST_ENTRIES:
         return Response(_encode(answer), media_type="application/json")
     return EventStream(
@@ -268,6 +273,13 @@ def _parts(value: object) -> Iterator[bytes]:
     for each, after in zip(late, others, strict=True):
         if callable(each):
             yield _encode(each())
+        elif isinstance(each, array):
+            numbers = cast("array[int]", each)
+            yield b"["
+            for at in range(0, len(numbers), _MOST_ENTRIES):
+                some = numbers[at : at + _MOST_ENTRIES].tolist()
+                yield (b"," if at else b"") + _encode(some)[1:-1]
+            yield b"]"
         else:
             before = b"["
             for row in each:

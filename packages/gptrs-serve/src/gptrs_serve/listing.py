@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import time
 import uuid
+from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -35,7 +36,7 @@ from gptrs_serve.bodies import (
     TaskFields,
     TokenizeBody,
 )
-from gptrs_serve.events import for_client
+from gptrs_serve.events import for_client, json_answer
 from gptrs_serve.problems import RequestError, about_field
 from gptrs_serve.requests import asked_conversation, require_no_conversation
 from gptrs_serve.served import EMBEDDING, RANKING, SERVED, Served
@@ -326,14 +327,22 @@ async def tokenize(body: TokenizeBody, served: Served) -> Response:
                 param="add_special_tokens",
             )
         asked = await served.reading.prepared(lambda: asked_conversation(body, told_tools(body)))
-        tokens = await served.tokens(model, asked)
+        tokens = array("I", shown_tokens(await served.tokens(model, asked)))
     else:
         require_no_conversation(body)
         text, special = body.prompt or "", body.add_special_tokens is not False
-        tokens = await served.reading.run(lambda: model.tokenizer.encode(text, special=special))
+        tokens = await served.reading.run(lambda: _tokens(model, text, special))
     length = model.token_reader().context_length
-    told = {"count": len(tokens), "max_model_len": length, "tokens": list(shown_tokens(tokens))}
-    return _json(told)
+    told = {"count": len(tokens), "max_model_len": length, "tokens": tokens}
+    return json_answer(told, len(tokens))
+
+
+def _tokens(model: LoadedModel, text: str, special: bool) -> array[int]:
+    """Return the tokens of a text, in a ninth of the memory of a list of them."""
+    tokens = array("I")
+    for portion in model.tokenizer.encode_portions(text, special=special):
+        tokens.extend(portion)
+    return tokens
 
 
 async def detokenize(body: DetokenizeBody, served: Served) -> Response:
