@@ -39,6 +39,10 @@ def test_responses_of_openai(talking):
         )
         assert more.usage.input_tokens > 0
         assert client.responses.retrieve(say.id).id == say.id
+        listed = client.responses.input_items.list(more.id, limit=1, order="asc")
+        assert [item.content[0].text for item in listed] == ["hi", say.output_text, "more"]
+        with pytest.raises(openai.BadRequestError, match="disconnects"):
+            client.responses.cancel(say.id)
         client.responses.delete(say.id)
         with pytest.raises(openai.NotFoundError):
             client.responses.retrieve(say.id)

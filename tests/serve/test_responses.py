@@ -163,7 +163,21 @@ def test_a_response_is_gone_on_with_as_if_all_had_been_sent(talking):
     assert second["usage"]["input_tokens"] == whole["usage"]["input_tokens"]
     third = {**body, "previous_response_id": second["id"]}
     assert post(talking, third).json()["usage"]["input_tokens"] > whole["usage"]["input_tokens"]
+    url = f"{talking[0]}/v1/responses/{second['id']}/input_items"
+    listed = http.get(url).json()
+    said = [item["content"][0]["text"] for item in listed["data"]]
+    assert said == ["more", text, "hi"]
+    newest, *_, oldest = [item["id"] for item in listed["data"]]
+    assert (listed["first_id"], listed["last_id"], listed["has_more"]) == (newest, oldest, False)
+    some = http.get(url, params={"order": "asc", "limit": 1, "after": oldest}).json()
+    assert (some["data"][0]["content"][0]["text"], some["has_more"]) == (text, True)
+    for name, value in (("limit", "0"), ("order", "up"), ("after", "none")):
+        refused = http.get(url, params={name: value})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, name)
+    assert http.get(url.replace("resp_", "resp_x")).status_code == 404
     url = f"{talking[0]}/v1/responses/{first['id']}"
+    assert http.get(url, params={"stream": "true"}).json()["error"]["param"] == "stream"
+    assert http.post(f"{url}/cancel").status_code == 400
     assert http.get(url).json() == first
     assert http.delete(url).json()["deleted"] is True
     assert http.get(url).status_code == http.delete(url).status_code == 404

@@ -48,6 +48,8 @@ class Route(Struct, frozen=True):
     """Whether the body is a form."""
     deletes: str = ""
     """The summary of DELETE, if the route has it."""
+    query: tuple[str, ...] = ()
+    """Names of optional values of the query."""
 
     @property
     def ways(self) -> dict[str, str]:
@@ -69,6 +71,10 @@ ROUTES: Final[Mapping[str, Route]] = {
     "/v1/responses": Route("post", "Answer an input, in OpenAI's Responses API.", ResponsesBody),
     "/v1/responses/input_tokens": Route("post", "Count tokens of an input.", InputTokensBody),
     "/v1/responses/{name}": Route("get", "Return a stored response.", deletes="Forget a response."),
+    "/v1/responses/{name}/input_items": Route(
+        "get", "Return what a stored response answers.", query=("limit", "order", "after")
+    ),
+    "/v1/responses/{name}/cancel": Route("post", "Refuse: nothing runs in the background."),
     "/v1/messages": Route("post", "Answer a conversation, in Anthropic's API.", MessagesBody),
     "/v1/messages/count_tokens": Route("post", "Count tokens of a conversation.", CountBody),
     **{
@@ -257,5 +263,8 @@ def _operation(
         told["requestBody"] = {"required": True, "content": body}
     if "{name}" in path:
         name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
-        told["parameters"] = [name]
+        query = [
+            {"name": each, "in": "query", "schema": {"type": "string"}} for each in route.query
+        ]
+        told["parameters"] = [name, *query]
     return told

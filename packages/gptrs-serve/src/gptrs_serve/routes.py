@@ -123,6 +123,7 @@ def routes(
         *(route(path, handler) for path, handler in found.items()),
         *(route(path, hearing, "POST") for path in BODIES),
         route("/v1/responses/{name}", responses.delete, "DELETE"),
+        route("/v1/responses/{name}/cancel", responses.cancel, "POST"),
         *(route(f"{OLLAMA}{name}", _refusing(name), "POST") for name in HOW if name != "delete"),
         route(f"{OLLAMA}delete", _refusing("delete"), "DELETE"),
     ]
@@ -183,6 +184,7 @@ def _read(served: Served, metrics: Metrics, responses: Responses) -> dict[str, H
         "/v1/models": models,
         "/v1/models/{name}": model,
         "/v1/responses/{name}": responses.retrieve,
+        "/v1/responses/{name}/input_items": responses.input_items,
         "/api/tags": tagged,
         "/api/ps": in_memory,
         "/api/version": version,

@@ -46,7 +46,7 @@ def beginnings(fields: Fields) -> tuple[bytes, ...]:
 def response_of(path: str, fields: Fields) -> str:
     """Return the id of the stored response that a request names, empty without one."""
     if path.startswith("/v1/responses/"):
-        return path.removeprefix("/v1/responses/")
+        return path.removeprefix("/v1/responses/").partition("/")[0]
     named = fields.get("previous_response_id", b"null")
     try:
         return msgspec.json.decode(named, type=str)

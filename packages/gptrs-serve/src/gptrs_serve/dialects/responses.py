@@ -39,14 +39,27 @@ _NAMES: Final = {
 }
 """Fields of chats, and what responses call them."""
 Messages = Sequence[Mapping[str, Any]]
+_PREFIXES: Final = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "function_call_output": "fc",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctc",
+}
+"""The beginnings of the ids of items."""
+_ORDERS: Final = ("desc", "asc")
+_MOST_ITEMS: Final = 100
+"""Most items of a list."""
 
 
 class _Kept(Struct, frozen=True):
-    """A response, its owner, and the messages up to its end."""
+    """A response, its owner, the messages up to its end, and the items that it answers."""
 
     client: Client
-    response: Mapping[str, object]
+    response: Mapping[str, Any]
     messages: Messages
+    items: Messages
     size: int
 
 
@@ -65,7 +78,7 @@ class Responses:
     async def create(self, request: Request, body: ResponsesBody) -> Response:
         """Answer a request; raises RequestError and the errors of the engine."""
         client = client_of(request)
-        before, messages = self._before(body, client), list[Mapping[str, Any]]()
+        (before, items), messages = self._before(body, client), list[Mapping[str, Any]]()
 
         def said() -> ChatBody:
             messages.extend([*before, *body.said()])
@@ -75,20 +88,58 @@ class Responses:
             chat = await for_client(request, asked_chat(said, self._served, self._metrics, client))
         writer = ResponseWriter(chat, body, self._served.response_mark)
         if body.store is not False:
-            writer.keep = lambda: self._keep(client, writer.whole(), [*messages, *writer.said()])
+            items = [*items, *_items(body.input)]
+            writer.keep = lambda: self._keep(
+                client, writer.whole(), [*messages, *writer.said()], items
+            )
         return await writer.answer(request, stream=body.stream)
 
     async def count(self, request: Request, body: InputTokensBody) -> Response:
         """Return the number of tokens of an input."""
-        before = self._before(body, client_of(request))
+        before, _ = self._before(body, client_of(request))
         asked = count_tokens(lambda: body.chat([*before, *body.said()]), self._served)
         with fields_called(_NAMES):
             count = await for_client(request, asked)
         return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
 
     async def retrieve(self, request: Request) -> Response:
-        """Return a stored response."""
+        """Return a stored response; RequestError for one asked for as a stream."""
+        if request.query_params.get("stream") == "true":
+            raise RequestError("stored responses are returned whole", param="stream")
         return JSONResponse(self._found(request).response)
+
+    async def cancel(self, request: Request) -> Response:
+        """Raise RequestError: no response is computed in the background."""
+        self._found(request)
+        raise RequestError(
+            "only responses in the background can be cancelled, and this server has none: a client"
+            " that disconnects cancels its own",
+            param="response_id",
+        )
+
+    async def input_items(self, request: Request) -> Response:
+        """Return the items that a stored response answers, those of earlier responses included."""
+        items = [*self._found(request).items]
+        order = _one_of(request, "order", _ORDERS)
+        limit = int(_one_of(request, "limit", tuple(map(str, range(1, _MOST_ITEMS + 1))), "20"))
+        if order == "desc":
+            items.reverse()
+        after = request.query_params.get("after")
+        if after is not None:
+            names = [str(item["id"]) for item in items]
+            if after not in names:
+                raise RequestError(f"there is no item {after[:80]!r}", param="after")
+            items = items[names.index(after) + 1 :]
+        found = items[:limit]
+        return JSONResponse(
+            {
+                "object": "list",
+                "data": found,
+                "first_id": found[0]["id"] if found else None,
+                "last_id": found[-1]["id"] if found else None,
+                "has_more": len(items) > limit,
+            }
+        )
 
     async def delete(self, request: Request) -> Response:
         """Forget a response."""
@@ -105,25 +156,51 @@ class Responses:
             raise _unknown(name, 404, "response_id")
         return kept
 
-    def _before(self, body: ResponsesFields, client: Client) -> Messages:
+    def _before(self, body: ResponsesFields, client: Client) -> tuple[Messages, Messages]:
+        """Return the messages and the items that a body continues."""
         name = body.previous_response_id
         if name is None:
-            return ()
+            return (), ()
         kept = self._kept.get(name)
         if kept is None or kept.client != client:
             raise _unknown(name, 400, "previous_response_id")
         # A conversation that goes on stays; the one untouched for longest goes first.
         self._kept.move_to_end(name)
         body_bytes.set(body_bytes.get() + kept.size)
-        return kept.messages
+        return kept.messages, [*kept.items, *kept.response["output"]]
 
-    def _keep(self, client: Client, response: Mapping[str, object], messages: Messages) -> None:
-        # By bytes, not by count: one response may hold images of megabytes.
+    def _keep(
+        self, client: Client, response: Mapping[str, Any], messages: Messages, items: Messages
+    ) -> None:
+        # By bytes, not by count: one response may hold images of megabytes, whose texts its
+        # messages and items share.
         size = len(json.dumps([response, messages]))
-        self._kept[str(response["id"])] = _Kept(client, response, messages, size)
+        self._kept[str(response["id"])] = _Kept(client, response, messages, items, size)
         self._bytes += size
         while self._bytes > MOST_KEPT_BYTES:
             self._bytes -= self._kept.popitem(last=False)[1].size
+
+
+def _items(given: str | Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the items of an input as they are listed: each with an id, and content in parts."""
+    found: list[dict[str, Any]] = []
+    for item in [{"role": "user", "content": given}] if isinstance(given, str) else given:
+        kind = item.get("type") or "message"
+        told = {key: value for key, value in item.items() if value is not None}
+        if isinstance(told.get("content"), str):
+            part = "output_text" if told["role"] == "assistant" else "input_text"
+            told["content"] = [{"type": part, "text": told["content"]}]
+        made = {"type": kind, "id": f"{_PREFIXES[kind]}_{uuid.uuid4().hex}", "status": "completed"}
+        found.append(made | told)
+    return found
+
+
+def _one_of(request: Request, name: str, values: Sequence[str], default: str = "") -> str:
+    """Return a value of the query, by default the first or `default`; RequestError for others."""
+    given = request.query_params.get(name, default or values[0])
+    if given not in values:
+        raise RequestError(f"`{name}` is one of {values[0]} to {values[-1]}", param=name)
+    return given
 
 
 def _unknown(name: str, status: int, param: str) -> RequestError:
