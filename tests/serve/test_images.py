@@ -141,9 +141,17 @@ def test_images_that_cannot_fit_are_not_decoded(address, monkeypatch):
 
 
 def test_what_is_no_image_is_refused(address):
-    answer = post(address, "/v1/chat/completions", asked("data:image/png;base64,Zm94"))
-    assert answer.status_code == 400
-    assert "no image that can be read" in answer.json()["error"]["message"]
+    url = "data:image/png;base64,Zm94"
+    part = {"type": "input_image", "image_url": url}
+    for path, body, param in (
+        ("/v1/chat/completions", asked(url), "messages"),
+        ("/tokenize", asked(url), "messages"),
+        ("/v1/responses", {"input": [{"role": "user", "content": [part]}]}, "input"),
+    ):
+        answer = post(address, path, body)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, param)
+        assert "no image that can be read" in error["message"]
 
 
 def test_what_advises_others_how_to_read_a_part_is_taken(address):

@@ -127,12 +127,18 @@ def problem_of(error: Exception) -> RequestError:
 
 @contextmanager
 def about_field(param: str) -> Generator[None]:
-    """Scope whose UsageErrors become RequestErrors with `param`, unless they name an argument."""
+    """Scope whose errors of the request become RequestErrors with `param`.
+
+    UsageErrors may name an argument instead. ModelErrors are those of images that cannot be read,
+    and of what a model cannot do with the field.
+    """
     try:
         yield
-    except UsageError as error:
+    except CheckpointError:  # a fault of the server
+        raise
+    except (UsageError, ModelError, MissingLibraryError) as error:
         problem = problem_of(error)
-        problem.param = error.argument or param
+        problem.param = (error.argument if isinstance(error, UsageError) else None) or param
         raise problem from error
 
 
