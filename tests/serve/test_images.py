@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import threading
 
 import pytest
 
@@ -71,6 +72,23 @@ def test_an_answer_about_an_image_is_that_of_python(address, reader):
         assert found == pytest.approx([score.logprob for score in wanted.logprobs], abs=1e-5)
         assert answer["choices"][0]["message"]["content"] == wanted.text
         assert answer["usage"]["prompt_tokens"] == len(wanted.prompt_token_ids)
+
+
+def test_pictures_are_seen_outside_of_the_engine(address, monkeypatch):
+    vectors, threads = image_prompts.Picture.vectors, []
+
+    def noted(picture, lm):
+        if not picture.is_seen(lm):
+            threads.append(threading.current_thread().name)
+        return vectors(picture, lm)
+
+    monkeypatch.setattr(image_prompts.Picture, "vectors", noted)
+    body = {**asked(url_of(pixels(31, 57))), "max_tokens": 2}
+    assert post(address, "/v1/chat/completions", body).status_code == 200
+    assert len(threads) == 5
+    assert all(name.startswith("gptrs-texts") for name in threads)
+    assert post(address, "/v1/chat/completions", body).status_code == 200
+    assert len(threads) == 5
 
 
 def test_tokens_of_images_are_those_of_the_vocabulary(address, reader):

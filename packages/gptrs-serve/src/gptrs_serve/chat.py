@@ -146,6 +146,7 @@ async def asked_chat(
     form = await form_of(read.form if calls is None else ("lark", calls), body, model, served)
     options = replace(read.options, form=form)
     watched = await served.watched(model, body.interventions, len(tokens))
+    await served.see(model, tokens)
     # From here on the engine holds a slot: nothing before this line needs to be undone when the
     # client goes away.
     stream = served.submit(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +18,7 @@ from gptrs.quoting import listed
 from gptrs_runtime.chat.conversation import Conversation
 from gptrs_runtime.generation.generate import GenerationOptions, TokenScores
 from gptrs_runtime.generation.scheduled_text import Client
+from gptrs_runtime.images.image_prompts import PicturedTokens
 from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.serving.answers import AnswerStream
@@ -193,6 +195,18 @@ class Served:
         if not is_long and not isinstance(prompt, Conversation):
             return model.prompt_tokens(prompt, most)
         return await self.reading.run(lambda: model.prompt_tokens(prompt, most))
+
+    async def see(self, model: LoadedModel, tokens: Sequence[int]) -> None:
+        """Compute the vectors of pictures among tokens, one call each; errors as of `calls.alone`.
+
+        The engine would compute them in the step that reads them, while all other texts wait.
+        """
+        if not isinstance(tokens, PicturedTokens):
+            return
+        lm = model.image_lm()
+        for picture in tokens.pictures:
+            if not picture.is_seen(lm):
+                await self.calls.alone(partial(picture.vectors, lm))
 
     def close(self) -> None:
         """End all threads, and the engine."""

@@ -68,6 +68,10 @@ class Picture:
             self._vectors[lm] = found
         return found
 
+    def is_seen(self, lm: ImageLM) -> bool:
+        """Return whether the vectors for a model are computed."""
+        return lm in self._vectors
+
 
 _pictures: WeakValueDictionary[int, Picture] = WeakValueDictionary()
 _known: WeakValueDictionary[bytes, Picture] = WeakValueDictionary()
