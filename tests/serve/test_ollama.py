@@ -9,7 +9,7 @@ import pytest
 
 import gptrs
 from gptrs_runtime.load import load_model
-from gptrs_serve.dialects.ollama import HOW
+from gptrs_serve.dialects.ollama import HOW, _shortened
 from runtime.tiny_bert import save_tiny_bert
 from serve.clients import http
 from serve.conftest import serving
@@ -136,6 +136,9 @@ def test_what_there_is(talking):
     tags = http.get(f"{address}/api/tags").json()["models"]
     assert [each["name"] for each in tags] == [f"{name}:latest" for name in models]
     assert tags[0]["size"] > 0
+    assert len({each["digest"] for each in tags}) == len(tags)
+    assert {len(each["digest"]) for each in tags} == {64}
+    assert tags[0]["details"]["parameter_size"] == "55.8K"
     assert [each["name"] for each in http.get(f"{address}/api/ps").json()["models"]] == [
         each["name"] for each in tags
     ]
@@ -145,6 +148,11 @@ def test_what_there_is(talking):
     assert shown["model_info"]["gpt2.context_length"] == 1024
     assert shown["template"].startswith("{% if tools %}")
     assert http.head(address).status_code == 200
+
+
+def test_numbers_of_parameters_have_three_digits():
+    found = [_shortened(count) for count in (7, 999_499, 999_500, 134_515_008, 7_615_616_512)]
+    assert found == ["7", "999K", "1M", "135M", "7.62B"]
 
 
 @pytest.mark.parametrize("name", HOW)

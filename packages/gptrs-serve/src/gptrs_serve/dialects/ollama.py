@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Iterator
@@ -291,8 +292,9 @@ async def version(_: Request) -> Response:
 def tags(served: Served) -> Response:
     """Return the served models, including those that a request would load."""
     found = [_listed(name, served) for name in served.models]
-    unloaded = [] if served.residence is None else served.residence.unloaded
-    return JSONResponse({"models": [*found, *({"name": n, "model": n} for n in unloaded)]})
+    names = [] if served.residence is None else served.residence.unloaded
+    unloaded = [{"name": name, "model": name, "digest": _digest(name)} for name in names]
+    return JSONResponse({"models": [*found, *unloaded]})
 
 
 def running(served: Served) -> Response:
@@ -356,9 +358,23 @@ def _listed(name: str, served: Served) -> dict[str, object]:
         "model": called,
         "modified_at": _time(served.created),
         "size": size,
-        "digest": "",
+        "digest": _digest(called),
         "details": _details(model),
     }
+
+
+def _digest(name: str) -> str:
+    """Return a digest of a name: one of the weights would take long."""
+    # Ollama's command shows the first 12 characters, and crashes if there are none.
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def _shortened(count: int) -> str:
+    """Return a number in three digits, as Ollama does: 55.8K, 135M, 1.24B."""
+    for unit, power in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
+        if count >= 0.9995 * power:  # rounds to 1
+            return f"{count / power:.3g}{unit}"
+    return str(count)
 
 
 def _details(model: LoadedModel) -> dict[str, object]:
@@ -367,7 +383,7 @@ def _details(model: LoadedModel) -> dict[str, object]:
         "format": "gptrs",
         "family": model.kind,
         "families": [model.kind],
-        "parameter_size": f"{_parameters(model) / 1e9:.3g}B",
+        "parameter_size": _shortened(_parameters(model)),
         "quantization_level": str(model.weight_type or "none"),
     }
 
