@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from typer import BadParameter
 
 from gptrs import jit, value_and_grad
@@ -285,6 +285,21 @@ def test_too_little_memory_or_disk_is_told_before_any_work(tokens, tmp_path, mon
     monkeypatch.setattr(runs, "memory_limit", lambda: 1000)
     with pytest.raises(UsageError, match="weights, gradients and moments take"):
         gptrs(*args, *QUICK)
+
+
+def test_a_copied_head_is_learnt_as_one_weight_and_not_written(tokens, tmp_path):
+    save_lm(tmp_path / "model", "llama")
+    path, base = tmp_path / "model" / "model.safetensors", tmp_path / "model" / "config.json"
+    stored = load_file(path)
+    table = np.array(stored["embed_tokens.weight"])
+    save_file({**stored, "lm_head.weight": table}, path)
+    config = json.loads(base.read_text(encoding="utf-8"))
+    base.write_text(json.dumps({**config, "tie_word_embeddings": True}), encoding="utf-8")
+    out = tmp_path / "out"
+    gptrs("finetune", tmp_path / "model", "--data", tokens, "--out", out, "--full", *QUICK)
+    written = load_file(out / "model.safetensors")
+    assert "lm_head.weight" not in written
+    assert np.abs(written["embed_tokens.weight"] - table).max() > 1e-3
 
 
 def test_other_models_do_not_learn(tokens, tmp_path):

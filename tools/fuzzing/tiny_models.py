@@ -221,6 +221,9 @@ class _Asked:
     def tied_table(self, name: str, shape: Sequence[int]) -> None:
         return None
 
+    def stores_apart(self, name: str, table: object) -> bool:
+        return name in self
+
     def rescaling(self) -> None:
         return None
 

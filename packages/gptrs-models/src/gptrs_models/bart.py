@@ -95,6 +95,7 @@ class BartConfig(Struct, frozen=True):
     decoder: BlockConfig
     scale: float
     padding: int
+    tied: bool
 
     @property
     def width(self) -> int:
@@ -132,6 +133,7 @@ def read_config(settings: Mapping[str, object]) -> BartConfig:
         decoder=decoder,
         scale=math.sqrt(width) if fields.boolean("scale_embedding", kind.scales) else 1.0,
         padding=fields.integer("pad_token_id", 1, minimum=0),
+        tied=fields.boolean("tie_word_embeddings", True),
     )
 
 
@@ -247,6 +249,8 @@ class Bart(Seq2SeqModule):
         written = Embedding(target, config.target_vocab_size, width, "vocab")
         self.decoder = Decoder(config, model / "decoder", written)
         own = "lm_head.weight" in params
+        if config.tied:
+            own = params.stores_apart("lm_head.weight", target)
         self.lm_head = (
             Embedding(params / "lm_head", config.target_vocab_size, width, "vocab")
             if own

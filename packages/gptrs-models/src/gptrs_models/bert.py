@@ -281,6 +281,7 @@ class Bert(Body):
         super().__init__(config.context_length, config.vocab_size)
         self.config, names, width = config, config.names, config.hidden_size
         self.body = body = body_of(params, names.body, "embeddings.word_embeddings")
+        self.table = body / "embeddings.word_embeddings"
         self.embeddings = Embeddings(config, body / "embeddings")
         self.projection = (
             Linear(body / names.projection, config.embedding_size, width)

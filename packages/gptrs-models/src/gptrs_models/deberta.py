@@ -373,6 +373,7 @@ class Deberta(Body):
         super().__init__(bert.context_length, bert.vocab_size)
         self.config = config
         self.body = body = body_of(params, "deberta", "embeddings.word_embeddings")
+        self.table = body / "embeddings.word_embeddings"
         self.embeddings = Embeddings(config, body / "embeddings")
         self.layers = [Layer(config, body / name) for name in bert.stored_layers]
         encoder, width = body / "encoder", bert.hidden_size

@@ -80,6 +80,8 @@ class Body(TextEncoderModule):
     """An encoder that can get a head: it exposes its weights."""
 
     body: Params
+    table: Params
+    """The scope of the token embeddings."""
 
     @property
     def words(self) -> Embedding:
@@ -113,7 +115,7 @@ def with_head(
     elif head == "token":
         model.head = TokenHead(sizes, params, model.body, norm, labels_of(settings))
     elif head == "word":
-        model.head = WordHead(sizes, params, model.body, norm, model.words)
+        model.head = WordHead(sizes, params, model.body, norm, model)
     named = architectures(settings)[:1]
     # The weights of the unused head are expected, so that they are not reported as unread.
     if named and (named[0] in _PRETRAINED or (head is None and not named[0].endswith(_BODIES))):
@@ -269,16 +271,16 @@ class WordHead(Module):
     """
 
     def __init__(
-        self, config: HeadConfig, params: Params, body: Params, norm: Norm, words: Embedding
+        self, config: HeadConfig, params: Params, body: Params, norm: Norm, model: Body
     ) -> None:
         heads, width = config.heads, config.embedding_size
         self.transform = (
             None if heads.word is None else Transform(config, heads.word, params, body, norm, width)
         )
+        weight = f"{heads.word_out}.weight"
+        tied = config.tie_word_embeddings and not params.stores_apart(weight, model.table)
         self.weight = (
-            words.unembedding()
-            if config.tie_word_embeddings
-            else params.tensor(f"{heads.word_out}.weight", (config.vocab_size, width))
+            model.words.unembedding() if tied else params.tensor(weight, (config.vocab_size, width))
         )
         self.bias: Tensor | None = None
         if heads.word_bias is not None:

@@ -388,7 +388,8 @@ class Gemma4(CausalLMModule):
         self.layers = [Block(config, body / "layers" / at, at) for at in range(count)]
         self.norm = RMSNorm(body / "norm", dim, config.epsilon)
         # A checkpoint may have separate weights for a layer that the config calls tied.
-        tied = config.tied and "lm_head.weight" not in params
+        table = body / "embed_tokens"
+        tied = config.tied and not params.stores_apart("lm_head.weight", table)
         self.lm_head = None
         if not tied:
             axes = ("embed", "vocab")

@@ -143,7 +143,7 @@ class GPT2(CausalLMModule):
         self.h = [Block(config, body / "h" / i, i) for i in range(config.n_layer)]
         self.ln_f = LayerNorm(body / "ln_f", config.n_embd, config.layer_norm_epsilon)
         # A checkpoint may have separate weights for a layer that the config calls tied.
-        tied = config.tie_word_embeddings and (lent or not head)
+        tied = config.tie_word_embeddings and not params.stores_apart("lm_head.weight", table)
         self.lm_head = (
             None
             if tied

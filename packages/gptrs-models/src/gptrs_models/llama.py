@@ -71,7 +71,8 @@ class Llama(CausalLMModule):
         )
         # A checkpoint may have separate weights for a layer that the config calls tied.
         vocabulary = config.vocab_size
-        tied = config.tie_word_embeddings and (lent or not head)
+        apart = params.stores_apart(f"{names.head}.weight", table)
+        tied = config.tie_word_embeddings and not apart
         self.tied_bias = (
             params.tensor(f"{names.head}.bias", (vocabulary,))
             if tied and config.head_bias

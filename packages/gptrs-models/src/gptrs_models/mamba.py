@@ -178,7 +178,7 @@ class Mamba(CausalLMModule):
         self.embeddings = Embedding(body / name, sizes.vocab_size, width)
         self.layers = [Block(sizes, mixer, body / "layers" / i) for i in range(sizes.layers)]
         self.norm_f = RMSNorm(body / "norm_f", width, sizes.epsilon)
-        tied = sizes.tied and "lm_head.weight" not in params
+        tied = sizes.tied and not params.stores_apart("lm_head.weight", body / name)
         self.lm_head = (
             None if tied else Linear(params / "lm_head", width, sizes.vocab_size, bias=False)
         )

@@ -47,6 +47,7 @@ class MoonshineConfig(Struct, frozen=True):
     max_position_embeddings: int
     attention_bias: bool
     rope: RopeSettings
+    tied: bool
 
     @property
     def rotary_dim(self) -> int:
@@ -89,6 +90,7 @@ def read_config(settings: Mapping[str, object]) -> MoonshineConfig:
         max_position_embeddings=context,
         attention_bias=fields.boolean("attention_bias", False),
         rope=rope,
+        tied=fields.boolean("tie_word_embeddings", True),
     )
     if config.rotary_dim % 2:
         raise ModelError(
@@ -279,8 +281,9 @@ class Moonshine(DecoderModule):
         model = params / "model"
         self.encoder = Encoder(config, model / "encoder")
         self.decoder = Decoder(config, model / "decoder")
-        # Absent if the output shares the embeddings.
         own = "proj_out.weight" in params
+        if config.tied:
+            own = params.stores_apart("proj_out.weight", model / "decoder" / "embed_tokens")
         self.proj_out = (
             Embedding(params / "proj_out", config.vocab_size, config.hidden_size)
             if own

@@ -71,6 +71,7 @@ class RotaryEncoder(Body):
         width, epsilon = llama.hidden_size, llama.rms_norm_eps
         self.config = config
         self.body = body = body_of(params, names.body, names.embed)
+        self.table = body / names.embed
         self.embed_tokens = Embedding(body / names.embed, llama.vocab_size, width)
         self.token_types = (
             Embedding(body / config.token_types, config.type_vocab_size, width)

@@ -48,6 +48,7 @@ class T5Config(Struct, frozen=True):
     gated: bool
     scales_output: bool
     every_layer: bool
+    tied: bool
 
 
 _DEFAULTS = {
@@ -87,6 +88,7 @@ def read_config(settings: Mapping[str, object]) -> T5Config:
         gated=fields.boolean("is_gated_act", len(words) == 2),
         scales_output=kind != "mt5" and fields.boolean("scale_decoder_outputs", tied),
         every_layer=kind == "umt5",
+        tied=tied,
     )
 
 
@@ -247,6 +249,8 @@ class T5(Seq2SeqModule):
         self.encoder = Stack(config, params / "encoder", decoder=False)
         self.decoder = Stack(config, params / "decoder", decoder=True)
         own = "lm_head.weight" in params
+        if config.tied:
+            own = params.stores_apart("lm_head.weight", _shared(params))
         self.lm_head = _embedding(config, params / "lm_head") if own else self.shared
 
     def read(self, tokens: Tensor, mask: Tensor) -> list[KeysValues]:

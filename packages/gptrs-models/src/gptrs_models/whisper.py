@@ -41,6 +41,7 @@ class WhisperConfig(Struct, frozen=True):
     max_target_positions: int
     encoder: BlockConfig
     decoder: BlockConfig
+    tied: bool
 
 
 def read_config(settings: Mapping[str, object]) -> WhisperConfig:
@@ -75,6 +76,7 @@ def read_config(settings: Mapping[str, object]) -> WhisperConfig:
         max_target_positions=fields.integer("max_target_positions", 448),
         encoder=encoder,
         decoder=decoder,
+        tied=fields.boolean("tie_word_embeddings", True),
     )
 
 
@@ -148,8 +150,9 @@ class Whisper(DecoderModule):
         self.config, model = config, params / "model"
         self.encoder = Encoder(config, model / "encoder")
         self.decoder = Decoder(config, model / "decoder")
-        # Absent if the output shares the embeddings.
         own = "proj_out.weight" in params
+        if config.tied:
+            own = params.stores_apart("proj_out.weight", model / "decoder" / "embed_tokens")
         self.proj_out = (
             Embedding(params / "proj_out", config.vocab_size, config.decoder.width)
             if own

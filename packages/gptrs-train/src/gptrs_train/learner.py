@@ -315,8 +315,8 @@ class Learner:
         return name
 
     def is_written(self, name: str) -> bool:
-        """Return whether a weight of the checkpoint is written."""
-        return True
+        """Return whether a weight of the checkpoint is written: no copy of one that is learnt."""
+        return not self.params.is_copied(name)
 
     def whole_weights(self, trained: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return what was learnt as weights f32, with low-rank factors added to those of layers."""

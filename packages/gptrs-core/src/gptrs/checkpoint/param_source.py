@@ -77,6 +77,15 @@ class WatchedSource(Protocol):
 
 
 @runtime_checkable
+class ComparingSource(Protocol):
+    """A source that knows which of its tensors are copies."""
+
+    def is_copy(self, name: str, other: str) -> bool:
+        """Return whether two tensors have the same type and values; may miss a copy."""
+        ...
+
+
+@runtime_checkable
 class PartialSource(Protocol):
     """A source that reads parts of tensors."""
 
@@ -160,6 +169,13 @@ class FileSource:
     def read_slice(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
         """Return a part of a tensor, as `MappedTensors.read_slice` does."""
         return self._file_of(name).read_slice(name, index)
+
+    def is_copy(self, name: str, other: str) -> bool:
+        """Return whether two tensors have the same type and bits; reads both until they differ."""
+        if self.type_of(name) != self.type_of(other):
+            return False
+        pairs = zip(self.parts(name), self.parts(other), strict=True)
+        return all(one.tobytes() == two.tobytes() for one, two in pairs)
 
     def locate(self, name: str) -> tuple[MappedTensors, TensorEntry]:
         """Return the file of a tensor and its entry; CheckpointError if there is none."""

@@ -21,6 +21,7 @@ from gptrs.checkpoint.adapter_config import LowRankAdapter, LowRankProduct
 from gptrs.checkpoint.config_fields import load_as, load_slice, stays_narrow
 from gptrs.checkpoint.expert_factors import ExpertWeight, expert_factors
 from gptrs.checkpoint.param_source import (
+    ComparingSource,
     IdentifyingSource,
     MappedSource,
     ParamSource,
@@ -110,6 +111,8 @@ class Params:
         self._read_quantized = set[str]()
         self._left_out = set[str]()
         self._uses: dict[str, WeightUse] = {}
+        self._copies: dict[tuple[str, str], bool] = {}
+        """Whether the first of two tensors has the values of the second."""
         self._narrow = set[str]()
         """Stacks of matrices that keep a stored type of 2 bytes."""
         self._axes: dict[str, Axes] = {}
@@ -259,6 +262,40 @@ class Params:
             if own is not None and adapter.is_apart(own) and whole in self._names:
                 return self.adapted().tensor(name, shape, use="table")
         return None
+
+    def stores_apart(self, name: str, table: Params) -> bool:
+        """Return whether the checkpoint has values of its own for an output layer that is tied.
+
+        `name` is its weight, `table` the scope of the `weight` it is tied to. As in transformers, a
+        stored copy of the table is no second weight: it is left out. To find out, both are read
+        until they differ. What an adapter changes is never a copy.
+        """
+        whole, tied = self._prefix + name, f"{table._prefix}weight"
+        if whole == tied or name not in self or not (whole in self._names or self._own(whole)):
+            return False
+        if self._is_changed(whole) or not self._is_copy(whole, tied):
+            return True
+        with self._lock:
+            self._left_out.add(whole)
+        return False
+
+    def is_copied(self, name: str) -> bool:
+        """Return whether a tensor, by its full name, is one that `stores_apart` left out."""
+        return any(found and name == copy for (copy, _), found in self._copies.items())
+
+    def _is_changed(self, name: str) -> bool:
+        """Return whether an adapter replaces a weight, or adds to it."""
+        layer = name.removesuffix(".weight")
+        own = (each.tensor_of(name) or each.module_of(layer) for each in self._adapters)
+        return any(found is not None for found in own)
+
+    def _is_copy(self, name: str, other: str) -> bool:
+        found = self._copies.get((name, other))
+        if found is None:
+            source, there = self._source, other in self._names
+            found = isinstance(source, ComparingSource) and there and source.is_copy(name, other)
+            self._copies[name, other] = found
+        return found
 
     def __contains__(self, name: str) -> bool:
         """Return whether the checkpoint, or an adapter, has the tensor `name` in this scope."""

@@ -43,6 +43,11 @@ class QuantizingSource(MadeTensors):
         )
         super().__init__(stored, made)
 
+    @override
+    def is_copy(self, name: str, other: str) -> bool:
+        # As before the rounding: a copy was left out of the plan.
+        return self._stored.is_copy(name, other)
+
 
 class RoundedWeight(MadeTensor):
     """A weight that is rounded when its values or parts are requested."""

@@ -153,6 +153,12 @@ class MadeTensors(FileSource):
         return self._stored.read_slice(name, index) if made is None else made.load()[index]
 
     @override
+    def is_copy(self, name: str, other: str) -> bool:
+        # Decoding whole tensors to compare them would take longer than keeping both costs.
+        stored = self._find(name) is None and self._find(other) is None
+        return stored and self._stored.is_copy(name, other)
+
+    @override
     def identity_of(self, name: str) -> WeightIdentity | None:
         made = self._find(name)
         return self._stored.identity_of(name) if made is None else made.identity()
