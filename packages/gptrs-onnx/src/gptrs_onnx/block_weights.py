@@ -111,6 +111,8 @@ def _block_weight(node: ir.Node) -> BlockWeight | None:
     codes, scales, zeros = (None if each is None else each.const_value for each in inputs[1:4])
     if held is None or codes is None or scales is None:
         return None
+    if any(each is not None and each.is_graph_input() for each in inputs[1:4]):
+        return None  # a call may replace it
     if inputs[4] is not None or (inputs[3] is not None and zeros is None):
         return None
     if bits not in _BITS or block < 1 or columns % block:

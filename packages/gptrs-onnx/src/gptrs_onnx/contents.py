@@ -11,6 +11,7 @@ from gptrs.api.importers import DAMAGE, FileContents, FileValue
 from gptrs_onnx import known_ops, ops
 from gptrs_onnx.conversion import kind_of
 from gptrs_onnx.element_types import DTYPES, is_read
+from gptrs_onnx.inputs import default_inputs, required_inputs
 from gptrs_onnx.node import converts, has_body
 from gptrs_onnx.onnx_ir import ir
 from gptrs_onnx.reading import read_any_model, require_read_version
@@ -33,9 +34,10 @@ def _contents(model: ir.Model, path: Path) -> FileContents:
     graph = model.graph
     values = [value for part in model.graphs() for value in part.initializers.values()]
     stored = [value.const_value for value in values if value.const_value is not None]
-    taken = [each for each in graph.inputs if each.name not in graph.initializers]
+    taken, optional = required_inputs(model), default_inputs(model)
+    defaults = [FileValue(each.name, f"{each.type}?") for each in map(_declared, optional)]
     return FileContents(
-        inputs=tuple(map(_declared, taken)),
+        inputs=(*map(_declared, taken), *defaults),
         outputs=tuple(map(_declared, graph.outputs)),
         ops=dict(Counter(_name(node) for node in _nodes(model)).most_common()),
         missing=dict(_missing(model, [*taken, *graph.outputs], stored, path)),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from typing_extensions import override
 
 from gptrs.api import UnsupportedError, UsageError
@@ -19,6 +20,10 @@ from gptrs_onnx.strings import Words, cut_off
 
 if TYPE_CHECKING:
     from gptrs_onnx.string_functions import StringFunctions
+
+
+_DEFAULTS_SINCE: Final = 4
+"""The version of the format in which an initializer need not be an input."""
 
 
 class StringInput(ModelInput, frozen=True):
@@ -94,6 +99,21 @@ def slot_of(value: ir.Value) -> ModelInput:
     return kind(name, dtype, tuple(dims))
 
 
+def required_inputs(model: ir.Model) -> list[ir.Value]:
+    """Return the inputs that a graph has no values for."""
+    return [each for each in model.graph.inputs if each.name not in model.graph.initializers]
+
+
+def default_inputs(model: ir.Model) -> list[ir.Value]:
+    """Return the inputs whose values are initializers, which a call may replace.
+
+    In older files all initializers are inputs; there they are constants, as in ONNX Runtime.
+    """
+    if model.ir_version < _DEFAULTS_SINCE:
+        return []
+    return [each for each in model.graph.inputs if each.name in model.graph.initializers]
+
+
 def _size_of(size: int | ir.SymbolicDim, place: str) -> int | str:
     """Return a size or the name of a free one, by default that of its place.
 
@@ -125,12 +145,13 @@ class Border(Struct, frozen=True):
         UnsupportedError for types that PTIR lacks.
         """
         graph = model.graph
-        inner = set(graph.initializers)
-        inputs = tuple([slot_of(each) for each in graph.inputs if each.name not in inner])
+        inputs = tuple(map(slot_of, required_inputs(model)))
         functions = cut_off(model)
-        slots = inputs
-        if functions is not None:
-            slots = tuple([slot_of(each) for each in graph.inputs if each.name not in inner])
+        if functions is None:
+            inputs += tuple([replace(slot_of(e), optional=True) for e in default_inputs(model)])
+            slots = inputs
+        else:  # these may have taken the defaults of inputs, which remain constants
+            slots = tuple(map(slot_of, required_inputs(model)))
         own = functions is not None or any(map(_is_other, (*graph.inputs, *graph.outputs)))
         return cls(inputs, slots, Words(model), functions, own)
 

@@ -56,9 +56,10 @@ class Facts(Struct, frozen=True, dict=True):
     """Whether all sizes are numbers."""
 
     def hold(self, sizes: Numbered) -> bool:
-        """Return whether they are true of these sizes."""
+        """Return whether they are true of these sizes, and those that they are about are given."""
         return (
-            all(known in (None, sizes[number]) for number, known in self.pinned.items())
+            self._about <= sizes.keys()
+            and all(known in (None, sizes[number]) for number, known in self.pinned.items())
             and all(sizes[number] == sizes[other] for number, other in self.same.items())
             and (
                 self.static
@@ -69,6 +70,11 @@ class Facts(Struct, frozen=True, dict=True):
                 for quotient, dim in self.equal
             )
         )
+
+    @cached_property
+    def _about(self) -> frozenset[int]:
+        dims = [dim for quotient, other in self.equal for dim in (dim_of(quotient), other)]
+        return symbols_of(dims).union(self.pinned, self.same, self.same.values())
 
     def name(self, number: int, names: Sequence[str]) -> str | None:
         """Return the name of a size in the program; None for a number."""

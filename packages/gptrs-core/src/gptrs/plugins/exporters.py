@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias, cast, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
 from msgspec import Struct
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 # Importers: plugins that read models from files of other formats.
 #
 # The suffix of a file selects the importer. Its model is called with arrays by name.
+
+
+_MOST_OPTIONAL: Final = 8
+"""Most optional inputs in a message: a file may have all its weights as such."""
 
 
 class ModelInput(Struct, frozen=True):
@@ -184,7 +188,7 @@ def named_arguments(
 
     def refused(why: str) -> UsageError:
         # Only here: to describe the inputs took an eighth of the call of a small model.
-        hint = f"its inputs are {', '.join(map(str, inputs.values())) or 'none'}"
+        hint = f"its inputs are {shown_inputs(inputs) or 'none'}"
         return UsageError(f"{quoted(model)} {why}", hint=hint)
 
     if len(arguments) > len(inputs):
@@ -201,6 +205,15 @@ def named_arguments(
         if each not in present and not slot.optional:
             raise refused(f"lacks the input {quoted(each)}")
     return present
+
+
+def shown_inputs(inputs: Mapping[str, ModelInput], quote: str = "") -> str:
+    """Return inputs with their types, for a message; of many optional ones the first."""
+    optional = [each for each in inputs.values() if each.optional]
+    more = len(optional) - _MOST_OPTIONAL
+    left_out = optional[_MOST_OPTIONAL:]
+    names = [f"{quote}{each}{quote}" for each in inputs.values() if each not in left_out]
+    return ", ".join([*names, *([f"{more} optional ones"] if more > 0 else [])])
 
 
 def importer_of(path: str | os.PathLike[str]) -> str | None:

@@ -19,7 +19,7 @@ from gptrs.capture.tensor import Tensor
 from gptrs.errors import UnsupportedError
 from gptrs.ir.program import Program
 from gptrs.memory_cache import MemoryCache
-from gptrs.plugins.exporters import ModelInput, named_arguments
+from gptrs.plugins.exporters import ModelInput, named_arguments, shown_inputs
 from gptrs.plugins.manager import backend_of
 from gptrs.quoting import clipped, quoted
 
@@ -52,7 +52,7 @@ class ImportedGraph(ABC, Generic[Argument]):
         self.outputs = tuple(outputs)
 
     def __repr__(self) -> str:
-        takes = ", ".join(map(str, self.inputs.values()))
+        takes = shown_inputs(self.inputs)
         gives = ", ".join(map(clipped, self.outputs))
         return f"<{type(self).__name__} {clipped(self.name)}({takes}) -> ({gives})>"
 

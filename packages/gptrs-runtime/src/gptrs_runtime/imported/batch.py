@@ -17,7 +17,7 @@ from gptrs.ir.program import Program
 from gptrs.ir.specialize import lone_symbol, specialize, symbols
 from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.ir.tensor_type import TensorType
-from gptrs.plugins.exporters import ImportedModel, ModelInput
+from gptrs.plugins.exporters import ImportedModel, ModelInput, shown_inputs
 from gptrs.quoting import listed, quoted
 from gptrs_runtime.imported.scores import (
     COMPANIONS,
@@ -238,8 +238,9 @@ def _stored(model: ImportedModel, paths: Sequence[Path], key: str | None) -> dic
                     hint=f"it has {listed(names)}",
                 )
             for name in names if key is None else [key]:
-                alone = len(model.inputs) == 1 and (len(names) == 1 or key is not None)
-                target = next(iter(model.inputs)) if alone else name
+                needed = [slot for slot, each in model.inputs.items() if not each.optional]
+                alone = len(needed) == 1 and (len(names) == 1 or key is not None)
+                target = needed[0] if alone and name not in model.inputs else name
                 if target not in model.inputs:
                     raise UsageError(
                         f"the model has no input {quoted(name)}",
@@ -253,7 +254,7 @@ def _stored(model: ImportedModel, paths: Sequence[Path], key: str | None) -> dic
 
 def listed_inputs(model: ImportedModel) -> str:
     """Return the inputs of a model with their types, for a message."""
-    return ", ".join(f"`{each}`" for each in model.inputs.values()) or "nothing"
+    return shown_inputs(model.inputs, "`") or "nothing"
 
 
 # The program of an imported model, with symbols or for given sizes.

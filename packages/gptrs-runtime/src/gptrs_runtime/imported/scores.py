@@ -19,7 +19,7 @@ from gptrs.checkpoint.files.open_file import read_whole
 from gptrs.errors import GptrsError, ModelError, UnsupportedError, UsageError
 from gptrs.ir.program import Program
 from gptrs.plugins.descriptions import ImporterPlugin
-from gptrs.plugins.exporters import ImportedModel, ModelInput, import_model
+from gptrs.plugins.exporters import ImportedModel, ModelInput, import_model, shown_inputs
 from gptrs.plugins.manager import manager
 from gptrs.quoting import quoted
 from gptrs.spans import span
@@ -165,13 +165,14 @@ def image_axes(each: ModelInput) -> ImageAxes | None:
 
 
 def image_inputs(inputs: Mapping[str, ModelInput]) -> list[ModelInput]:
-    """Return the inputs that are images."""
-    return [each for each in inputs.values() if image_axes(each) is not None]
+    """Return the inputs that are images; one that may be omitted is a weight."""
+    return [e for e in inputs.values() if not e.optional and image_axes(e) is not None]
 
 
 def is_token_input(each: ModelInput) -> bool:
-    """Return whether an input is integers [B, T]."""
-    return each.dtype.is_integer and not each.dtype.is_bool and len(each.shape or ()) == 2
+    """Return whether an input that is needed is integers [B, T]."""
+    is_ids = each.dtype.is_integer and not each.dtype.is_bool
+    return is_ids and not each.optional and len(each.shape or ()) == 2
 
 
 def token_inputs(inputs: Mapping[str, ModelInput]) -> list[ModelInput]:
@@ -211,7 +212,7 @@ class ImageFiles(Struct, frozen=True):
         """Return the only image input; UsageError if there is none, or several."""
         slots = image_inputs(inputs)
         if len(slots) != 1:
-            shown = ", ".join(f"`{each}`" for each in inputs.values())
+            shown = shown_inputs(inputs, "`")
             raise UsageError(
                 f"the model has {len(slots)} inputs of images of 3 channels,"
                 " an image file is for those with one",
