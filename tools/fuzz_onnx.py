@@ -61,7 +61,6 @@ KNOWN: Final = (
     Known(RUNTIME, "Normalizer", "whether a NaN is the greatest depends on its place", ODD),
     Known(RUNTIME, "LabelEncoder", "NaN is no key, as in the operator sets from 4 on", ODD),
     Known(RUNTIME, "Clip", "an end that is left out is its largest number, not infinity", ODD),
-    Known(RUNTIME, "Resize", "coordinates are rounded to f32 before `floor`"),
     Known(REFERENCE, "Softmax LogSoftmax Hardmax", "it has the newest operator set alone"),
     Known(REFERENCE, "RNN GRU LSTM", "it leaves out lengths and directions"),
     Known(REFERENCE, "LRN", "its window of channels is another one"),

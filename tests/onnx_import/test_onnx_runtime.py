@@ -202,3 +202,31 @@ def test_mixtures_of_experts_are_those_of_the_cpu_kernel(case: str) -> None:
     (wanted,) = session.run(None, given)
     found = gptrs_onnx.from_proto(proto, "ref")(**given)["y"]
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("free", [False, True])
+@pytest.mark.parametrize("rounding", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
+def test_resize_takes_the_pixels_that_coordinates_in_f32_fall_on(rounding, free):
+    x = np.arange(37, dtype=np.float32).reshape(1, 1, 37)
+    calls = [("asymmetric", 1.6), ("asymmetric", 0.6), ("half_pixel", 1.3), ("half_pixel", 0.3)]
+    for coordinates, scale in [*calls, ("tf_half_pixel_for_nn", 0.6)]:
+        proto = parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 18]>
+        g (float[1, 1, {"w" if free else 37}] x) => (float[1, 1, v] y)
+          <float[3] scales = {{1, 1, {scale}}}> {{
+          y = Resize <coordinate_transformation_mode = "{coordinates}", nearest_mode = "{rounding}">
+            (x, , scales) }}""")
+        session = onnxruntime.InferenceSession(proto.SerializeToString())
+        found = gptrs_onnx.from_proto(proto, "ref")(x)["y"]
+        np.testing.assert_array_equal(found, session.run(None, {"x": x})[0])
+
+
+def test_resize_of_old_operator_sets_rounds_up_where_it_shrinks():
+    proto = parser.parse_model("""
+    <ir_version: 5, opset_import: ["" : 10]>
+    g (float[1, 1, 5, 7] x) => (float[1, 1, v, w] y) <float[4] scales = {1, 1, 0.6, 1.6}>
+    { y = Resize (x, scales) }""")
+    x = np.arange(35, dtype=np.float32).reshape(1, 1, 5, 7)
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    found = gptrs_onnx.from_proto(proto, "ref")(x)["y"]
+    np.testing.assert_array_equal(found, session.run(None, {"x": x})[0])

@@ -71,6 +71,9 @@ USES = (
         torch=lambda torch, x: _torch(torch, x, (7, 2), "nearest")),
     Use("resize", (np.arange(6),), lambda x: F.resize(x, (4,), (0,)),
         lambda x: x[[0, 2, 3, 5]], "nearest half pixel, integers"),
+    Use("resize", (np.arange(8),), lambda x: F.resize(x, (12,), (0,), "nearest", "asymmetric",
+            "floor", [float(np.float32(1.6))], precision="f32"),  # in f64, 8 / 1.6 is below 5
+        lambda x: x[[0, 0, 1, 1, 2, 3, 3, 4, 5, 5, 6, 6]], "nearest in f32"),
     Use("resize", (X,), lambda x: F.resize(x, (8, 3), (2, 3), "linear"),
         lambda x: resized(x, (8, 3), half_pixel), "linear",
         torch=lambda torch, x: _torch(torch, x, (8, 3), "bilinear")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Literal, cast
@@ -44,6 +45,8 @@ _ROUNDINGS: Final[dict[str, tuple[bool, float]]] = {
     "ceil": (True, 0.0),
 }
 """Whether a coordinate is rounded up, and the number added before."""
+_TIE: Final = 1e-6
+"""How far from the middle ONNX Runtime takes a rounded coordinate for it."""
 
 # The formulas take arrays and numbers, or f64 tensors for symbolic sizes.
 
@@ -54,8 +57,7 @@ def _half_pixel_symmetric(positions: Any, old: Any, new: Any, scale: Any) -> Any
 
 
 def _align_corners(positions: Any, old: Any, new: Any, scale: Any) -> Any:
-    length = scale * old  # not rounded down, as in the ONNX reference
-    return positions * (old - 1) / (length - 1)
+    return positions * (old - 1) / (new - 1)
 
 
 _COORDINATES: Final[dict[str, Callable[[Any, Any, Any, Any], Any]]] = {
@@ -66,6 +68,9 @@ _COORDINATES: Final[dict[str, Callable[[Any, Any, Any, Any], Any]]] = {
     "asymmetric": lambda positions, old, new, scale: positions / scale,
     "tf_half_pixel_for_nn": lambda positions, old, new, scale: (positions + 0.5) / scale,
 }
+_SAME: Final = 1e-6
+"""The largest relative error of a factor, which may be the nearest f32 of a quotient."""
+_PRECISIONS: Final = {"f32": np.float32, "f64": np.float64}
 _FIRST_IF_ALONE: Final = ("pytorch_half_pixel", "align_corners")
 """Coordinate modes that map a single element to the first."""
 
@@ -84,6 +89,7 @@ def resize(
     cubic_coefficient: float = -0.75,
     region: Sequence[tuple[float, float]] | None = None,
     outside: float | None = None,
+    precision: Literal["f32", "f64"] = "f64",
 ) -> Tensor:
     """Resize `axes` of x to `size`, one axis after the other, as ONNX's `Resize`.
 
@@ -94,14 +100,16 @@ def resize(
     "nearest" takes the element whose index is the coordinate by `rounding`, of any type; "linear"
     and "cubic" weigh the 2 or 4 floats around it, by Keys (1981) with `cubic_coefficient`. Beyond
     an end, the last element repeats or has no weight (`exclude_outside`). `antialias` widens the
-    kernel of a shrinking axis. torch's `interpolate` is "nearest", "asymmetric", "floor", or else
-    "half_pixel" or "align_corners".
+    kernel of a shrinking axis. With `precision` "f32", coordinates are computed as ONNX Runtime
+    does, which decides where they fall on elements. torch's `interpolate` is "nearest",
+    "asymmetric", "floor", or else "half_pixel" or "align_corners".
 
     UsageError for unknown words or axes, lists of unequal lengths, an empty axis that grows, and
     interpolated integers.
     """
-    _require_known(x, size, axes, mode, coordinates, rounding, scales, region)
-    nearest = rounding if mode == "nearest" else None
+    _require_known(x, size, axes, mode, coordinates, rounding, scales, region, precision)
+    single = precision == "f32"
+    nearest = _rounding_of(rounding, single) if mode == "nearest" else None
     cropped = coordinates == "tf_crop_and_resize"
     factors, regions = scales or [None] * len(size), region or [(0.0, 1.0)] * len(size)
     for axis, new, scale, part in zip(axes, size, factors, regions, strict=True):
@@ -110,10 +118,10 @@ def resize(
             continue
         if symbols_of((old, new)):
             known = cropped or (not nearest and (mode == "cubic" or antialias or exclude_outside))
-            x = _resized_free(x, along, new, scale, coordinates, nearest, known)
+            x = _resized_free(x, along, new, scale, coordinates, nearest, known, single)
             continue
         scale = _scale(x, old, new) if scale is None else scale
-        positions = _positions(coordinates, old, new, scale, part)
+        positions = _positions(coordinates, old, new, scale, part, np.dtype(_PRECISIONS[precision]))
         if nearest:
             x = _taken(x, _rounded(positions, nearest), along)
         else:
@@ -139,11 +147,13 @@ def _require_known(
     rounding: str,
     scales: Sequence[float | None] | None,
     region: Sequence[tuple[float, float]] | None,
+    precision: str,
 ) -> None:
     require_one_of("resize", "mode", mode, ("nearest", "linear", "cubic"))
     known = (*_COORDINATES, "tf_crop_and_resize")
     require_one_of("resize", "coordinates", coordinates, known)
     require_one_of("resize", "rounding", rounding, tuple(_ROUNDINGS))
+    require_one_of("resize", "precision", precision, tuple(_PRECISIONS))
     if mode != "nearest":
         require_float("resize", x=x)
     for label, values in (("axes", axes), ("scales", scales), ("region", region)):
@@ -155,23 +165,47 @@ def _require_known(
 
 
 def _positions(
-    coordinates: str, old: int, new: int, scale: float, region: tuple[float, float]
+    coordinates: str,
+    old: int,
+    new: int,
+    scale: float,
+    region: tuple[float, float],
+    precision: np.dtype[Any],
 ) -> Positions:
     """Return the coordinates of a new axis's elements on the old axis."""
-    numbers = np.arange(new, dtype=np.float64)
     if new == 1 and coordinates in _FIRST_IF_ALONE:
         return np.zeros(1)
+    # ONNX Runtime adds up this one in f64, and rounds the sum.
+    wide = coordinates == "half_pixel_symmetric"
+    numbers = np.arange(new, dtype=np.float64 if wide else precision)
+    real = precision.type
+    last = real(old - 1)
     if coordinates != "tf_crop_and_resize":
-        return _COORDINATES[coordinates](numbers, old, new, scale)
-    start, end = region
-    if new > 1:
-        return start * (old - 1) + numbers * (end - start) * (old - 1) / (new - 1)
-    return np.asarray([0.5 * (start + end) * (old - 1)])
+        length = _length(old, new, scale) if coordinates == "align_corners" else new
+        found = _COORDINATES[coordinates](numbers, real(old), real(length), real(scale))
+    elif new > 1:
+        start, end = map(real, region)
+        found = start * last + numbers * (end - start) * last / real(new - 1)
+    else:
+        found = np.asarray([0.5 * float(real(region[0]) + real(region[1])) * last])
+    return found.astype(precision).astype(np.float64)
 
 
-def _rounded(positions: Positions, rounding: str) -> Positions:
-    up, more = _ROUNDINGS[rounding]
+def _length(old: int, new: int, scale: float) -> float:
+    """Return the length of a scaled axis, not rounded down, as in the ONNX reference."""
+    length = scale * old
+    return new if abs(length - new) < _SAME * new else length
+
+
+def _rounded(positions: Positions, rounding: tuple[bool, float]) -> Positions:
+    up, more = rounding
     return (np.ceil if up else np.floor)(positions + more)
+
+
+def _rounding_of(rounding: str, single: bool) -> tuple[bool, float]:
+    """Return whether coordinates are rounded up, and the number added before."""
+    up, more = _ROUNDINGS[rounding]
+    return up, more + (math.copysign(_TIE, more) if single and more else 0.0)
 
 
 def _resized_free(
@@ -180,8 +214,9 @@ def _resized_free(
     new: int,
     scale: float | None,
     coordinates: str,
-    rounding: str | None,
+    rounding: tuple[bool, float] | None,
     needs_numbers: bool,
+    single: bool,
 ) -> Tensor:
     """Resize an axis with a symbolic size, computing coordinates at run time.
 
@@ -194,16 +229,24 @@ def _resized_free(
     whole = exact_quotient(new, old)
     if scale is None and whole is not None and not symbols_of((whole,)):
         scale = float(whole)
-    sizes = [size_scalar(size, dtypes.f64) for size in (old, new)]
+    dtype = dtypes.f32 if single and coordinates != "half_pixel_symmetric" else dtypes.f64
+    sizes = [size_scalar(size, dtype) for size in (old, new)]
     factor = sizes[1] / sizes[0] if scale is None else scale
-    positions = primitives.iota((new,), 0, dtypes.f64)
+    positions = own = primitives.iota((new,), 0, dtype)
     if coordinates in _FIRST_IF_ALONE and not new > 1:
         positions = positions * 0.0
     else:
+        if coordinates == "align_corners" and scale is not None and not scale.is_integer():
+            sizes[1] = sizes[0] * scale
         positions = cast("Tensor", _COORDINATES[coordinates](positions, sizes[0], sizes[1], factor))
-    last = sizes[0] - 1.0
+        if coordinates == "tf_half_pixel_for_nn":  # otherwise these are half a pixel apart
+            one = expand(primitives.compare(sizes[0], sizes[1], "eq"), positions.shape)
+            positions = primitives.select(one, own, positions) if scale is None else positions
+    if single:  # rounded; from here on exact
+        positions = primitives.cast(primitives.cast(positions, dtypes.f32), dtypes.f64)
+    last = size_scalar(old, dtypes.f64) - 1.0
     if rounding is not None:
-        up, more = _ROUNDINGS[rounding]
+        up, more = rounding
         positions = (primitives.ceil if up else primitives.floor)(positions + more)
     inside = minimum(maximum(positions, 0.0), last)
     if rounding is not None:

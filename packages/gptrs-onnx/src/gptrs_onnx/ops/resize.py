@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import product as combinations
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -49,7 +49,7 @@ def upsample(node: Node, x: Tensor, scales: Known | None = None) -> Tensor:
     mode = _word(node, "mode", "nearest")
     for old, new in zip(x.shape, sizes, strict=True):
         node.require_bounded(new + 1, 1 if mode == "nearest" else old)
-    return F.resize(x, sizes, range(x.rank), mode, "asymmetric", "floor", given)
+    return F.resize(x, sizes, range(x.rank), mode, "asymmetric", "floor", given, precision="f32")
 
 
 @converts("Resize")
@@ -61,44 +61,49 @@ def resize(
     sizes: Known | None = None,
 ) -> Tensor:
     """Return x with axes of other sizes: nearest, linear or cubic, with ONNX's coordinate modes."""
-    if node.version < 11:
-        # Before opset 11 there was no region, and the scales came second.
+    newer = node.version >= 11
+    if not newer:  # there was no region, and the scales came second
         roi, scales, sizes = None, roi, None
     axes = [axis % x.rank for axis in node.integers("axes", list(range(x.rank)))]
     factors, wanted = _targets(node, [x.shape[axis] for axis in axes], scales, sizes)
-    newer = node.version >= 11
     mode = _word(node, "mode", "nearest")
-    coordinates = _word(
-        node, "coordinate_transformation_mode", "half_pixel" if newer else "asymmetric"
-    )
+    usual = "half_pixel" if newer else "asymmetric"
+    coordinates = _word(node, "coordinate_transformation_mode", usual)
     moved: list[int] = []
     for i, axis in enumerate(axes):
         if coordinates == "tf_crop_and_resize" or wanted[i] != x.shape[axis] or factors[i] != 1.0:
             moved.append(i)
             node.require_bounded(wanted[i] + 1, 1 if mode == "nearest" else x.shape[axis])
-    region = [(0.0, 1.0)] * len(axes)
-    if roi is not None and roi.size == 2 * len(axes):
-        region = [(float(roi[i]), float(roi[i + len(axes)])) for i in range(len(axes))]
+    if coordinates != "tf_crop_and_resize" and wanted == [x.shape[axis] for axis in axes]:
+        return x  # whatever the scales are, as in ONNX Runtime
+    region = _region(roi, len(axes))
     # Integers are weighed as floats, and cut off: in f64 if f32 does not hold all of them.
     plain, wide = x.dtype, dtypes.f64 if x.dtype.bits > 16 else dtypes.f32
     as_floats = mode != "nearest" and not plain.is_float
 
-    def resized(x: Tensor, chosen: Sequence[int]) -> Tensor:
+    rounding = _word(node, "nearest_mode", "round_prefer_floor")
+
+    def resized(x: Tensor, chosen: Sequence[int], rounding: str = rounding) -> Tensor:
         return F.resize(
             x,
             [wanted[i] for i in chosen],
             [axes[i] for i in chosen],
             mode,
             coordinates,
-            _word(node, "nearest_mode", "round_prefer_floor" if newer else "floor"),
+            cast("Any", rounding),
             [factors[i] for i in chosen],
             node.flag("antialias"),
             node.flag("exclude_outside"),
             node.number("cubic_coeff_a", -0.75),
             [region[i] for i in chosen],
             node.number("extrapolation_value", 0.0),
+            "f64" if node.flag("antialias") else "f32",
         )
 
+    if mode == "nearest" and not newer:  # an axis that shrinks rounds up, as in ONNX Runtime
+        smaller = [i for i in moved if (factors[i] or wanted[i] / x.shape[axes[i]]) < 1]
+        larger = [i for i in moved if i not in smaller]
+        return resized(resized(x, smaller, "ceil"), larger, "floor")
     if not as_floats:
         return resized(x, moved)
     if node.flag("antialias") and plain == dtypes.ui8:
@@ -116,6 +121,13 @@ def _resized_bytes(
     return x
 
 
+def _region(roi: Known | None, count: int) -> list[tuple[float, float]]:
+    """Return the share of each of `count` axes that is read: all of it, unless `roi` says so."""
+    if roi is None or roi.size != 2 * count:
+        return [(0.0, 1.0)] * count
+    return [(float(roi[i]), float(roi[i + count])) for i in range(count)]
+
+
 def _targets(
     node: Node, old: Sequence[int], scales: Known | None, sizes: Known | None
 ) -> tuple[list[float | None], list[int]]:
@@ -130,16 +142,17 @@ def _targets(
     pairs = zip(wanted, old, strict=True)
     if policy == "stretch":
         return [_factor(*pair) for pair in pairs], wanted
-    known = [int(new) / int(size) for new, size in pairs]
+    known = [np.float32(int(new)) / np.float32(int(size)) for new, size in pairs]
     one = min(known) if policy == "not_larger" else max(known)
     # Halves round up here, as the standard says for this policy, not to even.
-    return [one] * len(known), [int(np.floor(int(size) * one + 0.5)) for size in old]
+    sizes_ = [int(np.floor(float(np.float32(int(size)) * one) + 0.5)) for size in old]
+    return [float(one)] * len(known), sizes_
 
 
 def _factor(new: int, size: int) -> float | None:
     if new == size:
         return 1.0
-    return new / size if is_number(new) and is_number(size) else None
+    return float(np.float32(new) / np.float32(size)) if is_number(new) and is_number(size) else None
 
 
 def _scaled(size: int, scale: float) -> int:
@@ -150,7 +163,7 @@ def _scaled(size: int, scale: float) -> int:
     # The nearest float of 1/3 is another fraction with a huge denominator: as a formula it would
     # round down where the float product rounds up.
     if is_number(size) or part.denominator > _EXACT or part.numerator > _EXACT:
-        return int(np.floor(int(size) * scale))
+        return int(np.floor(np.float32(int(size)) * np.float32(scale)))  # as shape inference
     return size * part.numerator // part.denominator
 
 
