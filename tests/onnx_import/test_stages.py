@@ -14,6 +14,7 @@ onnxruntime: Any = pytest.importorskip("onnxruntime", reason="the peer that runs
 from onnx import numpy_helper, parser  # noqa: E402
 
 import gptrs_onnx  # noqa: E402
+from gptrs.capture import events  # noqa: E402
 from gptrs.errors import ExecutionError, UnsupportedError  # noqa: E402
 
 Arrays = Mapping[str, np.ndarray]
@@ -89,6 +90,33 @@ def test_graphs_compute_what_onnx_runtime_does(case: str) -> None:
         for found, wanted in zip(model(**given).values(), peer.run(None, given), strict=True):
             assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
             np.testing.assert_allclose(found, wanted, 1e-4, 1e-4)
+
+
+class Compiled(events.ExecutionTraceSink):
+    """Notes which conversions of graphs are compiled."""
+
+    def __init__(self) -> None:
+        self.origins: list[str] = []
+
+    def before_program(self, event: events.CompileStart) -> None:
+        if "onnx_model" in event.origin:
+            self.origins.append(event.origin)
+
+
+def test_new_values_of_a_small_input_compile_nothing() -> None:
+    proto = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[n] x, int64[1] k) => (float[m] y, float[j] top) {
+      places = NonZero (x) z = Constant <value_ints = [0]> () i = Squeeze (places, z)
+      h = Gather (x, i) y = Neg (h) top, order = TopK (x, k) }""")
+    model, sink = gptrs_onnx.from_proto(proto, "ref"), Compiled()
+    model.program(np.ones(3, np.float32), np.array([1]))  # one program has the values compiled in
+    with events.tracing(sink):
+        for number in range(6):
+            x = np.array([number, 0, 1, -number], np.float32)
+            found = model(x, np.array([2]))
+            np.testing.assert_array_equal(found["y"], -x[x != 0])
+            np.testing.assert_array_equal(found["top"], np.sort(x)[:-3:-1])
+    assert 0 < len(sink.origins) <= 3
 
 
 def test_a_loop_that_data_inside_of_it_ends_is_refused() -> None:

@@ -171,7 +171,7 @@ class OnnxModel(ConvertedGraph):
         """Return the outputs, computed in stages where sizes follow from much data."""
         if self._stages is None:
             try:
-                return self._searched(given, lambda step, arguments: step(arguments))
+                return self._searched(given, lambda step, arguments: step(arguments), True)
             except UnmetNeedError as unmet:
                 found = cast("graphs.Graph", self._file.graph).cut(unmet.need)
                 if found is None:
@@ -230,10 +230,12 @@ class OnnxModel(ConvertedGraph):
         self,
         given: Mapping[str, np.ndarray],
         call: Callable[[Step, tuple[Tensor, ...]], Result],
+        in_stages: bool = False,
     ) -> Result:
         """Return what `call` gives, with the facts about sizes and the values that it takes.
 
-        Those that helped are kept for later calls. UnmetNeedError for values of too much data.
+        Those that helped are kept for later calls. UnmetNeedError for values of too much data, and
+        with `in_stages` for any at which the graph may be cut without compiling them in.
         """
         sizes = self._sizes(given)
         # Begins with what earlier calls have learnt: the usual call converts nothing and tries
@@ -250,6 +252,8 @@ class OnnxModel(ConvertedGraph):
             try:
                 result = call(step, arguments)
             except NeedsKnownError as need:
+                if in_stages and self._is_staged(need):
+                    raise UnmetNeedError(need, refused_values(need)) from need
                 try:
                     search.ask(need, given)
                 except GptrsError as error:
@@ -267,6 +271,12 @@ class OnnxModel(ConvertedGraph):
                     self._is_kept = True
                     self._keep_on_disk()
                 return result
+
+    def _is_staged(self, need: NeedsKnownError) -> bool:
+        """Return whether calls compute the node that asks between two stages."""
+        graph = cast("graphs.Graph", self._file.graph)
+        found = graph.cut(need) if need.origins else None
+        return found is not None and found.between is not None
 
     def _stated(self, name: str) -> tuple[int | str, ...]:
         """Return the sizes that the file states for an input; () for a tensor of a sequence."""
@@ -308,7 +318,7 @@ class OnnxModel(ConvertedGraph):
         """Keep facts with which a call succeeded, those first that hold for fewer sizes."""
         facts, sizes = search.facts, search.sizes
         for name, need in search.known.items():  # without what led to it: it has the graph
-            if name not in self._known_inputs:
+            if name not in self._known_inputs and not self._is_staged(need):
                 self._known_inputs[name] = NeedsKnownError(need.origins, str(need))
                 self._is_kept = self._file.stamp is None
         if facts.static and search.always and not self._is_static:
