@@ -375,6 +375,13 @@ def test_a_tokenizer_of_sentencepiece(tmp_path: Path) -> None:
         ("falcon3", "HTTPServer|Ġit|'s|,|Ġ|123|45|!?|Ġx|+=|1"),
         ("llama4", "HTTPServer|Ġit's|,|Ġ|123|45|!?|Ġx|+=|1"),
         ("chatglm-bpe", "HTTPServer|Ġit|'s|,|Ġ|123|45|!?|Ġx|+=|1"),
+        ("deepseek-v3", "HTTPServer|Ġit|'s|,|Ġ|123|45|!?|Ġx|+=|1"),
+        ("deepseek-llm", "HTTPServer|Ġit|'|s|,|Ġ|12345|!?|Ġx|+=|1"),
+        ("deepseek-coder", "HTTPServer|Ġit|'|s|,|Ġ|1|2|3|4|5|!?|Ġx|+=|1"),
+        ("seed-coder", "HTTPServer|Ġit|'s|,|Ġ|1|2|3|4|5|!?|Ġx|+=|1"),
+        ("exaone-moe", "HTTPServerĠit|'s|,|Ġ|1|2|3|4|5|!?|Ġx|+=|1"),
+        ("tiny_aya", "HTTPServer|Ġit's|,|Ġ|12|345|!?|Ġx|+=|1"),
+        ("default", "HTTPServer|Ġit|'|s|,|Ġ|123|45|!?|Ġx|+=|1"),
     ],
 )
 def test_a_text_is_cut_as_the_file_says(tmp_path: Path, name: str, parts: str) -> None:
@@ -387,6 +394,45 @@ def test_a_text_is_cut_as_the_file_says(tmp_path: Path, name: str, parts: str) -
     assert cut is not None
     found = cut.pre_tokenize_str("HTTPServer it's, 12345!? x+=1")
     assert [part for part, _ in found] == parts.split("|")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "parts"),
+    [
+        ("deepseek-llm", "\u00c9de ab東京\n1\uff01  ", "\u00c9|de| ab|東京|\n|1|\uff01|  "),
+        ("deepseek-v3", "#Ab東京の1234\n", "#Ab|東京の|123|4|\n"),
+        ("spark2_5", "?!\n\n1", "?!|\n|\n|1"),
+        ("youtu", "abc、한국12", "abc|、|한국|1|2"),
+        ("seed-coder", "a?!\n\n", "a|?!|\n\n"),
+        ("qwen35", "का 1", "का| |1"),
+        ("jais-2", "a" + " " * 7 + "b", "a|" + " " * 4 + "|  | b"),
+        ("viking", "ab12", "ab|1|2"),
+        ("bailingmoe", "?\n\n\nI'LL", "?\n\n\n|I|'LL"),
+    ],
+)
+def test_expressions_of_other_scripts_and_spaces(
+    tmp_path: Path, name: str, text: str, parts: str
+) -> None:
+    """By the expressions of `llm_tokenizer_bpe`, one after another."""
+    own: dict[str, Value] = {**tiny_gguf.TOKENIZERS["gpt2"], "tokenizer.ggml.pre": name}
+    table: dict[str, Stored] = {"token_embd.weight": random_blocks("F16", (40, 32), 0)}
+    path = saved(tmp_path / "x.gguf", gguf({**_settings("llama", 2), **own}, table))
+    cut = Tokenizer.from_buffer(find_model(path).read_bytes("tokenizer.json") or b"").pre_tokenizer
+    assert cut is not None
+    spans = [span for _, span in cut.pre_tokenize_str(text)]
+    assert [text[start:end] for start, end in spans] == parts.split("|")
+
+
+def test_sentencepiece_has_tokens_that_files_need_not_name(tmp_path: Path) -> None:
+    """As in llama.cpp: 1 begins a text, 2 ends it, 0 is unknown."""
+    named = tiny_gguf.TOKENIZERS["llama"].items()
+    own = {key: value for key, value in named if not key.endswith("_token_id")}
+    table: dict[str, Stored] = {"token_embd.weight": random_blocks("F16", (40, 32), 0)}
+    path = saved(tmp_path / "x.gguf", gguf({**_settings("llama", 2), **own}, table))
+    model = GgufModel.open(path)
+    assert dict(model.generation_config) == {"bos_token_id": 1, "eos_token_id": [2]}
+    content = model.read_bytes("tokenizer.json") or b""
+    assert Tokenizer.from_buffer(content).encode("the").ids == [1, 4]
 
 
 def test_a_vocabulary_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,9 @@ WHOLE = "tokenizer.huggingface.json"
 """The key of a whole `tokenizer.json`."""
 BYTE_BPE, SENTENCEPIECE, NO_TOKENIZER = "gpt2", "llama", "none"
 """Words of `tokenizer.ggml.model`."""
+_MODEL = "tokenizer.ggml.model"
+_USUAL = {"unknown": 0, "bos": 1, "eos": 2}
+"""Special tokens of SentencePiece unless a file names others."""
 CUT_OTHERWISE = (
     "llama.cpp knows no such tokenizer and will cut texts otherwise; gptrs reads the whole one from"
     " the file"
@@ -65,10 +68,13 @@ _END = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 
 
-def _split(pattern: str) -> list[Part]:
-    regex = {"Regex": pattern}
-    split: Part = {"type": "Split", "pattern": regex, "behavior": "Isolated", "invert": False}
-    return [split, _byte_level(use_regex=False)]
+def _split(*patterns: str) -> list[Part]:
+    """Return the steps that split at the matches of each pattern in turn."""
+    steps: list[Part] = [
+        {"type": "Split", "pattern": {"Regex": each}, "behavior": "Isolated", "invert": False}
+        for each in patterns
+    ]
+    return [*steps, _byte_level(use_regex=False)]
 
 
 def _byte_level(use_regex: bool) -> Part:
@@ -84,11 +90,6 @@ _TEKKEN = _split(
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_GPT4O = _split(
-    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTIONS}?"
-    rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTIONS}?"
-    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 _FALCON: list[Part] = [
     {"type": "Punctuation", "behavior": "Contiguous"},
     *_GPT2,
@@ -98,23 +99,102 @@ _FALCON: list[Part] = [
         "invert": False,
     },
 ]  # fmt: skip
-_BLOOM = _split(r" ?[^(\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+")
+_BLOOM_WORDS = r" ?[^(\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+"
+_CJK = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
+_ASIAN = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
+_DEEPSEEK_LETTERS = (
+    "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af"
+    "\u0370-\u0373\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1"
+    "\u03a3-\u03f5\u03f7-\u0481\u048a-\u052f\u0531-\u0556\u10a0-\u10c5\u13a0-\u13f5\u13f8-\u13fd"
+    "\u1c90-\u1cba\u1cbd-\u1cbf\u1d00-\u1d2b\u1d6b-\u1d77\u1d79-\u1d9a\u1e00-\u1f15\u1f18-\u1f1d"
+    "\u1f20-\u1f45\u1f48-\u1f4d\u1f50-\u1f57\u1f59\u1f5b\u1f5d\u1f5f-\u1f7d\u1f80-\u1fb4"
+    "\u1fb6-\u1fbc\u1fbe\u1fc2-\u1fc4\u1fc6-\u1fcc\u1fd0-\u1fd3\u1fd6-\u1fdb\u1fe0-\u1fec"
+    "\u1ff2-\u1ff4\u1ff6-\u1ffc\u2102\u2107\u210a-\u2113\u2115\u2119-\u211d\u2124\u2126\u2128"
+    "\u212a-\u212d\u212f-\u2134\u2139\u213c-\u213f\u2145-\u2149\u214e\u2183\u2184\u2c00-\u2c7b"
+    "\u2c7e-\u2ce4\u2ceb-\u2cee\u2cf2\u2cf3\ua640-\ua66d\ua680-\ua69b\ua722-\ua76f\ua771-\ua787"
+    "\ua78b-\ua78e\uab70-\uabbf\ufb00-\ufb06\ufb13-\ufb17\uff21-\uff3a\uff41-\uff5a"
+    "\U00010400-\U0001044f\U000104b0-\U000104d3\U000104d8-\U000104fb\U00010c80-\U00010cb2"
+    "\U00010cc0-\U00010cf2\U000118a0-\U000118df\U0001e900-\U0001e943"
+)
+_DEEPSEEK_LLM = _split(
+    r"[\r\n]",
+    rf"\s?[{_DEEPSEEK_LETTERS}]+",
+    r"\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
+    r"\s+$",
+    _ASIAN,
+    r"\p{N}+",
+)
+_DEEPSEEK_WORDS = (
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"| ?[\p{P}\p{S}]+"
+)
+_DEEPSEEK3 = _split(r"\p{N}{1,3}", _CJK, rf"{_DEEPSEEK_WORDS}[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+_SPARK = _split(r"\p{N}{1,3}", _CJK, rf"{_DEEPSEEK_WORDS}|[\r\n]|\s+(?!\S)|\s+", r"\p{N}")
+_DEEPSEEK_CODER = _split(r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _ASIAN, r"\p{N}")
+_SEED_CODER = _split(
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_BAILING = _split(
+    r"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+)
+_QWEN35 = _split(
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_JAIS2 = _split(
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)"
+    r"|\s{16}(?!\S)|\s{8}(?!\S)|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}"
+)
+_EXAONE_MOE = _split(
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
+)
+_MINICPM5 = _split(
+    r"\p{N}{1,3}", rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}+|{_END}"
+)
+_LAGUNA = _split(r"[^\n]+|[\n]+", rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_END}")
+_UFAKZEKA = _split(rf"[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_END}")
+_CASED_WORDS = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTIONS}?"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTIONS}?"
+)
+_AFTER_WORDS = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_GPT4O = _split(rf"{_CASED_WORDS}|\p{{N}}{{1,3}}{_AFTER_WORDS}")
+_TINY_AYA = _split(r"\d{1,3}(?=(?:\d{3})*\b)", rf"{_CASED_WORDS}|\p{{N}}{{1,3}}{_AFTER_WORDS}")
+_YOUTU = _split(
+    "[\uac00-\ud7a3\u3131-\u318e]+"
+    "|[\uff01\u2026\u201c\u201d\u2018\u2019\u2014\uff1a\uff1b\uff0c\u3001-\u303f\ufe30-\ufe4f]+"
+    "|[\u3105-\u312f]+|[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    rf"{_CASED_WORDS}|\p{{N}}{_AFTER_WORDS}",
+)
+_DEFAULT = _split(
+    r"[\p{P}\$\+<=>\^~\|]+",
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
+    r"\p{N}+",
+    "[0-9][0-9][0-9]",
+)
 
 
 class PreTokenizer(Struct, frozen=True):
     """The `steps` that split a text before parts are merged; `nfc`: it is normalized first.
 
-    Ones that add a token at the start do so unless the file says otherwise; they also accept a part
-    that is a token without merging.
+    Ones that add a token at the start (`begins`) do so unless the file says otherwise. These, and
+    ones of `whole` parts, accept a part that is a token without merging.
     """
 
     steps: list[Part]
     nfc: bool = False
     begins: bool = False
+    whole: bool = False
 
 
 _LIKE_GPT2, _LIKE_LLAMA3 = PreTokenizer(_GPT2), PreTokenizer(_LLAMA3, begins=True)
 _LIKE_SMOLLM, LIKE_QWEN2 = PreTokenizer(_DIGITS), PreTokenizer(_QWEN2, nfc=True)
+_LIKE_BLOOM, _LIKE_DEEPSEEK3 = PreTokenizer(_split(_BLOOM_WORDS)), PreTokenizer(_DEEPSEEK3)
+_LIKE_GPT4O, _LIKE_TINY_AYA = PreTokenizer(_GPT4O), PreTokenizer(_TINY_AYA)
 PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
     "gpt-2": _LIKE_GPT2, "gpt2": _LIKE_GPT2, "phi-2": _LIKE_GPT2, "smollm": _LIKE_SMOLLM,
     "starcoder": _LIKE_SMOLLM, "refact": _LIKE_SMOLLM, "codeshell": _LIKE_SMOLLM,
@@ -122,14 +202,27 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
     "llama-bpe": _LIKE_LLAMA3, "llama3": _LIKE_LLAMA3, "llama-v3": _LIKE_LLAMA3,
     "chatglm-bpe": PreTokenizer(_LLAMA3), "glm4": PreTokenizer(_LLAMA3),
     "qwen2": LIKE_QWEN2, "deepseek-r1-qwen": LIKE_QWEN2, "stablelm2": PreTokenizer(_QWEN2),
-    "tekken": PreTokenizer(_TEKKEN, begins=True), "gpt-4o": PreTokenizer(_GPT4O),
+    "tekken": PreTokenizer(_TEKKEN, begins=True), "gpt-4o": _LIKE_GPT4O,
     "olmo": PreTokenizer(_GPT2, nfc=True), "mpt": PreTokenizer(_GPT2, nfc=True),
-    "falcon": PreTokenizer(_FALCON), "bloom": PreTokenizer(_BLOOM),
+    "falcon": PreTokenizer(_FALCON), "bloom": _LIKE_BLOOM,
     **dict.fromkeys(("mellum", "a.x-4.0", "gigachat", "exaone4", "trillion", "jais"), _LIKE_GPT2),
     **dict.fromkeys(("exaone", "minerva-7b"), _LIKE_SMOLLM),
     **dict.fromkeys(("falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"), _LIKE_LLAMA3),
     **dict.fromkeys(("megrez", "kormo", "hunyuan", "grok-2"), PreTokenizer(_QWEN2)),
-    "llama4": PreTokenizer(_GPT4O),
+    **dict.fromkeys(("llama4", "kanana2", "talkie", "minimax-m2"), _LIKE_GPT4O),
+    **dict.fromkeys(("granite-docling", "jina-es", "jina-de", "modern-bert"), _LIKE_GPT2),
+    **dict.fromkeys(("dbrx", "smaug-bpe"), PreTokenizer(_LLAMA3)),
+    **dict.fromkeys(("poro-chat", "gpt3-finnish"), _LIKE_BLOOM), "mellum2": _LIKE_SMOLLM,
+    **dict.fromkeys(("solar-open", "f2llmv2"), PreTokenizer(_QWEN2)),
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"), _LIKE_DEEPSEEK3),
+    "deepseek-llm": PreTokenizer(_DEEPSEEK_LLM), "deepseek-coder": PreTokenizer(_DEEPSEEK_CODER),
+    "spark2_5": PreTokenizer(_SPARK), "seed-coder": PreTokenizer(_SEED_CODER),
+    **dict.fromkeys(("bailingmoe", "bailingmoe2", "llada-moe"), PreTokenizer(_BAILING)),
+    "qwen35": PreTokenizer(_QWEN35, nfc=True), "jais-2": PreTokenizer(_JAIS2),
+    "exaone-moe": PreTokenizer(_EXAONE_MOE), "laguna": PreTokenizer(_LAGUNA),
+    "minicpm5": PreTokenizer(_MINICPM5, whole=True), "youtu": PreTokenizer(_YOUTU, whole=True),
+    "viking": PreTokenizer(_split(_BLOOM_WORDS, r"\p{N}")), "ufakzeka": PreTokenizer(_UFAKZEKA),
+    **dict.fromkeys(("tiny_aya", "cohere2moe"), _LIKE_TINY_AYA), "default": PreTokenizer(_DEFAULT),
 }  # fmt: skip
 """Pre-tokenizers by `tokenizer.ggml.pre` (llama-vocab.cpp)."""
 
@@ -151,9 +244,15 @@ class GgufTokenizer:
         return WHOLE in self._metadata or "tokenizer.ggml.tokens" in self._metadata
 
     def token(self, which: str) -> int | None:
-        """Return the special token `tokenizer.ggml.{which}_token_id`, None if there is none."""
+        """Return the special token `tokenizer.ggml.{which}_token_id`, None if there is none.
+
+        As in llama.cpp, SentencePiece has default tokens that files need not name.
+        """
         key = f"tokenizer.ggml.{which}_token_id"
-        return self._fields.integer(key, minimum=0) if key in self._metadata else None
+        if key in self._metadata:
+            return self._fields.integer(key, minimum=0)
+        usual = _USUAL.get(which) if self._metadata.get(_MODEL) == SENTENCEPIECE else None
+        return usual if usual is not None and usual < len(self._tokens) else None
 
     def tokenizer_json(self) -> bytes:
         """Return the content of a `tokenizer.json` for the library `tokenizers`.
@@ -164,7 +263,7 @@ class GgufTokenizer:
         whole = self._fields.text(WHOLE)
         if whole is not None:
             return whole.encode("utf-8")
-        kind = self._fields.choice("tokenizer.ggml.model", (BYTE_BPE, SENTENCEPIECE), "")
+        kind = self._fields.choice(_MODEL, (BYTE_BPE, SENTENCEPIECE), "")
         parts = self._byte_bpe() if kind == BYTE_BPE else self._sentencepiece()
         made = {
             "version": "1.0",
@@ -255,7 +354,7 @@ class GgufTokenizer:
             "type": "BPE",
             "vocab": self._vocabulary(),
             "merges": merges,
-            "ignore_merges": cut.begins,
+            "ignore_merges": cut.begins or cut.whole,
         }
         return {
             "normalizer": {"type": "NFC"} if cut.nfc else None,
