@@ -182,7 +182,8 @@ def test_what_other_kinds_have_besides_is_refused(tmp_path: Path) -> None:
     longer = {**table, "rope_factors_long.weight": (0, (8,), bytes(32))}
     norm = {**table, "output_norm.weight": random_blocks("Q8_0", (32,), 0)}
     for kind, more, tensors, said in (
-        ("olmo2", {"attention.sliding_window": 16}, table, "sliding_window"),
+        ("glm4", {"attention.sliding_window": 16}, table, "sliding_window"),
+        ("qwen3moe", {**_MIXTURE, "expert_group_count": 2}, table, "expert_group_count"),
         ("stablelm", {"use_parallel_residual": True}, table, "use_parallel_residual"),
         ("olmo2", {"rope.dimension_count": 8}, table, "dimension_count"),
         ("exaone4", {"attention.sliding_window_pattern": [0]}, table, "each 4th layer"),

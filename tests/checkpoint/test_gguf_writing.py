@@ -129,6 +129,33 @@ OWN: dict[str, dict[str, Any]] = {
     "exaone4": {"sliding_window": 8, "sliding_window_pattern": 4, "num_hidden_layers": 5},
     "seed_oss": {"attention_bias": True},
     "hunyuan_v1_dense": {},
+    "olmo3": {
+        "sliding_window": 8, "num_hidden_layers": 5,
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32,
+                "rope_theta": 1e5,
+            },
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e5},
+        },
+    },
+    "jais2": {},
+    "dots1": {
+        "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+        "first_k_dense_replace": 1, "n_shared_experts": 2, "num_hidden_layers": 2,
+        "norm_topk_prob": False, "routed_scaling_factor": 1.5,
+    },
+    "glm4_moe": {
+        "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+        "first_k_dense_replace": 1, "num_hidden_layers": 2, "attention_bias": True,
+        "use_qk_norm": True,
+    },
+    "ernie4_5_moe": {
+        "moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32, "num_hidden_layers": 2,
+        "moe_layer_start_index": 1,
+    },
+    "minimax_m2": {"num_local_experts": 4, "num_experts_per_tok": 2, "rotary_dim": 8},
+    "hunyuan_v1_moe": {"num_experts": 4, "moe_topk": 2},
 }  # fmt: skip
 """Settings of the kinds that are written."""
 CASES = [

@@ -140,11 +140,28 @@ _DOTS1 = {
     "ffn_up_shexp": "mlp.shared_experts.up_proj",
     "ffn_down_shexp": "mlp.shared_experts.down_proj",
 }
+_ERNIE_MOE = {
+    **{key: name for key, name in _DOTS1.items() if not key.endswith(("q_norm", "k_norm"))},
+    "exp_probs_b": "mlp.moe_statics.e_score_correction_bias",
+}
+_GRANITE_MOE = {
+    **{key: name for key, name in _LLAMA.items() if key not in _DENSE},
+    "ffn_gate_inp": "block_sparse_moe.router.layer",
+    **{f"{key}_shexp": f"shared_mlp.{_LLAMA[key].removeprefix('mlp.')}" for key in _DENSE},
+}
+_GRANITE_EXPERTS = {key: f"block_sparse_moe.{name[4:]}" for key, name in _EXPERTS.items()}
+_MINIMAX = {**_MIXTRAL, "exp_probs_b": "block_sparse_moe.e_score_correction_bias"}
+_HUNYUAN_MOE = {
+    **{key: name for key, name in _HUNYUAN.items() if key not in _DENSE},
+    "ffn_gate_inp": "mlp.gate.wg",
+    **{f"{key}_shexp": f"mlp.shared_{_LLAMA[key]}" for key in _DENSE},
+}
 _GLM4_MOE = {**{key: name for key, name in _DOTS1.items() if key != "ffn_norm"}, **_SEED_OSS}
 _WIDTH = ("expert_feed_forward_length", "moe_intermediate_size")
 _SHARED_WIDTH = ("expert_shared_feed_forward_length", "shared_expert_intermediate_size")
 
 
+_ONE_GROUP = (("expert_group_count", "n_group", 1), ("expert_group_used_count", "topk_group", 1))
 _SIGMOID = ("expert_gating_func", 2)
 
 
@@ -156,7 +173,7 @@ _LAYER_EPSILON = "attention.layer_norm_epsilon"
 _QUERY, _UP = "blk.0.attn_q.bias", "blk.0.ffn_up.bias"
 _OF_ALL = (("attention_bias", _QUERY), ("mlp_bias", _UP))
 _QUERY_NORM = ("use_qk_norm", "blk.0.attn_q_norm.weight")
-_SLIDING_THETA = 10000.0
+_SLIDING_THETA, _OLMO3_THETA = 10000.0, 500000.0
 
 
 def _without_window(_: ConfigFields, settings: Settings) -> Settings:
@@ -187,10 +204,52 @@ def _olmoe(fields: ConfigFields, settings: Settings) -> Settings:
     return settings
 
 
+def _olmo3(fields: ConfigFields, settings: Settings) -> Settings:
+    """Keep the rotary embedding of layers without the window; the other has no scaling."""
+    own = _table(settings.get("rope_parameters"))
+    theta, sliding = (
+        fields.number("rope_theta", _OLMO3_THETA),
+        fields.number("rope_local_base_freq", _OLMO3_THETA),
+    )
+    if "full_attention" in own or "sliding_attention" in own:
+        full, other = (
+            ConfigFields(_table(own.get(f"{word}_attention")), "olmo3")
+            for word in ("full", "sliding")
+        )
+        other.require("rope_type", "default")
+        theta, sliding = (each.number("rope_theta", _OLMO3_THETA) for each in (full, other))
+        settings["rope_parameters"] = {**full.settings, "rope_theta": theta}
+    # A file has one base for all layers.
+    if theta != sliding:
+        raise fields.error("rope_parameters", "must have one base for all layers in a GGUF file")
+    return {"rope_theta": _OLMO3_THETA, **settings}
+
+
+def _ernie4_5_moe(fields: ConfigFields, settings: Settings) -> Settings:
+    """Refuse dense layers after those with experts."""
+    fields.require("moe_layer_end_index", -1, fields.integer("num_hidden_layers") - 1)
+    return settings
+
+
+def _dots1(fields: ConfigFields, settings: Settings) -> Settings:
+    """Drop a window, which llama.cpp does not use; layers may have none."""
+    fields.require("layer_types", ["full_attention"] * fields.integer("num_hidden_layers"))
+    return {**settings, "sliding_window": None}
+
+
 def _gpt2(fields: ConfigFields, settings: Settings) -> Settings:
     """Add the sizes of the smallest model, the defaults of transformers."""
     own = zip(_SIZES_OF_GPT2, (768, 12, 12, 1024, None), strict=True)
     return {**settings, **{name: fields.get(theirs, size) for (name, theirs), size in own}}
+
+
+def _minimax(fields: ConfigFields, settings: Settings) -> Settings:
+    """Put the rotated part of a head where other kinds have it."""
+    if fields.get("rotary_dim") is None:
+        return settings
+    share = fields.integer("rotary_dim") / fields.integer("head_dim", 128)
+    rope = {**_table(settings.get("rope_parameters")), "partial_rotary_factor": share}
+    return {**settings, "rope_parameters": rope}
 
 
 def _many_keys(_: ConfigFields, settings: Settings) -> Settings:
@@ -256,6 +315,10 @@ GPT2 = GgufArchitecture(
     fixed=(("scale_attn_weights", True, True), ("scale_attn_by_inverse_layer_idx", False, False)),
 )  # fmt: skip
 OLMO2 = GgufArchitecture(_OLMO2)
+OLMO3 = replace(
+    OLMO2, window=4096, pattern=4, marker="olmo2.attention.sliding_window", prepare=_olmo3,
+    local_theta=("rope_local_base_freq", None),
+)  # fmt: skip
 EXAONE4 = GgufArchitecture(_OLMO2, window=0, pattern=4)
 SEED_OSS = GgufArchitecture(
     _SEED_OSS, head_dim=128, biases=_OF_ALL[:1],
@@ -270,6 +333,7 @@ GRANITE = GgufArchitecture(
         ("residual_scale", "residual_multiplier", 1.0),
         ("logit_scale", "logits_scaling", 1.0),
     ),
+    stated=(("rope.scaling.finetuned", True),),  # false would mean no rotary embedding
 )  # fmt: skip
 STARCODER2 = GgufArchitecture(
     _STARCODER2, epsilon=(_LAYER_EPSILON, "norm_epsilon"),
@@ -390,22 +454,56 @@ QWEN3_MOE = GgufArchitecture(
     ),
 )  # fmt: skip
 GPT_OSS = GgufArchitecture(
-    _GPT_OSS, experts=_EXPERTS, window=128, pattern=2, bare=("attn_sinks",),
+    _GPT_OSS, experts=_EXPERTS, window=128, pattern=2, bare=("attn_sinks.weight",),
     rounded=False, integers=_chosen("num_local_experts"),
     biases=(("attention_bias", _QUERY),), written=False,
     fixed=(("swiglu_limit", 7.0, 7.0), ("swiglu_alpha", 1.702, 1.702)),
 )  # fmt: skip
 GLM4_MOE = GgufArchitecture(
-    _GLM4_MOE, experts=_EXPERTS, share=0.5, bare=("exp_probs_b",), written=False,
+    _GLM4_MOE, experts=_EXPERTS, share=0.5, bare=("exp_probs_b.bias",),
     integers=(
         *_chosen("n_routed_experts"), _WIDTH, ("expert_shared_count", "n_shared_experts"),
         ("leading_dense_block_count", "first_k_dense_replace"),
     ),
     numbers=(("expert_weights_scale", "routed_scaling_factor", 1.0),),
     flags=(("expert_weights_norm", "norm_topk_prob"),), stated=(_SIGMOID,),
-    biases=(("attention_bias", _QUERY), _QUERY_NORM),
+    biases=(("attention_bias", _QUERY), _QUERY_NORM), counts=_ONE_GROUP,
 )  # fmt: skip
-DOTS1 = replace(GLM4_MOE, names=_DOTS1, share=None, biases=())
+DOTS1 = replace(GLM4_MOE, names=_DOTS1, share=None, biases=(), prepare=_dots1)
+ERNIE4_5_MOE = GgufArchitecture(
+    _ERNIE_MOE, experts=_EXPERTS, bare=("exp_probs_b.bias",),
+    shapes={"exp_probs_b.bias": lambda shape: (1, *shape)[-2:]},
+    integers=(
+        ("expert_count", "moe_num_experts"), ("expert_used_count", "moe_k"),
+        ("expert_feed_forward_length", "moe_intermediate_size"),
+        ("leading_dense_block_count", "moe_layer_start_index"),
+    ),
+    counts=(
+        ("expert_shared_count", "moe_num_shared_experts", 0),
+        ("interleave_moe_layer_step", "moe_layer_interval", 1),
+    ),
+    fixed=(("use_bias", False, False),), prepare=_ernie4_5_moe,
+)  # fmt: skip
+_GRANITE_SHARED_WIDTH = ("expert_shared_feed_forward_length", "shared_intermediate_size")
+GRANITEMOE = replace(
+    GRANITE, names=_GRANITE_MOE, experts=_GRANITE_EXPERTS, written=False,
+    integers=_chosen("num_local_experts"), biases=_OF_ALL[:1],
+)  # fmt: skip
+GRANITEMOESHARED = replace(
+    GRANITEMOE, marker="blk.0.ffn_gate_shexp.weight",
+    integers=(*GRANITEMOE.integers, _GRANITE_SHARED_WIDTH),
+)  # fmt: skip
+MINIMAX_M2 = GgufArchitecture(
+    _MINIMAX, experts=_MIXTRAL_EXPERTS, share=1.0, head_dim=128, bare=("exp_probs_b.bias",),
+    integers=_chosen("num_local_experts"), stated=(_SIGMOID,), prepare=_minimax,
+)  # fmt: skip
+HUNYUAN_V1_MOE = GgufArchitecture(
+    _HUNYUAN_MOE, experts=_EXPERTS, fixed=(("attention_bias", False, False),),
+    integers=(("expert_count", "num_experts"), ("expert_used_count", "moe_topk")),
+)  # fmt: skip
+JAIS2 = GgufArchitecture(
+    _LLAMA, epsilon=(_LAYER_EPSILON, "layer_norm_eps"), biases=_OF_ALL, activations=("relu2",),
+)  # fmt: skip
 OLMOE = GgufArchitecture(
     _MIXTURE, experts=_EXPERTS, integers=_chosen("num_experts"), prepare=_olmoe,
     fixed=(

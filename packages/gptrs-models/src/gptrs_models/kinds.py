@@ -21,9 +21,10 @@ class Family(NamedTuple):
 
     `heading` is their section in the docs, `does` lists capabilities. `relatives` maps a kind to
     the nearest `model_type`s that gptrs lacks; `summary` is a template for descriptions. `gguf` has
-    the architectures in GGUF files, `timm` has wildcards of names in timm; their definitions are
-    constants of `gguf_architectures` and `timm_families` named like the kind in capitals. `mlx` has
-    the kinds whose numbered expert matrices MLX names; `turned` holds for all kinds of the family.
+    the architectures in GGUF files, the written one first, `timm` has wildcards of names in timm;
+    their definitions are constants of `gguf_architectures` and `timm_families` named like the
+    kind in capitals. `mlx` has the kinds whose numbered expert matrices MLX names; `turned` holds
+    for all kinds of the family.
     """
 
     heading: str
@@ -32,7 +33,7 @@ class Family(NamedTuple):
     kinds: Mapping[str, str]
     relatives: Mapping[str, tuple[str, ...]] = {}
     summary: str = "{}"
-    gguf: Mapping[str, str] = {}
+    gguf: Mapping[str, str | tuple[str, ...]] = {}
     timm: Mapping[str, tuple[str, ...]] = {}
     mlx: tuple[str, ...] = ()
     turned: bool = False
@@ -41,7 +42,10 @@ class Family(NamedTuple):
         """Yield the description of each kind."""
         factory = f"{__package__}.{self.module}:load"
         for name, what in self.kinds.items():
-            gguf = {self.gguf[name]: _GGUF + name.upper()} if name in self.gguf else {}
+            architectures = self.gguf.get(name, ())
+            if isinstance(architectures, str):
+                architectures = (architectures,)
+            gguf = dict.fromkeys(architectures, _GGUF + name.upper())
             timm = dict.fromkeys(self.timm.get(name, ()), _TIMM + name.upper())
             yield ModelPlugin(
                 name=name, summary=self.summary.format(what), factory=factory, api="0.1",
@@ -196,10 +200,11 @@ KINDS: tuple[Family, ...] = (
         {"llama": _NEAR_LLAMA},
         gguf={
             **{name: name for name in (
-                *("llama", "qwen2", "qwen3", "gemma", "gemma2", "phi3", "smollm3", "olmo2"),
+                *("llama", "jais2", "gemma", "gemma2", "phi3", "smollm3", "olmo2"),
                 *("granite", "starcoder2", "stablelm", "cohere2", "glm4", "arcee", "ernie4_5"),
                 *("bloom", "falcon", "olmo", "nemotron", "exaone4", "seed_oss"),
             )},
+            "qwen2": ("qwen2", "qwen2vl"), "qwen3": ("qwen3", "qwen3vl"), "olmo3": "olmo2",
             "hunyuan_v1_dense": "hunyuan-dense",
             "mistral": "llama", "gemma3_text": "gemma3", "phi": "phi2", "cohere": "command-r",
             "gpt_neox": "gptneox", "gpt_bigcode": "starcoder",
@@ -247,8 +252,11 @@ KINDS: tuple[Family, ...] = (
             "solar_open": "Solar Open, with experts",
         },
         gguf={
-            "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
+            "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": ("qwen3moe", "qwen3vlmoe"),
             "gpt_oss": "gpt-oss", "olmoe": "olmoe", "glm4_moe": "glm4moe", "dots1": "dots1",
+            "ernie4_5_moe": "ernie4_5-moe", "granitemoe": "granitemoe",
+            "granitemoeshared": "granitemoe", "minimax_m2": "minimax-m2",
+            "hunyuan_v1_moe": "hunyuan-moe",
         },
         mlx=("mixtral", "phimoe", "minimax_m2"),
     ),

@@ -244,13 +244,15 @@ class _Shared(Module):
         usual = "shared_expert" if experts.shared_gate else "shared_experts"
         own = layer / (experts.shared_scope or f"{experts.scope}.{usual}")
         inner, bias = experts.shared or 0, experts.shared_bias
-        down, self.joined = "down_proj", experts.shared_joined is not None
-        if experts.shared_joined is not None:
-            up, down = experts.shared_joined
+        up, down = experts.shared_joined or ("gate_up_proj", "down_proj")
+        # Files of llama.cpp have the fused gate and `up` apart.
+        self.joined = experts.shared_joined is not None and "gate_proj.weight" not in own
+        if self.joined:
             self.gate_up_proj = Linear(own / up, width, 2 * inner, bias, axes=_UP)
         else:
             self.gate_proj = Linear(own / "gate_proj", width, inner, bias, axes=_UP)
             self.up_proj = Linear(own / "up_proj", width, inner, bias, axes=_UP)
+            down = "down_proj"
         self.down_proj = Linear(own / down, inner, width, bias, axes=_DOWN)
         gate = layer / f"{experts.scope}.shared_expert_gate"
         self.weight = Linear(gate, width, 1, bias=False) if experts.shared_gate else None

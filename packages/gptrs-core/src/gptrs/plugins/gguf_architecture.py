@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 RowOrder = Literal["rotated", "grouped"]
 """Orders of rows that differ from the model's: `rotated`, `grouped`; see `GgufArchitecture`."""
 Settings = dict[str, object]
+ToModel = Callable[[tuple[int, ...]], tuple[int, ...]]
 
 RMS_EPSILON = "attention.layer_norm_rms_epsilon"
 _EXPERT = re.compile(r"(ffn_[a-z]+)\.(0|[1-9][0-9]{0,4})")
@@ -62,6 +63,8 @@ class GgufArchitecture(Struct, frozen=True):
     """More settings: key, name in config.json, default."""
     integers: tuple[tuple[str, str], ...] = ()
     """Required integers: key, name in config.json."""
+    counts: tuple[tuple[str, str, int], ...] = ()
+    """Integers that files may omit: key, name in config.json, default."""
     flags: tuple[tuple[str, str], ...] = ()
     """Booleans that are true unless stated: key, name in config.json."""
     options: tuple[tuple[str, str], ...] = ()
@@ -86,13 +89,15 @@ class GgufArchitecture(Struct, frozen=True):
     """Whether files may have a window that llama.cpp does not use."""
     pattern: int = 1
     """Each `pattern`-th layer has no window."""
-    local_theta: tuple[str, float] | None = None
+    local_theta: tuple[str, float | None] | None = None
     """The setting for the separate rotary base of layers with a window, and the base of a file
-    without its key."""
+    without its key (None: that of the other layers)."""
     largest: int | None = None
     """The number of layers of the model that scales scores by `embedding_length / head_count`."""
     bare: tuple[str, ...] = ()
-    """Tensors without a suffix in the model."""
+    """Tensors without a suffix in the model, with their suffix in the file."""
+    shapes: Mapping[str, ToModel] = {}
+    """Makes the model's shape of a tensor of that in the file, of the same elements."""
     rounded: bool = True
     """Whether the bounds of YaRN are rounded."""
     prepare: Callable[[ConfigFields, Settings], Settings] | None = None
@@ -104,16 +109,16 @@ class GgufArchitecture(Struct, frozen=True):
     written: bool = True
     """Whether files are written, too, not only read."""
     marker: str = ""
-    """A tensor that tells files of this kind from others of the architecture."""
+    """A tensor or key that tells files of this kind from others of the architecture."""
     variants: tuple[tuple[tuple[str, object], GgufArchitecture], ...] = ()
     """Variants of the kind: a setting, its value in models of the variant, and the variant."""
 
-    def in_file(self, tensors: Container[str]) -> GgufArchitecture | None:
-        """Return the variant (or this) that a file with `tensors` has; None if none fits."""
+    def in_file(self, has: Container[str]) -> GgufArchitecture | None:
+        """Return the variant (or this) of a file that `has` tensors and keys; None if none fits."""
         for _, variant in self.variants:
-            if variant.marker in tensors:
+            if variant.marker in has:
                 return variant
-        return self if self.read and (not self.marker or self.marker in tensors) else None
+        return self if self.read and (not self.marker or self.marker in has) else None
 
     def of_settings(self, settings: Mapping[str, object]) -> GgufArchitecture:
         """Return the variant (or this) for writing a model with `settings`."""
@@ -141,6 +146,11 @@ class GgufArchitecture(Struct, frozen=True):
             return self.names.get(stem, _NEXT.get(stem))
         found = self.experts.get(expert[1])
         return None if found is None else found.format(expert[2])
+
+    def bare_name(self, inner: str) -> str | None:
+        """Return the name with suffix in the file of a tensor without one; None for others."""
+        found = (each for each in self.bare if self.names[each.rpartition(".")[0]] == inner)
+        return next(found, None)
 
     def stem_of(self, inner: str) -> str | None:
         """Return the name in the file of the model's tensor `inner`; None if unknown."""

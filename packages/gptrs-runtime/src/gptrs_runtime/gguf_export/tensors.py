@@ -89,6 +89,9 @@ class GgufNames(Struct, frozen=True):
         body = kind.layers.rpartition(".")[0]
         for own in (stem, f"{body}.{stem}"):  # some folders leave out the name of the body
             layer, inner = _layer_of(own, kind.layers)
+            bare = kind.bare_name(f"{inner}.{suffix}")
+            if bare is not None:
+                return bare if layer is None else f"blk.{layer}.{bare}"
             known = kind.stem_of(inner)
             if known is not None and suffix in ("weight", "bias"):
                 return f"{known}.{suffix}" if layer is None else f"blk.{layer}.{known}.{suffix}"

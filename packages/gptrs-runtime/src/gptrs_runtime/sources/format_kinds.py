@@ -45,19 +45,20 @@ def described_by(plugin: ModelPlugin, reference: str, wanted: type[Described]) -
 
 
 def gguf_kind(
-    architecture: str | None, tensors: Container[str], where: str
+    architecture: str | None, has: Container[str], where: str
 ) -> tuple[str, GgufArchitecture]:
-    """Return the kind of a GGUF file of an architecture with these tensors, and its description.
+    """Return the kind of a GGUF file of an architecture, and its description.
 
-    Kinds with a marker among the tensors take precedence over those without, then those of gptrs
-    over others. ModelError if no kind reads the file, or several third-party ones do.
+    `has` are the tensors and keys of the file. Kinds with a marker among them take precedence over
+    those without, then those of gptrs over others. ModelError if no kind reads the file, or several
+    third-party ones do.
     """
     found: list[tuple[bool, bool, str, GgufArchitecture]] = []
     for plugin, own in usable_kinds():
         reference = plugin.gguf.get(architecture or "")
         if reference is None:
             continue
-        read = described_by(plugin, reference, GgufArchitecture).in_file(tensors)
+        read = described_by(plugin, reference, GgufArchitecture).in_file(has)
         if read is not None:
             found.append((not read.marker, not own, plugin.name, read))
     shown = "nothing" if architecture is None else quoted(architecture)

@@ -5,6 +5,7 @@ Kinds describe their architectures in llama.cpp; see `GgufArchitecture`.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,9 +24,11 @@ _LAYER = re.compile(r"blk\.(0|[1-9][0-9]{0,5})\.(.+)")
 _HARMLESS = re.compile(
     r"vocab_size|tensor_data_layout|rope\.scaling\.finetuned|rope\.dimension_count(_swa)?"
     r"|attention\.layer_norm(_rms)?_epsilon|attention\.(key|value)_length(_swa)?"
-    r"|feed_forward_length|attention\.causal|expert_group_(used_)?count|leading_dense_block_count"
+    r"|feed_forward_length|attention\.causal|expert_group_used_count|leading_dense_block_count"
+    r"|expert_shared_feed_forward_length|rope\.dimension_sections|n_deepstack_layers"
 )
 """Settings that change nothing where a kind does not read them."""
+_GROUPS = "expert_group_count"
 _ROPE_FACTORS = "rope_freqs.weight"
 _REFUSED_TENSORS = ("rope_factors_long.weight", "rope_factors_short.weight")
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -53,7 +56,7 @@ class GgufSettings:
         metadata = header.metadata
         self._where = f"in {quoted(str(path), 200)}"
         architecture = Fields(metadata, self._where).text("general.architecture")
-        kind, self._own = gguf_kind(architecture, tensors, self._where)
+        kind, self._own = gguf_kind(architecture, {*tensors, *metadata}, self._where)
         start = f"{architecture}."
         own = {key.removeprefix(start): metadata[key] for key in metadata if key.startswith(start)}
         read = ReadSettings(own)
@@ -62,6 +65,8 @@ class GgufSettings:
         self._rope_factors = rope_factors
         if self._own.experts is None:
             self._fields.require("expert_count", 0)
+        if all(key != _GROUPS for key, *_ in self._own.counts):
+            self._fields.require(_GROUPS, 0, 1)
         settings = {"model_type": kind, **self._settings()}
         # What this does not read stays under its own name, and is told as an unread setting.
         unread = (key for key in read.unseen() if not _HARMLESS.fullmatch(key))
@@ -80,8 +85,23 @@ class GgufSettings:
         offset = own.offset_of(stem, suffix)
         if offset and tensor.type.dtype is None:
             raise ModelError(f"norm {quoted(tensor.name)} {self._where} is quantized")
-        name = name if stem in own.bare else f"{name}.{suffix}"
-        return TensorMapping(name, self._order(stem, tensor), turned, offset)
+        name = name if f"{stem}.{suffix}" in own.bare else f"{name}.{suffix}"
+        return TensorMapping(
+            name, self._order(stem, tensor), turned, offset, self._shape(stem, suffix, tensor)
+        )
+
+    def _shape(self, stem: str, suffix: str, tensor: GgufTensor) -> tuple[int, ...] | None:
+        """Return the model's shape of a tensor; None if it equals the file's."""
+        change = self._own.shapes.get(f"{stem}.{suffix}")
+        found = tensor.shape if change is None else change(tensor.shape)
+        if found == tensor.shape:
+            return None
+        if tensor.type.dtype is None or math.prod(found) != math.prod(tensor.shape):
+            raise ModelError(
+                f"tensor {quoted(tensor.name)} {self._where} is {tensor.type.name} of shape"
+                f" {tensor.shape}, which is no plain tensor of its kind"
+            )
+        return found
 
     def _order(self, stem: str, tensor: GgufTensor) -> RowOrder | None:
         """Return llama.cpp's order of the rows of heads; None if it equals the model's."""
@@ -165,6 +185,7 @@ class GgufSettings:
             **{name: fields.number(key, default) for key, name, default in own.numbers},
             # Down to 0: models of experts may have no dense layer before them.
             **{name: fields.integer(key, minimum=0) for key, name in own.integers},
+            **{name: fields.integer(key, least, minimum=0) for key, name, least in own.counts},
             **{name: fields.boolean(key, True) for key, name in own.flags},
             **{
                 name: None if fields.get(key) is None else fields.number(key)
@@ -206,12 +227,14 @@ class GgufSettings:
         own = self._own
         if not own.rotary:
             return {}
-        found: dict[str, object] = {
-            "rope_parameters": {**self._share(head_dim), **self._rope(head_dim)}
-        }
+        rope = self._rope(head_dim)
+        found: dict[str, object] = {"rope_parameters": {**self._share(head_dim), **rope}}
         if own.local_theta is not None:
             name, default = own.local_theta
-            found[name] = self._fields.number("rope.freq_base_swa", default)
+            whole = cast("float", rope["rope_theta"])
+            found[name] = self._fields.number(
+                "rope.freq_base_swa", whole if default is None else default
+            )
         return found
 
     def _share(self, head_dim: int) -> dict[str, object]:

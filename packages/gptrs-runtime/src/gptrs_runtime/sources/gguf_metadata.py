@@ -66,7 +66,8 @@ def settings_of(config: Mapping[str, object], kind: str, read_rotary: ReadRotary
     metadata: Metadata = {
         **_sizes(fields, own, (width, heads, kv_heads, head_dim), positions),
         **{key: fields.number(name, default) for key, name, default in own.numbers},
-        **{key: fields.integer(name) for key, name in own.integers},
+        **{key: fields.integer(name, minimum=0) for key, name in own.integers},
+        **{key: fields.integer(name, least, minimum=0) for key, name, least in own.counts},
         **{key: fields.boolean(name, True) for key, name in own.flags},
         **{key: fields.number(name) for key, name in own.options if fields.get(name) is not None},
         **dict(own.stated),

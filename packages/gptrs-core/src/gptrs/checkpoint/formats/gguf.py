@@ -72,12 +72,14 @@ class TensorMapping(Struct, frozen=True):
 
     `order` is the order of its rows, if it differs from the model's. `transposed` matrices are the
     other way round in the model. `offset` is how much larger unquantized values are in the file.
+    `shape` is that in the model, if it differs.
     """
 
     name: str
     order: RowOrder | None = None
     transposed: bool = False
     offset: float = 0.0
+    shape: tuple[int, ...] | None = None
 
 
 class GgufFile(MappedTensors):
@@ -233,7 +235,7 @@ class GgufFile(MappedTensors):
         return found if found is None else found.computed(part)
 
     def _entry(self, name: str, tensor: GgufTensor) -> TensorEntry:
-        shape = tensor.shape
+        shape = self._mappings[name].shape or tensor.shape
         if self._mappings[name].transposed:
             shape = (*shape[:-2], shape[-1], shape[-2])
         type_ = tensor.type

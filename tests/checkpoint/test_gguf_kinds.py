@@ -1,0 +1,119 @@
+"""GGUF files as llama.cpp's converter writes them compute what transformers does of the folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gptrs
+from checkpoint.test_gguf_writing import TOKENS, tiny
+from fuzzing.tiny_gguf import Stored, Value, gguf
+from gptrs.errors import ModelError
+from gptrs_runtime.sources.find_model import find_model
+from models.models_support import torch_logits
+
+package = pytest.importorskip("gguf", reason="the package gguf is not installed")
+Changes = Callable[[str, np.ndarray], Iterator[tuple[str, np.ndarray]]]
+"""Yields the tensors of the file, by names of transformers, that one of the folder becomes."""
+
+
+def same(name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    yield name, array
+
+
+def converted(folder: Path, architecture: str, changes: Changes, **settings: Value | None) -> Path:
+    """Write a file with the names of the package `gguf`, experts stacked; None drops a setting."""
+    source = find_model(folder)
+    config: Any = source.config
+    own: dict[str, Value | None] = {
+        "block_count": config["num_hidden_layers"], "context_length": 128, "embedding_length": 64,
+        "feed_forward_length": 96, "attention.head_count": 4, "attention.head_count_kv": 2,
+        "attention.key_length": 16, "attention.value_length": 16, "rope.dimension_count": 16,
+        "attention.layer_norm_rms_epsilon": config.get("rms_norm_eps") or config.get("norm_eps"),
+        "rope.freq_base": 10000.0, **settings,
+    }  # fmt: skip
+    metadata: dict[str, Value] = {"general.architecture": architecture}
+    named = {key.replace("__", "."): value for key, value in own.items()}
+    metadata |= {f"{architecture}.{key}": each for key, each in named.items() if each is not None}
+    numbers = {name: number for number, name in package.MODEL_ARCH_NAMES.items()}
+    known = package.get_tensor_name_map(numbers[architecture], 8)
+    stacks: dict[str, list[np.ndarray]] = {}
+    for name in source.weights.names():
+        for changed, array in changes(name, source.weights.load(name)):
+            merged = re.sub(r"\.experts\.\d+\.", ".experts.", changed)
+            found = known.get_name(merged, try_suffixes=(".weight", ".bias"))
+            assert found is not None, changed
+            stacks.setdefault(found, []).append(np.asarray(array, np.float32))
+    tensors: dict[str, Stored] = {}
+    for name, arrays in stacks.items():
+        whole = np.stack(arrays) if len(arrays) > 1 else arrays[0]
+        tensors[name] = (0, whole.shape, np.ascontiguousarray(whole).tobytes())
+    path = folder.with_name("x.gguf")
+    path.write_bytes(gguf(metadata, tensors))
+    return path
+
+
+def alternated(array: np.ndarray, heads: int) -> np.ndarray:
+    """Return rows in the order of interleaved rotary embeddings."""
+    return array.reshape(heads, 2, -1, array.shape[-1]).swapaxes(1, 2).reshape(array.shape)
+
+
+def granite(name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield queries and keys alternated, and the fused matrices of gates and `up` apart."""
+    if name.endswith("input_linear.weight"):
+        kind = "exps" if "block_sparse_moe" in name else "shexp"
+        for each, part in zip(("gate", "up"), np.split(array, 2, axis=-2), strict=True):
+            yield f"blk.{name.split('.')[2]}.ffn_{each}_{kind}.weight", part
+    elif name.endswith(("q_proj.weight", "k_proj.weight")):
+        yield name, alternated(array, 4 if "q_proj" in name else 2)
+    else:
+        yield name, array
+
+
+CASES: dict[str, tuple[str, dict[str, Any], str, Changes, dict[str, Value | None]]] = {
+    "granitemoe": (
+        "granitemoe",
+        {"num_local_experts": 4, "num_experts_per_tok": 2, "residual_multiplier": 0.5},
+        "granitemoe", granite,
+        {"expert_count": 4, "expert_used_count": 2, "residual_scale": 0.5},
+    ),
+    "granitemoeshared": (
+        "granitemoeshared",
+        {"num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 48},
+        "granitemoe", granite,
+        {"expert_count": 4, "expert_used_count": 2, "expert_shared_feed_forward_length": 48},
+    ),
+    "qwen2vl": ("qwen2", {}, "qwen2vl", same, {"rope__dimension_sections": [2, 3, 3, 0]}),
+    "qwen3vl": ("qwen3", {}, "qwen3vl", same, {"n_deepstack_layers": 3}),
+    "qwen3vlmoe": (
+        "qwen3_moe",
+        {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+         "norm_topk_prob": True},
+        "qwen3vlmoe", same,
+        {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 32},
+    ),
+}  # fmt: skip
+"""The kind, its settings, the architecture, how tensors change, and settings of the file."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_converted_file_computes_what_transformers_does(tmp_path: Path, case: str) -> None:
+    kind, settings, architecture, changes, own = CASES[case]
+    folder = tiny(tmp_path / "folder", kind, **{"num_hidden_layers": 2, **settings})
+    path = converted(folder, architecture, changes, **own)
+    assert find_model(path).model_type == kind
+    found = gptrs.load_model(path, backend="ref").forward(TOKENS)
+    np.testing.assert_allclose(found, torch_logits(folder, TOKENS), rtol=1e-4, atol=1e-4)
+
+
+def test_granite_without_rotary_embedding_is_refused(tmp_path: Path) -> None:
+    """llama.cpp switches it by a key that other architectures do not read."""
+    folder = tiny(tmp_path / "folder", "granite")
+    path = converted(folder, "granite", granite, rope__scaling__finetuned=False)
+    with pytest.raises(ModelError, match="finetuned"):
+        find_model(path)
