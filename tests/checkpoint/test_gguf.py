@@ -184,6 +184,7 @@ def test_what_other_kinds_have_besides_is_refused(tmp_path: Path) -> None:
     for kind, more, tensors, said in (
         ("glm4", {"attention.sliding_window": 16}, table, "sliding_window"),
         ("qwen3moe", {**_MIXTURE, "expert_group_count": 2}, table, "expert_group_count"),
+        ("glm4", {"attention.head_count_kv": [0]}, table, "head_count_kv"),
         ("stablelm", {"use_parallel_residual": True}, table, "use_parallel_residual"),
         ("olmo2", {"rope.dimension_count": 8}, table, "dimension_count"),
         ("exaone4", {"attention.sliding_window_pattern": [0]}, table, "each 4th layer"),

@@ -35,7 +35,7 @@ def converted(folder: Path, architecture: str, changes: Changes, **settings: Val
         "feed_forward_length": 96, "attention.head_count": 4, "attention.head_count_kv": 2,
         "attention.key_length": 16, "attention.value_length": 16, "rope.dimension_count": 16,
         "attention.layer_norm_rms_epsilon": config.get("rms_norm_eps") or config.get("norm_eps"),
-        "rope.freq_base": 10000.0, **settings,
+        "rope.freq_base": config["rope_parameters"]["rope_theta"], **settings,
     }  # fmt: skip
     metadata: dict[str, Value] = {"general.architecture": architecture}
     named = {key.replace("__", "."): value for key, value in own.items()}
@@ -75,6 +75,13 @@ def granite(name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
         yield name, array
 
 
+def squeezed(name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield kernels of convolutions without the axis of one channel, biases with a suffix."""
+    name = name.replace("expert_bias", "expert_bias.bias")
+    name = name.removeprefix("model.") if ".experts." in name else name
+    yield name, array.squeeze(1) if name.endswith(("conv.weight", "conv1d.weight")) else array
+
+
 CASES: dict[str, tuple[str, dict[str, Any], str, Changes, dict[str, Value | None]]] = {
     "granitemoe": (
         "granitemoe",
@@ -87,6 +94,20 @@ CASES: dict[str, tuple[str, dict[str, Any], str, Changes, dict[str, Value | None
         {"num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 48},
         "granitemoe", granite,
         {"expert_count": 4, "expert_used_count": 2, "expert_shared_feed_forward_length": 48},
+    ),
+    "lfm2": (
+        "lfm2", {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False},
+        "lfm2", squeezed, {"attention__head_count_kv": [0, 2], "shortconv__l_cache": 3},
+    ),
+    "lfm2moe": (
+        "lfm2_moe",
+        {"layer_types": ["conv", "full_attention", "conv"], "num_experts": 4,
+         "num_experts_per_tok": 2, "moe_intermediate_size": 32, "num_dense_layers": 1,
+         "num_hidden_layers": 3},
+        "lfm2moe", squeezed,
+        {"attention__head_count_kv": [0, 2, 0], "shortconv__l_cache": 3, "expert_count": 4,
+         "expert_used_count": 2, "expert_feed_forward_length": 32, "expert_gating_func": 2,
+         "leading_dense_block_count": 1},
     ),
     "qwen2vl": ("qwen2", {}, "qwen2vl", same, {"rope__dimension_sections": [2, 3, 3, 0]}),
     "qwen3vl": ("qwen3", {}, "qwen3vl", same, {"n_deepstack_layers": 3}),

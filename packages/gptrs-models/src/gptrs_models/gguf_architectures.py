@@ -156,6 +156,30 @@ _HUNYUAN_MOE = {
     "ffn_gate_inp": "mlp.gate.wg",
     **{f"{key}_shexp": f"mlp.shared_{_LLAMA[key]}" for key in _DENSE},
 }
+_LFM2 = {
+    "token_embd": "model.embed_tokens",
+    "token_embd_norm": "model.embedding_norm",
+    "output": "lm_head",
+    "attn_norm": "operator_norm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.out_proj",
+    "attn_q_norm": "self_attn.q_layernorm",
+    "attn_k_norm": "self_attn.k_layernorm",
+    "shortconv.conv": "conv.conv",
+    "shortconv.in_proj": "conv.in_proj",
+    "shortconv.out_proj": "conv.out_proj",
+    "ffn_norm": "ffn_norm",
+    "ffn_gate": "feed_forward.w1",
+    "ffn_up": "feed_forward.w3",
+    "ffn_down": "feed_forward.w2",
+    "ffn_gate_inp": "feed_forward.gate",
+    "exp_probs_b": "feed_forward.expert_bias",
+}
+_LFM2_EXPERTS = {
+    key: f"feed_forward.experts.{{}}.{_LFM2[key].removeprefix('feed_forward.')}" for key in _DENSE
+}
 _GLM4_MOE = {**{key: name for key, name in _DOTS1.items() if key != "ffn_norm"}, **_SEED_OSS}
 _WIDTH = ("expert_feed_forward_length", "moe_intermediate_size")
 _SHARED_WIDTH = ("expert_shared_feed_forward_length", "shared_expert_intermediate_size")
@@ -297,6 +321,11 @@ def _gemma3(fields: ConfigFields, settings: Settings) -> Settings:
     return {"rope_theta": 1e6, **settings}
 
 
+def _convolution(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """[C, K] -> [C, 1, K]."""
+    return (shape[0], 1, shape[-1])
+
+
 def _table(value: object) -> Mapping[str, object]:
     return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
 
@@ -372,6 +401,21 @@ GEMMA3_TEXT = GgufArchitecture(
     pattern=6, largest=62, fixed=(("attn_logit_softcapping", None, None),),
     options=(("final_logit_softcapping", "final_logit_softcapping"),),
     local_theta=("rope_local_base_freq", _SLIDING_THETA), prepare=_gemma3,
+)  # fmt: skip
+LFM2 = GgufArchitecture(
+    _LFM2, epsilon=("attention.layer_norm_rms_epsilon", "norm_eps"), keyless="conv", written=False,
+    shapes={"shortconv.conv.weight": _convolution},
+    integers=(("shortconv.l_cache", "conv_L_cache"),),
+    fixed=(("block_auto_adjust_ff_dim", False, True), ("conv_bias", False, False)),
+)  # fmt: skip
+LFM2_MOE = replace(
+    LFM2, experts=_LFM2_EXPERTS, bare=("exp_probs_b.bias",),
+    integers=(
+        *LFM2.integers, *_chosen("num_experts"), _WIDTH,
+        ("leading_dense_block_count", "num_dense_layers"),
+    ),
+    numbers=(("expert_weights_scale", "routed_scaling_factor", 1.0),), stated=(_SIGMOID,),
+    fixed=(("conv_bias", False, False),),
 )  # fmt: skip
 COHERE2 = GgufArchitecture(
     _LLAMA, epsilon=(_LAYER_EPSILON, "layer_norm_eps"), window=4096, pattern=4,

@@ -77,6 +77,8 @@ class GgufArchitecture(Struct, frozen=True):
     """Settings that are true if a tensor is in the file: name, full name of the tensor."""
     activations: tuple[str, ...] = ("silu",)
     """The values of `hidden_act` that llama.cpp computes."""
+    keyless: str = ""
+    """The word in `layer_types` for layers with 0 key/value heads; empty: all layers have some."""
     rotary: bool = True
     """Whether heads are rotated."""
     share: float | None = None

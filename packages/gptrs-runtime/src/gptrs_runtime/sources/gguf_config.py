@@ -28,6 +28,7 @@ _HARMLESS = re.compile(
     r"|expert_shared_feed_forward_length|rope\.dimension_sections|n_deepstack_layers"
 )
 """Settings that change nothing where a kind does not read them."""
+_KV_HEADS = "attention.head_count_kv"
 _GROUPS = "expert_group_count"
 _ROPE_FACTORS = "rope_freqs.weight"
 _REFUSED_TENSORS = ("rope_factors_long.weight", "rope_factors_short.weight")
@@ -109,11 +110,11 @@ class GgufSettings:
         if order is None or not tensor.shape:
             return None
         heads = self._fields.integer("attention.head_count")
-        kv_heads = self._fields.integer("attention.head_count_kv", heads)
+        kv_heads = self._kv_heads(heads)
         if order == "grouped":
             found, unit = RowOrder(heads, kv_heads), heads + 2 * kv_heads
             if heads % kv_heads:
-                raise self._fields.error("attention.head_count_kv", f"must divide {heads} heads")
+                raise self._fields.error(_KV_HEADS, f"must divide {heads} heads")
         else:
             found = RowOrder(kv_heads if stem == "attn_k" else heads)
             unit = 2 * found.heads
@@ -121,6 +122,30 @@ class GgufSettings:
             problem = f"has {tensor.shape[0]} rows, which {found.heads} heads cannot share"
             raise ModelError(f"tensor {quoted(tensor.name)} {self._where} {problem}")
         return found
+
+    def _kv_heads(self, heads: int) -> int:
+        """Return the number of key/value heads, of a file that states it once or of each layer."""
+        found = self._heads_of_layers()
+        if found is None:
+            return self._fields.integer(_KV_HEADS, heads)
+        numbers = {*found} - {0 if self._own.keyless else -1}
+        if len(numbers) != 1 or len(found) != self._layers()[0] or min(numbers) < 1:
+            raise self._fields.error(_KV_HEADS, "must be one number for all layers of the kind")
+        return numbers.pop()
+
+    def _heads_of_layers(self) -> list[int] | None:
+        value = self._fields.get(_KV_HEADS)
+        if not isinstance(value, np.ndarray) or not np.issubdtype(value.dtype, np.integer):
+            return None
+        return cast("list[int]", value.tolist())
+
+    def _words(self) -> dict[str, object]:
+        """Return `layer_types` of kinds with layers that have no keys."""
+        found = self._heads_of_layers() if self._own.keyless else None
+        if found is None:
+            return {}
+        word = self._own.keyless
+        return {"layer_types": ["full_attention" if each else word for each in found]}
 
     def _layers(self) -> tuple[int, int]:
         """Return the number of layers, and of those after them that predict further tokens."""
@@ -165,7 +190,7 @@ class GgufSettings:
             "intermediate_size": lambda: fields.integer("feed_forward_length", widened),
             "num_hidden_layers": lambda: layers,
             "num_attention_heads": lambda: heads,
-            "num_key_value_heads": lambda: fields.integer("attention.head_count_kv", heads),
+            "num_key_value_heads": lambda: self._kv_heads(heads),
             "max_position_embeddings": lambda: fields.integer("context_length"),
             "tie_word_embeddings": lambda: "output.weight" not in self._tensors,
         }
@@ -176,6 +201,7 @@ class GgufSettings:
             **self._rotary(head_dim),
             **self._window(head_dim, max(1, width // heads)),
             **self._more(),
+            **self._words(),
         }
 
     def _more(self) -> dict[str, object]:
