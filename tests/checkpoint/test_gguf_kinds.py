@@ -82,6 +82,43 @@ def squeezed(name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     yield name, array.squeeze(1) if name.endswith(("conv.weight", "conv1d.weight")) else array
 
 
+def split_heads(name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the matrices of keys, turned, and of values of 4 heads apart."""
+    if not name.endswith("kv_b_proj.weight"):
+        yield name.replace("correction_bias", "correction.bias"), array
+        return
+    keys, values = np.split(array.reshape(4, -1, array.shape[1]), [12], axis=1)
+    yield name.replace("kv_b", "k_b"), keys.swapaxes(1, 2)
+    yield name.replace("kv_b", "v_b"), values
+
+
+LATENT: dict[str, Any] = {
+    "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8,
+    "v_head_dim": 16, "head_dim": 8, "num_key_value_heads": 4,
+}  # fmt: skip
+ROUTED: dict[str, Any] = {
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1, "n_shared_experts": 1,
+}  # fmt: skip
+GROUPS = {"n_group": 2, "topk_group": 1}
+HEADS: dict[str, Value | None] = {
+    "attention__head_count_kv": 1, "attention__kv_lora_rank": 16, "attention__key_length": 24,
+    "attention__key_length_mla": 20, "attention__value_length_mla": 16, "rope__dimension_count": 8,
+}  # fmt: skip
+CHOSEN: dict[str, Value | None] = {
+    "expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 32,
+    "expert_shared_count": 1, "leading_dense_block_count": 1,
+}  # fmt: skip
+MSCALE = {
+    "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "mscale": 1.0,
+    "mscale_all_dim": 1.0, "rope_theta": 10000.0,
+}  # fmt: skip
+SCALED: dict[str, Value | None] = {
+    "rope__scaling__type": "yarn", "rope__scaling__factor": 4.0,
+    "rope__scaling__original_context_length": 32, "rope__scaling__yarn_log_multiplier": 0.1,
+}  # fmt: skip
+
+
 CASES: dict[str, tuple[str, dict[str, Any], str, Changes, dict[str, Value | None]]] = {
     "granitemoe": (
         "granitemoe",
@@ -109,6 +146,27 @@ CASES: dict[str, tuple[str, dict[str, Any], str, Changes, dict[str, Value | None
          "expert_used_count": 2, "expert_feed_forward_length": 32, "expert_gating_func": 2,
          "leading_dense_block_count": 1},
     ),
+    "deepseek_v3": (
+        "deepseek_v3", {**LATENT, **ROUTED, **GROUPS, "rope_parameters": MSCALE},
+        "deepseek2", split_heads,
+        {**HEADS, **CHOSEN, **SCALED, "attention__q_lora_rank": 24, "expert_weights_norm": True,
+         "expert_weights_scale": 2.5, "expert_gating_func": 2, "expert_group_count": 2,
+         "expert_group_used_count": 1},
+    ),
+    "deepseek_v2": (
+        "deepseek_v2", {**LATENT, **ROUTED, "q_lora_rank": None}, "deepseek2", split_heads,
+        {**HEADS, **CHOSEN, "expert_gating_func": 1},
+    ),
+    "older deepseek_v2": (
+        "deepseek_v2",
+        {**LATENT, **ROUTED, **GROUPS, "topk_method": "group_limited_greedy"},
+        "deepseek2", same,
+        {**CHOSEN, "attention__q_lora_rank": 24, "attention__kv_lora_rank": 16,
+         "attention__key_length": 20, "attention__head_count_kv": 4, "rope__dimension_count": 8, "expert_group_count": 2},
+    ),
+    "youtu": (
+        "youtu", LATENT, "deepseek2", split_heads, {**HEADS, "attention__q_lora_rank": 24},
+    ),
     "qwen2vl": ("qwen2", {}, "qwen2vl", same, {"rope__dimension_sections": [2, 3, 3, 0]}),
     "qwen3vl": ("qwen3", {}, "qwen3vl", same, {"n_deepstack_layers": 3}),
     "qwen3vlmoe": (
@@ -122,6 +180,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str, Changes, dict[str, Value | None
 """The kind, its settings, the architecture, how tensors change, and settings of the file."""
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("case", CASES)
 def test_a_converted_file_computes_what_transformers_does(tmp_path: Path, case: str) -> None:
     kind, settings, architecture, changes, own = CASES[case]

@@ -156,6 +156,20 @@ _HUNYUAN_MOE = {
     "ffn_gate_inp": "mlp.gate.wg",
     **{f"{key}_shexp": f"mlp.shared_{_LLAMA[key]}" for key in _DENSE},
 }
+_LATENT = {
+    **{key: name for key, name in _DOTS1.items() if key.partition("_")[0] != "attn"},
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+    "attn_k_b": "self_attn.k_b_proj",
+    "attn_v_b": "self_attn.v_b_proj",
+    "attn_output": "self_attn.o_proj",
+}
 _LFM2 = {
     "token_embd": "model.embed_tokens",
     "token_embd_norm": "model.embedding_norm",
@@ -512,6 +526,17 @@ GLM4_MOE = GgufArchitecture(
     numbers=(("expert_weights_scale", "routed_scaling_factor", 1.0),),
     flags=(("expert_weights_norm", "norm_topk_prob"),), stated=(_SIGMOID,),
     biases=(("attention_bias", _QUERY), _QUERY_NORM), counts=_ONE_GROUP,
+)  # fmt: skip
+YOUTU = GgufArchitecture(_LATENT, latent=True, written=False)
+DEEPSEEK_V2 = replace(
+    YOUTU, experts=_EXPERTS, marker="deepseek2.expert_count", integers=GLM4_MOE.integers,
+    numbers=GLM4_MOE.numbers, counts=_ONE_GROUP, stated=(("expert_weights_norm", False),),
+    fixed=(("topk_method", "group_limited_greedy", "greedy"),),
+)  # fmt: skip
+DEEPSEEK_V3 = replace(
+    DEEPSEEK_V2, marker="deepseek2.expert_count deepseek2.expert_gating_func=2",
+    bare=("exp_probs_b.bias",), stated=(_SIGMOID,),
+    switches=(("expert_weights_norm", "norm_topk_prob"),), fixed=(),
 )  # fmt: skip
 DOTS1 = replace(GLM4_MOE, names=_DOTS1, share=None, biases=(), prepare=_dots1)
 ERNIE4_5_MOE = GgufArchitecture(

@@ -66,17 +66,23 @@ class LatentAttention(Module):
             self.q_b_proj = Linear(params / "q_b_proj", rank, queries, bias=False)
         self.kv_a_proj = Linear(params / "kv_a_proj_with_mqa", width, latent.width, bias)
         self.kv_a_layernorm = RMSNorm(params / "kv_a_layernorm", latent.rank, EPSILON)
-        outputs = n_heads * (latent.plain + latent.value)
-        shape = (outputs, latent.rank)
-        self.kv_b_proj = (params / "kv_b_proj").tensor("weight", shape, use="linear")
+        self.apart = "k_b_proj.weight" in params  # in files of llama.cpp
+        if self.apart:
+            shape = (n_heads, latent.rank, latent.plain)
+            self.k_b_proj = (params / "k_b_proj").tensor("weight", shape)
+            shape = (n_heads, latent.value, latent.rank)
+            self.v_b_proj = (params / "v_b_proj").tensor("weight", shape)
+        else:
+            outputs = n_heads * (latent.plain + latent.value)
+            shape = (outputs, latent.rank)
+            self.kv_b_proj = (params / "kv_b_proj").tensor("weight", shape, use="linear")
         self.o_proj = Linear(params / "o_proj", n_heads * latent.value, width, bias)
 
     def __call__(self, x: Tensor, positions: Positions, cache: AttendsToOne) -> Tensor:
         """[N, C] -> [N, C]."""
         latent = self.latent
         plain, rotated = F.split(self._queries(x), [latent.plain, latent.rotated])
-        both = F.reshape(self.kv_b_proj, (self.n_heads, latent.plain + latent.value, latent.rank))
-        keys, values = F.split(both, [latent.plain, latent.value], 1)
+        keys, values = self._keys_and_values()
         turned = F.swap_axes(F.matmul(F.swap_axes(plain, 0, 1), keys), 0, 1)  # (N, H, rank)
         query = F.concat([turned, positions.rotate(rotated)], axis=2)
         compressed, shared = F.split(self.kv_a_proj(x), [latent.rank, latent.rotated])
@@ -88,6 +94,15 @@ class LatentAttention(Module):
         mixed = F.slice_axis(cache.attend(query, key, value, scale=self.scale), 2, 0, latent.rank)
         mixed = F.matmul(F.swap_axes(mixed, 0, 1), F.swap_axes(values, 1, 2))  # (H, N, V)
         return self.o_proj(merge_heads(F.swap_axes(mixed, 0, 1)))
+
+    def _keys_and_values(self) -> tuple[Tensor, Tensor]:
+        """Return the matrices of heads that make keys [H, D, rank] and values [H, V, rank]."""
+        if self.apart:
+            return F.swap_axes(self.k_b_proj, 1, 2), self.v_b_proj
+        latent = self.latent
+        both = F.reshape(self.kv_b_proj, (self.n_heads, latent.plain + latent.value, latent.rank))
+        keys, values = F.split(both, [latent.plain, latent.value], 1)
+        return keys, values
 
     def _queries(self, x: Tensor) -> Tensor:
         """[N, C] -> [N, H, D]."""

@@ -67,6 +67,8 @@ class GgufArchitecture(Struct, frozen=True):
     """Integers that files may omit: key, name in config.json, default."""
     flags: tuple[tuple[str, str], ...] = ()
     """Booleans that are true unless stated: key, name in config.json."""
+    switches: tuple[tuple[str, str], ...] = ()
+    """Booleans that are false unless stated: key, name in config.json."""
     options: tuple[tuple[str, str], ...] = ()
     """Settings whose key is omitted if they are null."""
     fixed: tuple[tuple[str, object, object], ...] = ()
@@ -77,6 +79,8 @@ class GgufArchitecture(Struct, frozen=True):
     """Settings that are true if a tensor is in the file: name, full name of the tensor."""
     activations: tuple[str, ...] = ("silu",)
     """The values of `hidden_act` that llama.cpp computes."""
+    latent: bool = False
+    """Whether attention is latent (DeepSeek-V2), with keys for the sizes of its heads."""
     keyless: str = ""
     """The word in `layer_types` for layers with 0 key/value heads; empty: all layers have some."""
     rotary: bool = True
@@ -111,16 +115,20 @@ class GgufArchitecture(Struct, frozen=True):
     written: bool = True
     """Whether files are written, too, not only read."""
     marker: str = ""
-    """A tensor or key that tells files of this kind from others of the architecture."""
+    """Tensors, keys or integers (`key=value`) that tell files of this kind from others of the
+    architecture, separated by spaces."""
     variants: tuple[tuple[tuple[str, object], GgufArchitecture], ...] = ()
     """Variants of the kind: a setting, its value in models of the variant, and the variant."""
 
     def in_file(self, has: Container[str]) -> GgufArchitecture | None:
         """Return the variant (or this) of a file that `has` tensors and keys; None if none fits."""
         for _, variant in self.variants:
-            if variant.marker in has:
+            if variant._marked(has):
                 return variant
-        return self if self.read and (not self.marker or self.marker in has) else None
+        return self if self.read and self._marked(has) else None
+
+    def _marked(self, has: Container[str]) -> bool:
+        return all(word in has for word in self.marker.split())
 
     def of_settings(self, settings: Mapping[str, object]) -> GgufArchitecture:
         """Return the variant (or this) for writing a model with `settings`."""

@@ -49,18 +49,18 @@ def gguf_kind(
 ) -> tuple[str, GgufArchitecture]:
     """Return the kind of a GGUF file of an architecture, and its description.
 
-    `has` are the tensors and keys of the file. Kinds with a marker among them take precedence over
-    those without, then those of gptrs over others. ModelError if no kind reads the file, or several
-    third-party ones do.
+    `has` are the tensors and keys of the file. Kinds with more markers among them take precedence
+    over those with less, then those of gptrs over others. ModelError if no kind reads the file, or
+    several third-party ones do.
     """
-    found: list[tuple[bool, bool, str, GgufArchitecture]] = []
+    found: list[tuple[int, bool, str, GgufArchitecture]] = []
     for plugin, own in usable_kinds():
         reference = plugin.gguf.get(architecture or "")
         if reference is None:
             continue
         read = described_by(plugin, reference, GgufArchitecture).in_file(has)
         if read is not None:
-            found.append((not read.marker, not own, plugin.name, read))
+            found.append((-len(read.marker.split()), not own, plugin.name, read))
     shown = "nothing" if architecture is None else quoted(architecture)
     said = f"`general.architecture` {where} is {shown}, which"
     if not found:

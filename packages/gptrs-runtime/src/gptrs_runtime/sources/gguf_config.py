@@ -57,7 +57,8 @@ class GgufSettings:
         metadata = header.metadata
         self._where = f"in {quoted(str(path), 200)}"
         architecture = Fields(metadata, self._where).text("general.architecture")
-        kind, self._own = gguf_kind(architecture, {*tensors, *metadata}, self._where)
+        stated = (f"{key}={value}" for key, value in metadata.items() if type(value) is int)
+        kind, self._own = gguf_kind(architecture, {*tensors, *metadata, *stated}, self._where)
         start = f"{architecture}."
         own = {key.removeprefix(start): metadata[key] for key in metadata if key.startswith(start)}
         read = ReadSettings(own)
@@ -135,9 +136,32 @@ class GgufSettings:
 
     def _heads_of_layers(self) -> list[int] | None:
         value = self._fields.get(_KV_HEADS)
-        if not isinstance(value, np.ndarray) or not np.issubdtype(value.dtype, np.integer):
+        if not isinstance(value, np.ndarray):
             return None
-        return cast("list[int]", value.tolist())
+        found = cast("list[object]", value.tolist())
+        return [each for each in found if isinstance(each, int)]
+
+    def _latent(self, rotated: int) -> dict[str, object]:
+        """Return the sizes of latent attention; older files have those of whole heads."""
+        fields = self._fields
+        key, value = (
+            fields.integer(
+                f"attention.{which}_length_mla", fields.integer(f"attention.{which}_length")
+            )
+            for which in ("key", "value")
+        )
+        if key <= rotated:
+            raise fields.error(
+                "attention.key_length_mla", f"must be more than {rotated}, its rotated part"
+            )
+        rank = "attention.q_lora_rank"
+        return {
+            "q_lora_rank": None if fields.get(rank) is None else fields.integer(rank),
+            "kv_lora_rank": fields.integer("attention.kv_lora_rank"),
+            "qk_rope_head_dim": rotated,
+            "qk_nope_head_dim": key - rotated,
+            "v_head_dim": value,
+        }
 
     def _words(self) -> dict[str, object]:
         """Return `layer_types` of kinds with layers that have no keys."""
@@ -169,8 +193,12 @@ class GgufSettings:
         """
         fields, own = self._fields, self._own
         width, heads = fields.integer("embedding_length"), fields.integer("attention.head_count")
-        head_dim = fields.integer("attention.key_length", max(1, width // heads))
-        fields.require("attention.value_length", head_dim)
+        if own.latent:
+            fields.require(_KV_HEADS, 1, heads)
+            head_dim = fields.integer("rope.dimension_count")
+        else:
+            head_dim = fields.integer("attention.key_length", max(1, width // heads))
+            fields.require("attention.value_length", head_dim)
         for name in _REFUSED_TENSORS:
             if name in self._tensors:
                 raise ModelError(
@@ -190,7 +218,7 @@ class GgufSettings:
             "intermediate_size": lambda: fields.integer("feed_forward_length", widened),
             "num_hidden_layers": lambda: layers,
             "num_attention_heads": lambda: heads,
-            "num_key_value_heads": lambda: self._kv_heads(heads),
+            "num_key_value_heads": lambda: heads if own.latent else self._kv_heads(heads),
             "max_position_embeddings": lambda: fields.integer("context_length"),
             "tie_word_embeddings": lambda: "output.weight" not in self._tensors,
         }
@@ -202,6 +230,7 @@ class GgufSettings:
             **self._window(head_dim, max(1, width // heads)),
             **self._more(),
             **self._words(),
+            **(self._latent(head_dim) if own.latent else {}),
         }
 
     def _more(self) -> dict[str, object]:
@@ -213,6 +242,7 @@ class GgufSettings:
             **{name: fields.integer(key, minimum=0) for key, name in own.integers},
             **{name: fields.integer(key, least, minimum=0) for key, name, least in own.counts},
             **{name: fields.boolean(key, True) for key, name in own.flags},
+            **{name: fields.boolean(key, False) for key, name in own.switches},
             **{
                 name: None if fields.get(key) is None else fields.number(key)
                 for key, name in own.options
@@ -295,7 +325,12 @@ class GgufSettings:
             fields.require("rope.scaling.attn_factor", 1.0)
             fields.require("rope.scaling.yarn_attn_factor", 1.0)
             fields.require("rope.scaling.yarn_ext_factor", 1.0, -1.0)
-            fields.require("rope.scaling.yarn_log_multiplier", 0.0)
+            log = "rope.scaling.yarn_log_multiplier"
+            if self._own.latent:  # a tenth of both factors, which are equal
+                growth = 10 * fields.number(log, 0.0)
+                rope |= {"mscale": growth, "mscale_all_dim": growth} if growth else {}
+            else:
+                fields.require(log, 0.0)
             if not self._own.rounded:
                 rope["truncate"] = False
         return rope

@@ -69,6 +69,7 @@ def settings_of(config: Mapping[str, object], kind: str, read_rotary: ReadRotary
         **{key: fields.integer(name, minimum=0) for key, name in own.integers},
         **{key: fields.integer(name, least, minimum=0) for key, name, least in own.counts},
         **{key: fields.boolean(name, True) for key, name in own.flags},
+        **{key: fields.boolean(name, False) for key, name in own.switches},
         **{key: fields.number(name) for key, name in own.options if fields.get(name) is not None},
         **dict(own.stated),
         **_window(fields, own, width // heads, head_dim),
