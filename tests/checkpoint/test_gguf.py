@@ -189,7 +189,7 @@ def test_what_other_kinds_have_besides_is_refused(tmp_path: Path) -> None:
         ("olmo2", {"rope.dimension_count": 8}, table, "dimension_count"),
         ("exaone4", {"attention.sliding_window_pattern": [0]}, table, "each 4th layer"),
         ("dots1", {**_MIXTURE, "expert_gating_func": 1}, table, "expert_gating_func"),
-        ("phi3", {}, longer, "rope_factors_long"),
+        ("phi3", {}, longer, "rope_factors_short"),
         ("gemma", {}, norm, "is quantized"),
     ):
         own: dict[str, Value] = {f"{kind}.{key}": value for key, value in more.items()}

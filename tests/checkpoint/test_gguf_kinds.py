@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,6 +48,7 @@ def converted(folder: Path, architecture: str, changes: Changes, **settings: Val
         for changed, array in changes(name, source.weights.load(name)):
             merged = re.sub(r"\.experts\.\d+\.", ".experts.", changed)
             found = known.get_name(merged, try_suffixes=(".weight", ".bias"))
+            found = changed if changed.startswith("rope_factors") else found
             assert found is not None, changed
             stacks.setdefault(found, []).append(np.asarray(array, np.float32))
     tensors: dict[str, Stored] = {}
@@ -119,6 +121,21 @@ SCALED: dict[str, Value | None] = {
 }  # fmt: skip
 
 
+def with_long_rope(name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the divisors of LongRoPE, too."""
+    yield name, array
+    if name == "model.norm.weight":
+        yield "rope_factors_short.weight", np.array(LONG_ROPE["short_factor"])
+        yield "rope_factors_long.weight", np.array(LONG_ROPE["long_factor"])
+
+
+ATTENTION, LONGER = (math.sqrt(1 + math.log(128 / size) / math.log(size)) for size in (32, 8))
+LONG_ROPE: dict[str, Any] = {
+    "rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0 + i / 8 for i in range(8)],
+    "long_factor": [4.0 + i for i in range(8)],
+}  # fmt: skip
+
+
 CASES: dict[str, tuple[str, dict[str, Any], str, Changes, dict[str, Value | None]]] = {
     "granitemoe": (
         "granitemoe",
@@ -162,10 +179,21 @@ CASES: dict[str, tuple[str, dict[str, Any], str, Changes, dict[str, Value | None
         {**LATENT, **ROUTED, **GROUPS, "topk_method": "group_limited_greedy"},
         "deepseek2", same,
         {**CHOSEN, "attention__q_lora_rank": 24, "attention__kv_lora_rank": 16,
-         "attention__key_length": 20, "attention__head_count_kv": 4, "rope__dimension_count": 8, "expert_group_count": 2},
+         "attention__key_length": 20, "attention__head_count_kv": 4, "rope__dimension_count": 8,
+         "expert_group_count": 2},
     ),
     "youtu": (
         "youtu", LATENT, "deepseek2", split_heads, {**HEADS, "attention__q_lora_rank": 24},
+    ),
+    "phi3 short": (
+        "phi3", {"rope_parameters": LONG_ROPE, "original_max_position_embeddings": 32}, "phi3",
+        with_long_rope,
+        {"rope__scaling__original_context_length": 32, "rope__scaling__attn_factor": ATTENTION},
+    ),
+    "phi3 long": (
+        "phi3", {"rope_parameters": LONG_ROPE, "original_max_position_embeddings": 8}, "phi3",
+        with_long_rope,
+        {"rope__scaling__original_context_length": 8, "rope__scaling__attn_factor": LONGER},
     ),
     "qwen2vl": ("qwen2", {}, "qwen2vl", same, {"rope__dimension_sections": [2, 3, 3, 0]}),
     "qwen3vl": ("qwen3", {}, "qwen3vl", same, {"n_deepstack_layers": 3}),

@@ -24,7 +24,7 @@ _MOST: Final = 6
 _COMPUTED: Final = re.compile(
     r"(num_batches_tracked|position_ids|token_type_ids|inv_freq|masked_bias|masked_spec_embed"
     r"|mask_token|embed_positions\.weights?|relative_position_index|relative_coords_table"
-    r"|(attn|attention)\.bias|rope_freqs\.weight)$"
+    r"|(attn|attention)\.bias|rope_(freqs|factors_(long|short))\.weight)$"
     r"|(^|\.)pooler\."
 )
 """Buffers that files of transformers have had, tokens of training, and poolers of encoders."""

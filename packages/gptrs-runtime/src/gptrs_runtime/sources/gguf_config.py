@@ -31,7 +31,11 @@ _HARMLESS = re.compile(
 _KV_HEADS = "attention.head_count_kv"
 _GROUPS = "expert_group_count"
 _ROPE_FACTORS = "rope_freqs.weight"
-_REFUSED_TENSORS = ("rope_factors_long.weight", "rope_factors_short.weight")
+_LONG_ROPE = {
+    "short_factor": "rope_factors_short.weight",
+    "long_factor": "rope_factors_long.weight",
+}
+"""The tensors of LongRoPE by their names in config.json."""
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 _LLAMA3_POSITIONS = 8192
 
@@ -43,7 +47,7 @@ def _plain(value: object) -> object:
 class GgufSettings:
     """The config of the model in a GGUF file, and the mapping of its tensors.
 
-    `rope_factors` reads the tensor `rope_freqs.weight`, if there is one. ModelError for an
+    `rope_factors` reads a tensor of divisors, of those that there are. ModelError for an
     architecture or a setting that no kind of model supports.
     """
 
@@ -52,7 +56,7 @@ class GgufSettings:
         header: GgufHeader,
         path: Path,
         tensors: Mapping[str, GgufTensor],
-        rope_factors: Callable[[], np.ndarray],
+        rope_factors: Callable[[str], np.ndarray],
     ) -> None:
         metadata = header.metadata
         self._where = f"in {quoted(str(path), 200)}"
@@ -199,11 +203,6 @@ class GgufSettings:
         else:
             head_dim = fields.integer("attention.key_length", max(1, width // heads))
             fields.require("attention.value_length", head_dim)
-        for name in _REFUSED_TENSORS:
-            if name in self._tensors:
-                raise ModelError(
-                    f"tensor {quoted(name)} {self._where} is of a setting that gptrs does not read"
-                )
         if not own.flags:
             fields.require("use_parallel_residual", False)
         for key, value in own.stated:
@@ -307,13 +306,15 @@ class GgufSettings:
         # As in llama.cpp: a factor alone is a linear one, and older files call it `scale_linear`.
         older = fields.number("rope.scale_linear", 1.0)
         factor = fields.number("rope.scaling.factor", older) or 1.0
-        kind = fields.choice("rope.scaling.type", ("none", "linear", "yarn"), "linear")
+        kind = fields.choice("rope.scaling.type", ("none", "linear", "yarn", "longrope"), "linear")
         rope: dict[str, object] = {"rope_type": "default", "rope_theta": theta}
         if _ROPE_FACTORS in self._tensors:
             if kind == "yarn" or (kind == "linear" and factor != 1):
                 problem = f"cannot be {kind} beside the tensor {quoted(_ROPE_FACTORS)}"
                 raise fields.error("rope.scaling.type", problem)
             rope |= {"rope_type": "llama3", **self._llama3(theta, head_dim)}
+        elif kind == "longrope" or any(name in self._tensors for name in _LONG_ROPE.values()):
+            rope |= self._long_rope()
         elif kind == "yarn" or (kind == "linear" and factor != 1):
             rope |= {"rope_type": kind, "factor": factor}
         if kind == "yarn":
@@ -335,12 +336,29 @@ class GgufSettings:
                 rope["truncate"] = False
         return rope
 
+    def _long_rope(self) -> dict[str, object]:
+        """Return LongRoPE, which files have as two tensors of divisors and a factor of scores."""
+        fields, factors = self._fields, {}
+        for name, tensor in _LONG_ROPE.items():
+            if tensor not in self._tensors:
+                raise ModelError(f"there is no tensor {quoted(tensor)} {self._where}")
+            factors[name] = [float(each) for each in self._rope_factors(tensor).reshape(-1)]
+        fields.require("rope.scaling.factor", 1.0, 0.0)
+        fields.require("rope.scaling.type", "longrope", "linear", "none")
+        original = fields.integer("rope.scaling.original_context_length")
+        return {
+            "rope_type": "longrope",
+            "original_max_position_embeddings": original,
+            "attention_factor": fields.number("rope.scaling.attn_factor", 1.0),
+            **factors,
+        }
+
     def _llama3(self, theta: float, head_dim: int) -> dict[str, object]:
         """Return the scaling that produced the divisors of the frequencies.
 
         Files only have the divisors. ModelError if they do not come from the scaling `llama3`.
         """
-        found = np.asarray(self._rope_factors(), np.float64).reshape(-1)
+        found = np.asarray(self._rope_factors(_ROPE_FACTORS), np.float64).reshape(-1)
         factor = float(found.max(initial=1.0))
         turns = theta ** (np.arange(0, head_dim, 2) / head_dim) * 2 * np.pi  # wavelengths
         low, high = (_LLAMA3_POSITIONS / each for each in _LLAMA3.values())

@@ -147,14 +147,14 @@ class GgufModel(ModelSource):
             raise CheckpointError(f"{shown} has two tensors for one weight of the model")
         return mappings
 
-    def _rope_factors(self) -> np.ndarray:
-        """Read the divisors of rotary frequencies, the only tensor that is a setting."""
+    def _rope_factors(self, name: str) -> np.ndarray:
+        """Read divisors of rotary frequencies, the only tensors that are settings."""
         for path, header in self._shards:
-            found: list[GgufTensor] = [t for t in header.tensors if t.name == "rope_freqs.weight"]
+            found: list[GgufTensor] = [t for t in header.tensors if t.name == name]
             if found:
                 plain = {tensor.name: TensorMapping(tensor.name) for tensor in header.tensors}
                 with GgufFile.open(path, lambda _, plain=plain: plain) as file:
-                    return file.read("rope_freqs.weight")
+                    return file.read(name)
         raise AssertionError("it is asked for where the tensor is there")
 
 
