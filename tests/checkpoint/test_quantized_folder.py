@@ -174,6 +174,10 @@ CASES: dict[str, tuple[Callable[[], Made], Settings]] = {
     "gptq act-order": (lambda: gptq(4, 1, ordered=False), method("gptq", desc_act=True)),
     "gptq v1, symmetric": (lambda: gptq(4, 1, symmetric=True), method("gptq", sym=True)),
     "gptq v2 called v1": (lambda: gptq(4, 2, symmetric=True), method("gptq", sym=True)),
+    "gptq, a layer of its own": (
+        lambda: gptq(8, 1),
+        method("gptq", group_size=128, dynamic={r"+:.*proj": {"bits": 8, "group_size": GROUP}}),
+    ),
     "awq": (awq, method("awq", zero_point=True, version="gemm")),
     "W4A16": (lambda: packed(4, True, GROUP), compressed("pack-quantized", 4, True, GROUP)),
     "W4A16 asymmetric": (

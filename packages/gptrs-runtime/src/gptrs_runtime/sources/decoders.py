@@ -115,7 +115,26 @@ class PackedWeight(MadeTensor):
         names = (packing.codes, packing.scale, packing.zero_point, packing.index)
         found = [each for each in (f"{end}.{name}" for name in names) if each in known]
         super().__init__(stored, f"{end}.weight", found)
-        self.recipe = f"{scheme}"
+        if scheme.varied:
+            self.scheme = self._of_shapes(scheme)
+        self.recipe = f"{self.scheme}"
+
+    def _of_shapes(self, scheme: QuantizationScheme) -> QuantizationScheme:
+        """Return the scheme of this layer where GPTQModel gave some layers their own (`dynamic`).
+
+        Its expressions of names need not be followed: the shapes say the same.
+        """
+        names = [f"{self.end}.{name}" for name in ("qweight", "scales", "qzeros")]
+        if not {*names} <= {*self.parts}:
+            return scheme
+        codes, scale, zeros = (self.stored.type_of(name).shape for name in names)
+        if len(codes) != 2 or len(scale) != 2 or len(zeros) != 2 or not codes[1] or not scale[0]:
+            return scheme
+        bits = zeros[1] * 32 // codes[1]
+        if bits not in (4, 8):
+            raise self.misfit(names[0], f"has {bits} bits; 4 and 8 are read")
+        size = codes[0] * 32 // bits // scale[0]
+        return replace(scheme, bits=bits, group_size=size or None)
 
     @property
     @override

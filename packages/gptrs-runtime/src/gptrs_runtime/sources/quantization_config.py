@@ -35,7 +35,7 @@ class QuantizationScheme(Struct, frozen=True):
     `group_size` None stands for one scale a row. `zero_offset` is what is added to stored zero
     points: 1 in the first version of GPTQ's files; `centered` promises that each is the middle one.
     `own` has the bits and the group size of single layers, by their names. `block` has the rows and
-    columns that share a scale.
+    columns that share a scale. `varied`: bits and group size of a layer follow from its shapes.
     """
 
     method: str
@@ -47,6 +47,7 @@ class QuantizationScheme(Struct, frozen=True):
     centered: bool = False
     own: tuple[tuple[str, int, int], ...] = ()
     block: tuple[int, int] | None = None
+    varied: bool = False
 
     def of(self, layer: str) -> tuple[int, int]:
         """Return the bits and the group size of a layer."""
@@ -151,6 +152,7 @@ def _gptq(fields: Fields) -> QuantizationScheme:
         _group_size(fields),
         zero_offset=1 if version == "gptq" else 0,
         centered=fields.boolean("sym", False),
+        varied=bool(fields.get("dynamic")),
     )
 
 
