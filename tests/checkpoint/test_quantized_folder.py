@@ -339,7 +339,7 @@ def test_codes_are_packed_as_the_library_does(tmp_path: Path) -> None:
         ),
         ({"bits": 5, "group_size": 64}, "`bits`.*is supported as 2 or 3 or 4 or 6 or 8 only"),
         ({"bits": 4, "group_size": 32, "mode": "mxfp4"}, "`mode`.*'affine'"),
-        (method("gptq", bits=3), "`bits`.*is supported as 4 or 8 only"),
+        (method("gptq", bits=5), "`bits`.*is supported as 2 or 3 or 4 or 8 only"),
         (method("awq", version="gemv", zero_point=True), "`version`.*'gemm'"),
         (compressed("nvfp4-pack-quantized", 4, True, None), "`format`.*must be one of"),
         (compressed("float-quantized", 8, True, None), "`type`.*is supported as 'float' only"),
@@ -354,6 +354,34 @@ def test_codes_are_packed_as_the_library_does(tmp_path: Path) -> None:
 def test_refused_settings(tmp_path: Path, settings: Settings, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         find_model(saved(tmp_path, packed(4, True, GROUP)[0], settings))
+
+
+@pytest.mark.parametrize("bits", [2, 3])
+def test_gptq_packs_few_bits_as_a_stream(tmp_path: Path, bits: int) -> None:
+    """32 codes of 3 bits fill three words, some of them across a border."""
+    generator, rows, groups = np.random.default_rng(bits), 32, COLUMNS // GROUP
+    codes = generator.integers(0, 2**bits, (rows, COLUMNS))
+    scale = generator.uniform(0.01, 0.1, (rows, groups)).astype(np.float16)
+    zeros = generator.integers(1, 2**bits, (rows, groups))
+
+    def stream(numbers: np.ndarray) -> np.ndarray:
+        whole = [sum(int(n) << bits * at for at, n in enumerate(row)) for row in numbers]
+        count = numbers.shape[1] * bits // 8
+        return np.array([list(each.to_bytes(count, "little")) for each in whole], np.uint8).view(
+            np.int32
+        )
+
+    tensors = {
+        "qweight": stream(codes).T.copy(),
+        "scales": scale.T.copy(),
+        "qzeros": stream(zeros.T - 1),
+    }
+    weights = find_model(saved(tmp_path, tensors, method("gptq", bits=bits))).weights
+    columns = np.arange(COLUMNS) // GROUP
+    wanted = (codes - zeros[:, columns]).astype(np.float32) * scale[:, columns].astype(np.float32)
+    np.testing.assert_array_equal(weights.load("a.proj.weight"), wanted)
+    computed = Params(weights, backend=create()).tensor("a.proj.weight", (rows, COLUMNS))
+    np.testing.assert_array_equal(computed.numpy(), wanted)
 
 
 def test_rotations_of_weights_are_in_the_stored_numbers(tmp_path: Path) -> None:

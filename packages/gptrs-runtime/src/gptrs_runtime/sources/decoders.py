@@ -25,7 +25,7 @@ from gptrs.ir.dtypes import DType
 from gptrs.ir.tensor_type import TensorType
 from gptrs.lazy_module import lazy_module
 from gptrs_runtime.sources.made_tensors import MadeTensor, MadeTensors
-from gptrs_runtime.sources.quantization_config import Layout, QuantizationScheme
+from gptrs_runtime.sources.quantization_config import GPTQ_BITS, Layout, QuantizationScheme
 
 if TYPE_CHECKING:
     from gptrs_runtime.sources import bitsandbytes, fp8
@@ -73,7 +73,11 @@ def _unpacked(words: np.ndarray, bits: int) -> np.ndarray:
     octets = np.ascontiguousarray(words).view(np.uint8)
     if bits == 8:
         return octets
-    return np.stack([octets & 15, octets >> 4], axis=-1).reshape(len(words), -1)
+    if bits == 4:
+        return np.stack([octets & 15, octets >> 4], axis=-1).reshape(len(words), -1)
+    # Codes of 3 bits cross the borders of words: 32 codes in three of them.
+    streams = np.unpackbits(octets, axis=1, bitorder="little").reshape(len(words), -1, bits)
+    return np.packbits(streams, axis=2, bitorder="little")[..., 0]
 
 
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
@@ -131,8 +135,8 @@ class PackedWeight(MadeTensor):
         if len(codes) != 2 or len(scale) != 2 or len(zeros) != 2 or not codes[1] or not scale[0]:
             return scheme
         bits = zeros[1] * 32 // codes[1]
-        if bits not in (4, 8):
-            raise self.misfit(names[0], f"has {bits} bits; 4 and 8 are read")
+        if bits not in GPTQ_BITS:
+            raise self.misfit(names[0], f"has {bits} bits; 2, 3, 4 and 8 are read")
         size = codes[0] * 32 // bits // scale[0]
         return replace(scheme, bits=bits, group_size=size or None)
 
@@ -149,7 +153,7 @@ class PackedWeight(MadeTensor):
             raise self.misfit(self.parts[0], f"is `{codes}` with a scale of `{scale}`")
         sizes = list(codes.shape)
         if packing.axis is not None:
-            sizes[packing.axis] *= 32 // scheme.bits
+            sizes[packing.axis] = sizes[packing.axis] * 32 // scheme.bits
         rows, columns = reversed(sizes) if packing.across else sizes
         size = scheme.group_size or columns
         groups = columns // size if size and columns % size == 0 else 0

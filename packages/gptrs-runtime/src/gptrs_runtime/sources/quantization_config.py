@@ -21,6 +21,7 @@ else:
 Layout = Literal["packed", "int8", "fp8", "gptq", "awq", "mxfp4", "mlx", "bitsandbytes"]
 """How codes lie: of compressed-tensors in int32 or int8, of GPTQ, of AWQ (gemm), MXFP4, MLX, ..."""
 
+GPTQ_BITS = (2, 3, 4, 8)
 KEY, MLX_KEY = "quantization_config", "quantization"
 _FORMATS: Mapping[str, Layout] = {
     "pack-quantized": "packed",
@@ -143,7 +144,7 @@ def _mlx_layer(fields: Fields) -> tuple[int, int]:
 
 
 def _gptq(fields: Fields) -> QuantizationScheme:
-    fields.require("bits", 4, 8)
+    fields.require("bits", *GPTQ_BITS)
     version = fields.choice("checkpoint_format", ("gptq", "gptq_v2"), "gptq")
     return QuantizationScheme(
         "gptq",
