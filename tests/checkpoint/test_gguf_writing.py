@@ -314,6 +314,13 @@ def test_what_llama_cpp_has_no_word_for(kind: str, config: dict[str, Any], said:
         settings_of(config, kind, read_rotary)
 
 
+@pytest.mark.parametrize(("kind", "theta"), [("minimax_m2", 5e6), ("ernie4_5_moe", 5e5)])
+def test_a_base_that_config_json_leaves_out_is_that_of_the_kind(kind: str, theta: float) -> None:
+    config = {**SIZES, **OWN[kind]}
+    metadata = settings_of(config, kind, read_rotary).metadata
+    assert [metadata[key] for key in metadata if key.endswith("freq_base")] == [theta]
+
+
 def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     path.write_bytes(tiny_gguf.llama(("F32",)))

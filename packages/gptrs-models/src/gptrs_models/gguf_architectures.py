@@ -264,9 +264,9 @@ def _olmo3(fields: ConfigFields, settings: Settings) -> Settings:
 
 
 def _ernie4_5_moe(fields: ConfigFields, settings: Settings) -> Settings:
-    """Refuse dense layers after those with experts."""
+    """Refuse dense layers after those with experts; add the kind's rotary base."""
     fields.require("moe_layer_end_index", -1, fields.integer("num_hidden_layers") - 1)
-    return settings
+    return {"rope_theta": 5e5, **settings}
 
 
 def _dots1(fields: ConfigFields, settings: Settings) -> Settings:
@@ -282,7 +282,8 @@ def _gpt2(fields: ConfigFields, settings: Settings) -> Settings:
 
 
 def _minimax(fields: ConfigFields, settings: Settings) -> Settings:
-    """Put the rotated part of a head where other kinds have it."""
+    """Put the rotated part of a head where other kinds have it, and the kind's rotary base."""
+    settings = {"rope_theta": 5e6, **settings}
     if fields.get("rotary_dim") is None:
         return settings
     share = fields.integer("rotary_dim") / fields.integer("head_dim", 128)
