@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import subprocess
 import sys
 import warnings
@@ -204,6 +205,27 @@ def test_buffers_and_arguments_that_change_do_so() -> None:
             torch.testing.assert_close(fast(mine), plain(theirs))
             torch.testing.assert_close(mine, theirs)
             torch.testing.assert_close(model.seen, plain.seen)
+
+
+def arithmetic(a: Any, b: Any, c: Any) -> Any:
+    n, m, k = a.shape[0], b.shape[0], c.shape[0]
+    sizes = [n + m + k, abs(n - m) + 1, n << 1, (m * 8) >> 2, +k, round(m / 3), max(n, m)]
+    chosen = torch.sym_ite(n > m, n, m)
+    ones = [torch.ones(size) for size in [*sizes, math.ceil(math.log2(n)), chosen]]
+    return (torch.cat([a, b, c]), a * torch.sym_sqrt(n), *ones)
+
+
+def test_arithmetic_of_sizes_leaves_nothing_to_torch(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast = torch.compile(arithmetic, backend="gptrs", options={"backend": "ref"}, dynamic=True)
+    monkeypatch.setattr(partition, "_said", set())
+    with torch.no_grad(), caplog.at_level(logging.WARNING, "gptrs"):
+        for sizes in ((4, 5, 7), (9, 3, 6)):
+            given = [torch.randn(size) for size in sizes]
+            for found, wanted in zip(fast(*given), arithmetic(*given), strict=True):
+                torch.testing.assert_close(found, wanted)
+    assert not [each for each in caplog.records if each.name == "gptrs"]
 
 
 def test_statistics_of_any_number_of_rows_leave_nothing_to_torch(

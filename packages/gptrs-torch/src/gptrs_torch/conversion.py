@@ -44,8 +44,14 @@ _OURS: Final = ("aten", "gptrs")
 """Namespaces of converted operators; `gptrs` has the torch layers that are kept whole."""
 
 
+_CAST: Final = torch.ops.prims.convert_element_type.default
+"""torch makes it of floats that are computed from sizes, after it decomposed the graph."""
+
+
 def converter_of(target: object, among: Converters = converts) -> Converter | None:
     """Return the converter of an operator; None if there is none."""
+    if target is _CAST:
+        return among["_to_copy"]
     if not isinstance(target, OpOverload):
         return None
     namespace, _, name = str(cast("object", target)).partition(".")
@@ -227,6 +233,27 @@ def _root(x: object) -> object:
     return F.sqrt(found) if isinstance(found, Tensor) else math.sqrt(cast("float", found))
 
 
+def _logarithm(x: object) -> object:
+    found = _exact(x)
+    return F.log2(found) if isinstance(found, Tensor) else math.log2(cast("float", found))
+
+
+def _magnitude(x: int) -> int:
+    return -x if x < 0 else x
+
+
+def _shifted_left(x: int, count: int) -> int:
+    return x * 2**count
+
+
+def _shifted_right(x: int, count: int) -> int:
+    return x // 2**count
+
+
+def _chosen(holds: object, x: object, y: object) -> object:
+    return x if holds else y
+
+
 def _differ(x: Any, y: Any) -> object:
     """Return whether two sizes differ; asks for numbers where symbols leave it open."""
     return x < y or x > y if is_symbol(x) or is_symbol(y) else operator.ne(x, y)
@@ -236,6 +263,7 @@ def _is_same(x: object, y: object) -> bool:
     return not _differ(x, y)
 
 
+_LOG2: Final = cast("Any", torch)._sym_log2
 NUMERIC: Final[Mapping[object, Callable[..., object]]] = cast(
     "Mapping[object, Callable[..., object]]",
     {
@@ -247,6 +275,10 @@ NUMERIC: Final[Mapping[object, Callable[..., object]]] = cast(
         operator.floordiv: operator.floordiv,
         operator.mod: operator.mod,
         operator.neg: operator.neg,
+        operator.pos: operator.pos,
+        operator.abs: _magnitude,
+        operator.lshift: _shifted_left,
+        operator.rshift: _shifted_right,
         operator.getitem: operator.getitem,
         operator.ge: operator.ge,
         operator.gt: operator.gt,
@@ -259,9 +291,13 @@ NUMERIC: Final[Mapping[object, Callable[..., object]]] = cast(
         torch.sym_not: operator.not_,
         torch.sym_max: max,
         torch.sym_min: min,
+        torch.sym_sum: sum,
+        torch.sym_ite: _chosen,
         torch.sym_float: _exact,
         torch.sym_int: int,
         torch.sym_sqrt: _root,
+        _LOG2: _logarithm,
+        round: round,
         math.trunc: math.trunc,
         math.floor: math.floor,
         math.ceil: math.ceil,
