@@ -60,3 +60,29 @@ def test_loops_are_compiled_with_the_model(caplog: pytest.LogCaptureFixture) -> 
         x = torch.randn(3, 2, 3)
         torch.testing.assert_close(compiled(x), model(x))
     assert "torch runs this part" not in caplog.text
+
+
+class Rows(torch.nn.Module):
+    """As many steps as there are rows, each with the first state."""
+
+    def forward(self, x: Any) -> Any:
+        first, start = x.sum(0), torch.zeros((), dtype=torch.int64)
+        return while_loop(
+            lambda i, z: i < x.shape[0], lambda i, z: (i + 1, z + first), (start, first)
+        )[1]
+
+
+def test_a_state_may_begin_with_what_the_loop_reads_as_well(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    free = {"x": {0: torch.export.Dim("rows")}}
+    program = torch.export.export(Rows(), (torch.ones(4, 3),), dynamic_shapes=free)
+    before = str(program.graph)
+    torch.export.save(program, tmp_path / "m.pt2")
+    compiled = torch.compile(Rows(), backend="gptrs", options={"backend": "ref"}, fullgraph=True)
+    models = [gptrs_torch.load(each, "ref").module for each in (program, tmp_path / "m.pt2")]
+    assert str(program.graph) == before
+    with torch.inference_mode():
+        for rows in (2, 5):
+            x = torch.randn(rows, 3)
+            for model in (*models, compiled):
+                torch.testing.assert_close(model(x), x.sum(0) * (rows + 1))

@@ -26,7 +26,7 @@ from gptrs_torch import ops
 from gptrs_torch.conversion import converter_of
 from gptrs_torch.grids import grid_rules
 from gptrs_torch.memory_orders import order_rules
-from gptrs_torch.partition import PartitionedGraph, keep_layers, rules
+from gptrs_torch.partition import PartitionedGraph, keep_layers, rules, separate_operands
 from gptrs_torch.quantized import quantized_rules
 from gptrs_torch.resizing import keep_sizes, resizing_rules
 from gptrs_torch.weights import Watch, WeightWatch
@@ -187,6 +187,7 @@ def gptrs_backend(
         return module.forward
     watch = partial(WeightWatch, contents=settings.weights != "frozen")
     compile_graph = partial(_compiled, settings.engine(), watch)
+    separate_operands(module.graph)
     keep_layers(module)
     keep_sizes(module)
     compiler = aot_autograd(

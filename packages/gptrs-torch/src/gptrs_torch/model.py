@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import threading
@@ -14,6 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from torch import fx
 from torch._export.serde import schema, serialize
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
@@ -29,6 +31,7 @@ from gptrs_torch.archive import Archive, array_of, dtype_of, read_archive, tenso
 from gptrs_torch.conversion import converts, of_complex
 from gptrs_torch.dynamo import table
 from gptrs_torch.graph import GraphFunction
+from gptrs_torch.partition import loops_of, separate_operands
 from gptrs_torch.program_check import ExportedSizes, expression_of
 from gptrs_torch.size_conditions import SizeConditions
 from gptrs_torch.weights import WeightWatch
@@ -162,7 +165,7 @@ class TorchModel(ImportedGraph[torch.Tensor]):
 
 
 def _inputs_of(
-    specs: Sequence[Any], nodes: Sequence[torch.fx.Node]
+    specs: Sequence[Any], nodes: Sequence[fx.Node]
 ) -> tuple[dict[str, ModelInput], dict[str, object]]:
     """Return the inputs that users pass, by name, and the values that the export fixed."""
     inputs: dict[str, ModelInput] = {}
@@ -188,7 +191,7 @@ def _inputs_of(
     return inputs, constants
 
 
-def _effect(token: torch.fx.Node) -> object:
+def _effect(token: fx.Node) -> object:
     """Return the operator that a token puts in its order, such as the check of an inverse."""
     return next((user.args[1] for user in token.users if len(user.args) > 1), "an operator")
 
@@ -197,7 +200,16 @@ def _decomposed(exported: ExportedProgram) -> ExportedProgram:
     """Return the program decomposed to converted operators, without mutations inside."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch warns about its own trees
-        return cast("Any", exported).run_decompositions(table())
+        return cast("Any", _with_loops_apart(exported)).run_decompositions(table())
+
+
+def _with_loops_apart(exported: ExportedProgram) -> ExportedProgram:
+    """Return the program with loops that take no tensor twice; the given one stays as it is."""
+    if not loops_of(exported.graph):
+        return exported
+    copied = fx.GraphModule(exported.graph_module, copy.deepcopy(exported.graph))
+    separate_operands(copied.graph)
+    return cast("Any", exported)._update(copied, exported.graph_signature)
 
 
 def _state_of(exported: ExportedProgram) -> dict[str, torch.Tensor]:

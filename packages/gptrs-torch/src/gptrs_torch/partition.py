@@ -240,6 +240,36 @@ def keep_layers(module: fx.GraphModule) -> None:
     module.recompile()
 
 
+_LOOPS: Final = (torch.ops.higher_order.while_loop, torch.ops.higher_order.scan)
+
+
+def loops_of(graph: fx.Graph) -> list[fx.Node]:
+    """Return the loops of a graph."""
+    return [node for node in graph.nodes if node.target in _LOOPS]
+
+
+def separate_operands(graph: fx.Graph) -> None:
+    """Give loops copies of their operands: torch refuses to trace loops that take one twice.
+
+    In a program, a copy is its source.
+    """
+
+    def copied(given: fx.Node) -> fx.Node:
+        held = given.meta.get("val", given.meta.get("example_value"))
+        if not isinstance(held, torch.Tensor):
+            return given
+        made = graph.call_function(torch.ops.aten.clone.default, (given,))
+        made.meta = given.meta.copy()
+        return made
+
+    for node in loops_of(graph):
+        with graph.inserting_before(node):
+            node.args = tuple(
+                fx.map_arg(each, copied) if isinstance(each, (list, tuple)) else each
+                for each in node.args
+            )
+
+
 def _has_parts(node: fx.Node) -> bool:
     """Return whether an argument is of a class of tensors with code of its own, as torchao's."""
     held: list[object] = [each.meta.get("example_value") for each in node.all_input_nodes]
