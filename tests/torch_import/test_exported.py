@@ -180,12 +180,12 @@ def test_sparse_tensors_are_refused() -> None:
 
 
 def test_operators_that_are_not_converted_are_refused_by_name() -> None:
-    class Inverse(nn.Module):
+    class Special(nn.Module):
         def forward(self, x: Any) -> Any:
-            return torch.linalg.det(x)
+            return torch.special.bessel_j0(x)
 
-    model = gptrs_torch.load(torch.export.export(Inverse(), (torch.eye(3),)), "ref")
-    with pytest.raises(UnsupportedError, match=r"`_linalg_det\.default` .* does not convert"):
+    model = gptrs_torch.load(torch.export.export(Special(), (torch.eye(3),)), "ref")
+    with pytest.raises(UnsupportedError, match=r"`special_bessel_j0\.default` .* does not convert"):
         model(np.eye(3, dtype=np.float32))
 
 
@@ -466,10 +466,10 @@ def test_classes_that_one_hot_lacks_are_refused_and_the_program_has_no_output_fo
         (lambda x: x[x > 0], "depends on data"),
         (lambda x: torch.nonzero(x), "depends on data.* by a mask"),
         (lambda x: x * x.sum().item(), "depends on data: compute with the tensor itself"),
-        (lambda x: torch.complex(x, x).tanh(), "complex .* as two tensors"),
+        (lambda x: torch.complex(x, x).atan(), "complex .* as two tensors"),
         (lambda x: torch.vmap(torch.sum)(x), "not from ATen.*run_decompositions"),
         (
-            lambda x: torch.linalg.inv(x @ x.mT),
+            lambda x: torch.linalg.lu_factor(x @ x.mT)[0],
             "runs `.*check_errors.*` for its effect.*torch.compile",
         ),
     ],

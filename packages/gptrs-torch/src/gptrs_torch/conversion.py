@@ -568,6 +568,11 @@ def _why_unsupported(node: fx.Node) -> str:
             "is not converted for complex numbers: write it with the real and the imaginary parts"
             " as two tensors (`torch.view_as_real`)"
         )
+    if operator_name(node).lstrip("_").startswith("linalg_"):
+        return (
+            "factors matrices in a way that is not converted: of `torch.linalg`, `inv`, `solve`,"
+            " `det`, `slogdet`, `cholesky`, `solve_triangular` and `matrix_exp` are"
+        )
     if "." in operator_name(node).partition(".")[2]:
         return (
             "is an operator of a library, and its code is no part of the graph: write it with the"

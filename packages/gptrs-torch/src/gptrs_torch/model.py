@@ -31,6 +31,7 @@ from gptrs_torch.archive import Archive, array_of, dtype_of, read_archive, tenso
 from gptrs_torch.conversion import converts, of_complex
 from gptrs_torch.dynamo import table
 from gptrs_torch.graph import GraphFunction
+from gptrs_torch.ops.matrices import checked_rules
 from gptrs_torch.partition import loops_of, separate_operands
 from gptrs_torch.program_check import ExportedSizes, expression_of
 from gptrs_torch.size_conditions import SizeConditions
@@ -200,7 +201,8 @@ def _decomposed(exported: ExportedProgram) -> ExportedProgram:
     """Return the program decomposed to converted operators, without mutations inside."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch warns about its own trees
-        return cast("Any", _with_loops_apart(exported)).run_decompositions(table())
+        rules = {**table(), **checked_rules()}
+        return cast("Any", _with_loops_apart(exported)).run_decompositions(rules)
 
 
 def _with_loops_apart(exported: ExportedProgram) -> ExportedProgram:

@@ -1,0 +1,267 @@
+"""Inverses, determinants and factors of matrices: loops of the program over their columns.
+
+All take matrices as the last two axes, behind any others, and of any size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.models import functionals as F
+from gptrs.api.programs import dtypes
+from gptrs_torch.conversion import Node, converts
+from gptrs_torch.program_check import converted, scalar
+
+
+def _places(shape: Any, axis: int) -> Tensor:
+    """Return the index along an axis for each element of a shape."""
+    return primitives.iota(shape, axis % len(shape), dtypes.si64)
+
+
+def _over_columns(
+    step: Callable[..., tuple[Tensor, ...]], x: Tensor, count: int, *, reverse: bool = False
+) -> tuple[Tensor, list[Tensor]]:
+    """Return x after a step for each column, and what the steps give besides, [count, ..]."""
+    (last,), others = primitives.scan(step, [x], [_places([count], 0)], reverse=reverse)
+    return last, list(others)
+
+
+def _matrices(x: Tensor, axes: int = 2) -> Tensor:
+    """Return x with axes of one element at its end."""
+    for _ in range(axes):
+        x = F.expand_dims(x, -1)
+    return x
+
+
+def _first_fault(faults: Tensor) -> Tensor:
+    """Return the number of the first column with a fault, [N, ..], counted from 1; 0 if none."""
+    first = F.argmax(F.cast(faults, dtypes.ui8), 0) + 1
+    return F.cast(F.where(F.any(faults, 0), first, 0), dtypes.si32)
+
+
+# Elimination.
+
+
+def eliminated(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return x [.., N, M] after the elimination of its first N columns, the pivots, and the swaps.
+
+    Of each column, [N, ..]: the largest element that is left, and whether its row moved. A pivot of
+    0 leaves the rows as they are.
+    """
+    rows = _places(x.shape, -2)
+
+    def step(held: Tensor, k: Tensor) -> tuple[Tensor, ...]:
+        column = F.take(held, k, -1)
+        left = F.where(F.less(_places(column.shape, -1), k), -1.0, F.abs(column))
+        spot = F.argmax(left, -1, True)
+        own, other = F.equal(rows, k), F.equal(rows, F.expand_dims(spot, -1))
+        spots = F.broadcast_to(F.expand_dims(spot, -1), [*x.shape[:-2], 1, x.shape[-1]])
+        chosen = F.gather(held, spots, x.rank - 2)
+        kept = F.where(other, F.expand_dims(F.take(held, k, -2), -2), held)
+        pivot = F.take(chosen, k, -1)
+        scaled = chosen / F.expand_dims(F.where(F.equal(pivot, 0.0), 1.0, pivot), -1)
+        rest = kept - F.expand_dims(F.take(kept, k, -1), -1) * scaled
+        swapped = F.squeeze(F.not_equal(spot, k), -1)
+        return F.where(own, scaled, rest), F.squeeze(pivot, -1), swapped
+
+    last, (pivots, swaps) = _over_columns(step, x, x.shape[-2])
+    return last, pivots, swaps
+
+
+def _parity(swaps: Tensor, like: Tensor) -> Tensor:
+    """Return -1 for an odd number of swaps, else 1."""
+    count = F.sum(F.cast(swaps, dtypes.si64), 0)
+    return F.cast(1 - 2 * F.remainder(count, scalar(2, dtypes.si64)), like.dtype)
+
+
+def solved(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Return x with `a x = b`, and for each matrix the number of its first column without pivot."""
+    shape = F.matmul(a, b).shape
+    both = [F.broadcast_to(a, [*shape[:-1], a.shape[-1]]), F.broadcast_to(b, shape)]
+    last, pivots, _ = eliminated(F.concat(both, -1))
+    found = F.slice_axis(last, last.rank - 1, a.shape[-1], b.shape[-1])
+    return found, _first_fault(F.equal(pivots, 0.0))
+
+
+def _unit(x: Tensor) -> Tensor:
+    size = x.shape[-2:]
+    return F.cast(F.equal(_places(size, 0), _places(size, 1)), x.dtype)
+
+
+@converts("linalg_inv_ex")
+def inverse(node: Node, x: Tensor, check_errors: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the inverse, and the number of the first column without a pivot."""
+    _require_no_check(node, check_errors)
+    return solved(x, _unit(x))
+
+
+def _require_no_check(node: Node, check_errors: bool) -> None:
+    if check_errors:
+        node.refuse("raises an error if there is no result: leave `check_errors` out")
+
+
+@converts("_linalg_solve_ex", "linalg_solve_ex")
+def solve(
+    node: Node, a: Tensor, b: Tensor, *, left: bool = True, check_errors: bool = False
+) -> tuple[Tensor, ...]:
+    """Return the solution x of `a x = b`, or of `x a = b`, for matrices or vectors b."""
+    _require_no_check(node, check_errors)
+    is_vector = b.rank == 1 or (b.rank == a.rank - 1 and b.shape == a.shape[:-1])
+    given = F.expand_dims(b, -1) if is_vector else b
+    if not left:
+        a, given = F.swap_axes(a, -2, -1), F.swap_axes(given, -2, -1)
+    found, fault = solved(a, given)
+    found = found if left else F.swap_axes(found, -2, -1)
+    found = F.squeeze(found, -1) if is_vector else found
+    if node.name == "linalg_solve_ex":
+        return found, fault
+    return found, a, fault, fault  # nothing but gradients reads the factors
+
+
+@converts("_linalg_det")
+def determinant(x: Tensor) -> tuple[Tensor, ...]:
+    """Return the determinant; nothing but gradients reads the factors behind it."""
+    last, pivots, swaps = eliminated(x)
+    return F.prod(pivots, 0) * _parity(swaps, pivots), last, swaps
+
+
+@converts("_linalg_slogdet")
+def log_determinant(x: Tensor) -> tuple[Tensor, ...]:
+    """Return the sign of the determinant, and the logarithm of its magnitude."""
+    last, pivots, swaps = eliminated(x)
+    sign = F.prod(F.sign(pivots), 0) * _parity(swaps, pivots)
+    return sign, F.sum(F.log(F.abs(pivots)), 0), last, swaps
+
+
+# Triangles.
+
+
+def _substituted(a: Tensor, b: Tensor, *, upper: bool, unit: bool = False) -> Tensor:
+    """Return x with `a x = b` for a triangle a."""
+    whole = F.broadcast_to(b, F.matmul(a, b).shape)
+    rows = _places(whole.shape, -2)
+
+    def step(held: Tensor, k: Tensor) -> tuple[Tensor, ...]:
+        column, row = F.take(a, k, -1), F.expand_dims(F.take(held, k, -2), -2)
+        if not unit:
+            row = row / _matrices(F.take(column, k, -1))
+        ahead = F.less(rows, k) if upper else F.greater(rows, k)
+        rest = F.where(ahead, held - F.expand_dims(column, -1) * row, held)
+        return (F.where(F.equal(rows, k), row, rest),)
+
+    return _over_columns(step, whole, a.shape[-1], reverse=upper)[0]
+
+
+@converts("linalg_solve_triangular")
+def triangular_solve(
+    a: Tensor, b: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Tensor:
+    """Return the solution x of `a x = b`, or of `x a = b`; of a, one triangle is read."""
+    if left:
+        return _substituted(a, b, upper=upper, unit=unitriangular)
+    turned = F.swap_axes(a, -2, -1), F.swap_axes(b, -2, -1)
+    return F.swap_axes(_substituted(*turned, upper=not upper, unit=unitriangular), -2, -1)
+
+
+def _factor(x: Tensor, *, upper: bool) -> tuple[Tensor, Tensor]:
+    """Return the factor of Cholesky of symmetric matrices, and their first columns without one."""
+    given = F.swap_axes(x, -2, -1) if upper else x
+    rows = _places(given.shape[:-1], -1)
+
+    def step(held: Tensor, k: Tensor) -> tuple[Tensor, ...]:
+        column = F.take(held, k, -1)
+        pivot = F.take(column, k, -1)
+        made = F.where(F.less(rows, k), 0.0, column / F.sqrt(F.expand_dims(pivot, -1)))
+        return held - F.expand_dims(made, -1) * F.expand_dims(made, -2), made, pivot
+
+    _, (columns, pivots) = _over_columns(step, given, x.shape[-1])
+    lower = F.transpose(columns, [*range(1, x.rank), 0])
+    fault = _first_fault(F.logical_not(F.greater(pivots, 0.0)))
+    return (F.swap_axes(lower, -2, -1) if upper else lower), fault
+
+
+@converts("linalg_cholesky_ex")
+def cholesky(
+    node: Node, x: Tensor, *, upper: bool = False, check_errors: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return the factor of Cholesky, and the number of the first column without one."""
+    _require_no_check(node, check_errors)
+    return _factor(x, upper=upper)
+
+
+@converts("cholesky_solve")
+def cholesky_solve(b: Tensor, factor: Tensor, upper: bool = False) -> Tensor:
+    """Return the solution x of `a x = b` by the factor of Cholesky of a."""
+    lower = F.swap_axes(factor, -2, -1) if upper else factor
+    made = _substituted(lower, b, upper=False)
+    return _substituted(F.swap_axes(lower, -2, -1), made, upper=True)
+
+
+_TERMS = 14
+"""Terms of the series of `exp`, whose rest is below 1e-16 for norms of at most 1/2."""
+
+
+@converts("linalg_matrix_exp")
+def matrix_exponential(node: Node, x: Tensor) -> Tensor:
+    """Return `e^x` by its series, for x divided by a power of 2, and as many squares."""
+    given = converted(x, node.dtype)
+    norm = F.max(F.sum(F.abs(given), -2), -1)
+    halvings = F.maximum(F.ceil(F.log2(F.where(norm > 0.5, norm, 0.5))) + 1.0, 0.0)
+    small, unit = given / _matrices(F.exp2(halvings)), _unit(given)
+    found = F.broadcast_to(unit, given.shape)
+    for term in range(_TERMS, 0, -1):
+        found = unit + F.matmul(small, found) * (1.0 / term)
+    # NaN and infinities are no counts.
+    most = F.minimum(F.max(F.where(F.is_finite(halvings), halvings, 0.0)), 2000.0)
+
+    def is_left(square: Tensor, held: Tensor) -> tuple[Tensor]:
+        del held
+        return (F.less(square, most),)
+
+    def step(square: Tensor, held: Tensor) -> tuple[Tensor, Tensor]:
+        more = _matrices(F.less(square, halvings))
+        return square + 1.0, F.where(more, F.matmul(held, held), held)
+
+    return primitives.while_(is_left, step, F.zeros([], given.dtype), found)[1]
+
+
+# Operators that raise an error if there is no result, in exported programs.
+
+
+_ATEN: Any = torch.ops.aten
+
+
+def checked_rules() -> dict[Any, Callable[..., Any]]:
+    """Return decompositions of such operators into those above, and a check by the program."""
+    return {
+        _ATEN.linalg_inv.default: _inverted,
+        _ATEN.inverse.default: _inverted,
+        _ATEN.linalg_solve.default: _solution,
+        _ATEN.linalg_cholesky.default: _cholesky_factor,
+    }
+
+
+def _require(info: torch.Tensor, told: str) -> None:
+    _ATEN._assert_async.msg((info == 0).all(), told)
+
+
+def _inverted(x: torch.Tensor) -> torch.Tensor:
+    found, info = _ATEN.linalg_inv_ex(x)
+    _require(info, "a matrix has no inverse")
+    return found
+
+
+def _solution(a: torch.Tensor, b: torch.Tensor, *, left: bool = True) -> torch.Tensor:
+    found, _, _, info = _ATEN._linalg_solve_ex(a, b, left=left)
+    _require(info, "a matrix of linear equations is singular")
+    return found
+
+
+def _cholesky_factor(x: torch.Tensor, *, upper: bool = False) -> torch.Tensor:
+    found, info = _ATEN.linalg_cholesky_ex(x, upper=upper)
+    _require(info, "a matrix is not positive definite")
+    return found
