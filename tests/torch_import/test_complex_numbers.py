@@ -104,12 +104,24 @@ def filtered(x: Any) -> Any:
     return torch.fft.irfft(torch.fft.rfft(x, n=1100) ** 2, n=1100)[..., :7], torch.fft.fft(x)
 
 
+def running(x: Any) -> tuple[Any, ...]:
+    rows = (
+        x.prod(1),
+        x.prod(0, keepdim=True),
+        x.prod(),
+        x.cumprod(1),
+        x.real.cumprod(0, dtype=x.dtype),
+    )
+    return (*rows, (x * 9).tanh(), x.sigmoid())
+
+
 @pytest.mark.parametrize(
     ("function", "calls"),
     [
         (turned, [(reals(2, n, 3, 8), drawn(n, 1, 4)) for n in (3, 4)]),
         (arithmetic, [(drawn(3, 4), drawn(4), reals(4))]),
         (layouts, [(drawn(4, 4),)]),
+        (running, [(drawn(3, 4),)]),
         (products, [(drawn(2, 2, 4), drawn(2, 4, 4))]),
         (transforms, [(drawn(2, 3, 6), reals(2, 3, 6))]),
         (spectra, [(reals(2, n), torch.hann_window(16)) for n in (40, 51)]),

@@ -236,3 +236,53 @@ def test_the_most_frequent_element_is_the_least_of_several(keepdim: bool) -> Non
             picked = x.gather(dim, indices if keepdim else indices.unsqueeze(dim))
             picked = picked if keepdim else picked.squeeze(dim)
             torch.testing.assert_close(picked, wanted, rtol=0, atol=0)
+
+
+_ODD = [0.0, -0.0, 1, -1, 1e-45, -1e-45, 3.4e38, float("inf"), -float("inf"), float("nan"), 5, 5, 0]
+_ASIDE = [1.0, -1, 1, 0, -1, 1, float("inf"), 0, 0, 1, float("nan"), 4, -0.0]
+_WHOLE = torch.tensor([[12], [-18], [0]]), torch.tensor([18, 0, -4, 7])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_floats_are_taken_apart_and_moved_to_the_next_as_in_torch(dtype: Any) -> None:
+    x, y = (torch.tensor(each, dtype=dtype) for each in (_ODD, _ASIDE))
+    calls = [
+        (torch.nextafter, (x, y)),
+        (torch.nextafter, (y, x)),
+        (lambda x: torch.frexp(x)[0], (x,)),
+        (lambda x: torch.frexp(x)[1], (x,)),
+        (torch.ldexp, (x, torch.arange(13) - 6)),
+    ]
+    for function, given in calls:
+        found, expected = converted(function, *given), function(*given)
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+
+
+# Near 1, torch's own result has an error of 1e-10 in f64.
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-6), (torch.float64, 1e-9)])
+def test_the_inverse_of_erf_and_sums_of_exponentials(dtype: Any, close: float) -> None:
+    ends = torch.tensor([-0.0, 1.0, -1.0, 1e-30, 0.9999999, float("nan")])
+    x = torch.cat([torch.linspace(-1.1, 1.1, 221), ends]).to(dtype)
+    found, expected = converted(torch.erfinv, x), torch.erfinv(x)
+    torch.testing.assert_close(found, expected, rtol=close, atol=0, equal_nan=True)
+    far = torch.tensor([[1.0, -1e9, 2], [-1000, 1000, 1000]], dtype=dtype)
+    far[0, 1] = -float("inf")
+    for function in (lambda x: torch.logcumsumexp(x, 0), lambda x: torch.logcumsumexp(x, 1)):
+        torch.testing.assert_close(converted(function, far), function(far))
+
+
+@pytest.mark.parametrize(
+    ("function", "given"),
+    [
+        (torch.gcd, _WHOLE),
+        (torch.lcm, _WHOLE),
+        (torch.put, (torch.zeros(2, 3), torch.tensor([1, -1]), torch.tensor([5.0, 6]))),
+        (
+            lambda x, index: torch.put(x, index, x[:, :2], accumulate=True),
+            (torch.arange(6.0).reshape(2, 3), torch.tensor([[1, -1], [1, 2]])),
+        ),
+    ],
+)
+def test_divisors_and_writes_by_place(function: Any, given: Any) -> None:
+    found = converted(function, *given)
+    torch.testing.assert_close(found, function(*given), rtol=0, atol=0)

@@ -170,6 +170,11 @@ def complementary_error(node: Node, x: Tensor) -> Tensor:
     There, the difference would keep no digit. In f64, within 1e-14 of the result.
     """
     wide = F.cast(operand(x, node.dtype), dtypes.f64)
+    return F.cast(tail_of_error(wide), node.dtype)
+
+
+def tail_of_error(wide: Tensor) -> Tensor:
+    """Return `1 - erf(x)` of f64."""
     far = F.maximum(wide, 1.0)
     share = 2.0 / (2.0 + far)
     place = share * 4.0 - 2.0  # twice the argument of the polynomials of Chebyshev
@@ -178,7 +183,90 @@ def complementary_error(node: Node, x: Tensor) -> Tensor:
     for each in reversed(rest):
         total, before = place * total - before + each, total
     tail = share * F.exp(first + place * total * 0.5 - before) * F.exp(-far * far)
-    return F.cast(F.where(wide > 1.0, tail, 1.0 - F.erf(wide)), node.dtype)
+    return F.where(wide > 1.0, tail, 1.0 - F.erf(wide))
+
+
+@converts("erfinv", "special_erfinv")
+def inverse_error(node: Node, x: Tensor) -> Tensor:
+    """Return y with `erf(y) = x`: NaN beyond 1. In f64, within 1e-13 of the result."""
+    wide = F.cast(operand(x, node.dtype), dtypes.f64)
+    size = F.abs(wide)
+    inside = F.minimum(size, 1 - 2**-53)
+    # Winitzki's formula, and steps of Halley; the rest 1 - x is exact where erf is near 1.
+    log = F.log1p(-inside * inside)
+    middle = log * 0.5 + 2 / (math.pi * 0.147)
+    found = F.sqrt(F.sqrt(middle * middle - log / 0.147) - middle)
+    for _ in range(3):
+        slope = F.exp(-found * found) * (2 / math.sqrt(math.pi))
+        miss = F.where(inside < 0.5, F.erf(found) - inside, 1.0 - inside - tail_of_error(found))
+        step = miss / slope
+        found = found - step / (1.0 + found * step)
+    found = F.where(F.equal(size, 1.0), float("inf"), F.where(size > 1.0, math.nan, found))
+    made = F.where(F.equal(wide, 0.0), wide, F.where(wide < 0.0, -found, found))
+    return F.cast(F.where(F.is_nan(wide), math.nan, made), node.dtype)
+
+
+@converts("nextafter")
+def next_number(x: Tensor, y: Tensor) -> Tensor:
+    """Return the float next to x towards y, by the bits of its magnitude."""
+    whole = dtypes.by_name(f"si{x.dtype.bits}")
+    bits = primitives.bitcast(x, whole)
+    grows = F.equal(x < y, x > 0.0)  # away from 0
+    moved = primitives.bitcast(bits + F.where(grows, scalar(1, whole), scalar(-1, whole)), x.dtype)
+    least = primitives.bitcast(F.full(x.shape, 1, whole), x.dtype)
+    moved = F.where(F.equal(x, 0.0), F.where(y > 0.0, least, -least), moved)
+    is_any = F.logical_or(F.is_nan(x), F.is_nan(y))
+    return F.where(is_any, math.nan, F.where(F.equal(x, y), y, moved))
+
+
+_FIELD = 2047 << 52
+"""The bits of the exponent of an f64."""
+
+
+@converts("frexp")
+def mantissa_and_exponent(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a mantissa of magnitude 1/2 to 1 and the exponent of 2; 0 for 0, NaN, infinities."""
+    wide, whole = F.cast(x, dtypes.f64), dtypes.si64
+    is_small = F.abs(wide) < 2.0**-1000  # whose exponent may be below that of their bits
+    bits = primitives.bitcast(F.where(is_small, wide * 2.0**100, wide), whole)
+    field = F.right_shift(F.bitwise_and(bits, scalar(_FIELD, whole)), scalar(52, whole))
+    exponent = field - F.where(is_small, scalar(1122, whole), scalar(1022, whole))
+    rest = F.bitwise_and(bits, scalar(~_FIELD, whole))
+    mantissa = primitives.bitcast(F.bitwise_or(rest, scalar(1022 << 52, whole)), dtypes.f64)
+    is_plain = F.logical_and(F.not_equal(x, 0.0), F.is_finite(x))
+    found = F.where(is_plain, exponent, scalar(0, whole))
+    return F.cast(F.where(is_plain, mantissa, wide), x.dtype), F.cast(found, dtypes.si32)
+
+
+@converts("ldexp")
+def times_power_of_two(node: Node, x: Tensor, y: Tensor) -> Tensor:
+    """Return `x * 2 ** y`."""
+    return operand(x, node.dtype) * F.exp2(operand(y, node.dtype))
+
+
+def _divisor(x: Tensor, y: Tensor) -> Tensor:
+    def is_left(left: Tensor, right: Tensor) -> tuple[Tensor]:
+        del left
+        return (F.any(F.not_equal(right, 0)),)
+
+    def step(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+        is_zero = F.equal(right, 0)
+        rest = F.remainder(left, F.where(is_zero, scalar(1, left.dtype), right))
+        return F.where(is_zero, left, right), F.where(is_zero, right, rest)
+
+    return primitives.while_(is_left, step, x, y)[0]
+
+
+@converts("gcd", "lcm")
+def common_divisor(node: Node, x: Tensor, y: Tensor) -> Tensor:
+    """Return the greatest common divisor by Euclid, or the least common multiple."""
+    left, right = (F.abs(operand(each, node.dtype)) for each in (x, y))
+    shape = F.add(left, right).shape
+    left, right = F.broadcast_to(left, shape), F.broadcast_to(right, shape)
+    found = _divisor(left, right)
+    if node.name == "gcd":
+        return found
+    return F.floor_divide(left, F.maximum(found, scalar(1, found.dtype))) * right
 
 
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeAlias, cast
 
 from gptrs.api.importers import real_signal, transformed
-from gptrs.api.models import Tensor
+from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import DType
 from gptrs_torch.conversion import Complex, Node, converter_of, converts, of_complex, pair
@@ -344,6 +344,49 @@ def wave(functions: tuple[Function, Function, Function, Function, int], x: Compl
     f, g, h, k, sign = functions
     imaginary = h(x.real) * k(x.imaginary)
     return Complex(f(x.real) * g(x.imaginary), imaginary if sign > 0 else F.neg(imaginary))
+
+
+@of_complex("tanh")
+def hyperbolic_tangent(x: Complex) -> Complex:
+    """Return the hyperbolic tangents, whose real part is that of infinity from 40 on."""
+    turn = F.tan(x.imaginary)
+    rise = F.sinh(F.clamp(x.real, -40.0, 40.0))
+    beta = turn * turn + 1.0
+    below = beta * rise * rise + 1.0
+    return Complex(beta * F.sqrt(rise * rise + 1.0) * rise / below, turn / below)
+
+
+@of_complex("sigmoid")
+def sigmoid(node: Node, x: Complex) -> Complex:
+    """Return `1 / (1 + e^-x)`."""
+    made = exponential(_scaled(x, -1.0))
+    return reciprocal(node, Complex(made.real + 1.0, made.imaginary))
+
+
+@of_complex("prod", "cumprod")
+def running_product(
+    node: Node, x: Value, dim: int | None = None, keepdim: bool = False, **named: object
+) -> Complex:
+    """Return the products along an axis, or of all elements, or the running ones."""
+    del named
+    given = pair(x, node.dtype)
+    if given.rank == 0:
+        return given
+    parts = given.parts if dim is not None else [F.reshape(part, (-1,)) for part in given.parts]
+    axis = 0 if dim is None else dim % given.rank
+    order = [axis, *(i for i in range(parts[0].rank) if i != axis)]
+    rows = [F.transpose(part, order) for part in parts]
+
+    def step(*both: Tensor) -> tuple[Tensor, ...]:
+        made = _product(F.mul, Complex(*both[:2]), Complex(*both[2:]))
+        return (*made.parts, *made.parts)
+
+    one = F.ones(rows[0].shape[1:], node.dtype)
+    last, whole = primitives.scan(step, [one, F.zeros(one.shape, node.dtype)], rows)
+    if node.name == "cumprod":
+        back = [order.index(i) for i in range(len(order))]
+        return Complex(*(F.transpose(part, back) for part in whole))
+    return Complex(*(F.expand_dims(part, axis) if keepdim else part for part in last))
 
 
 @of_complex("pow")

@@ -340,6 +340,14 @@ def _spread_values(values: Tensor, flat: Tensor, sizes: list[int], axes: list[in
     return F.transpose(spread, order)
 
 
+@converts("put")
+def put(node: Node, x: Tensor, indices: Tensor, values: Tensor, accumulate: bool = False) -> Tensor:
+    """Return x with values written, or added, at indices into its elements in row-major order."""
+    flat, where = (F.reshape(each, (-1,)) for each in (x, indices))
+    given = [F.reshape(counted_from_start(where, flat.shape[0]), indices.shape)]
+    return F.reshape(index_put(node, flat, list(given), values, accumulate), x.shape)
+
+
 @converts("masked_scatter")
 def masked_scatter(node: Node, x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """Return x with the first elements of a source, in order, where the mask holds."""

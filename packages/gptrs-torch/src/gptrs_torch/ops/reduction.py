@@ -190,6 +190,26 @@ def running(
     return made if x.rank == 0 else function(made, axis_of(dim, x))
 
 
+@converts("logcumsumexp")
+def running_log_sum(x: Tensor, dim: int) -> Tensor:
+    """Return the logarithms of the cumulative sums of `exp(x)`, by a loop without overflow."""
+    if x.rank == 0:
+        return x
+    axis = axis_of(dim, x)
+    rows = F.transpose(x, [axis, *(i for i in range(x.rank) if i != axis)])
+
+    def step(before: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+        top, low = F.maximum(before, row), F.minimum(before, row)
+        # Of two equal infinities the difference is NaN.
+        gap = F.where(F.equal(top, low), 0.0, low - top)
+        total = F.where(F.is_inf(top), top, top + F.log1p(F.exp(gap)))
+        return total, total
+
+    start = F.full(rows.shape[1:], -math.inf, x.dtype)
+    _, (found,) = primitives.scan(step, [start], [rows])
+    return F.transpose(found, [*range(1, axis + 1), 0, *range(axis + 1, x.rank)])
+
+
 @converts.each({"cummax": F.cummax, "cummin": F.cummin})
 def running_extreme(function: Reduction, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """Return the largest or smallest elements so far, and the indices of the last such ones."""
