@@ -32,7 +32,8 @@ def channels_last(x: Any) -> list[Any]:
     """Return results for images with their channels last, which keep them there."""
     x = x.to(memory_format=torch.channels_last)
     normed = [F.batch_norm(x, None, None, training=True), x.softmax(1)]
-    return [*normed, torch.cat([x, x], 1), torch.channel_shuffle(x, 2)]
+    rolled = [x.roll((1, 1), (1, 2)), x.roll(1, 3), x.roll(3)]
+    return [*normed, *rolled, torch.cat([x, x], 1), torch.channel_shuffle(x, 2)]
 
 
 @pytest.mark.whole

@@ -6,7 +6,7 @@ result in row-major order, or in that of `channels_last`. Callers rely on it by 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -43,9 +43,19 @@ def order_rules(table: dict[Any, Rule]) -> dict[Any, Rule]:
     made: dict[Any, Rule] = {op: partial(_ordered, op, table.get(op)) for op in _ROW_MAJOR}
     return {
         **made,
+        _ATEN.roll.default: partial(_rolled, made[_ATEN.roll.default]),
         _ATEN._fft_r2c.default: _transform,
         _ATEN.channel_shuffle.default: _shuffled,
     }
+
+
+def _rolled(rule: Rule, x: torch.Tensor, shifts: list[int], dims: Sequence[int] = ()) -> Any:
+    """Trace a roll: images keep their order, except in a roll of all elements in a row."""
+    image = _IMAGES.get(x.ndim)
+    if image is None or x.is_contiguous() or not x.is_contiguous(memory_format=image):
+        return rule(x, shifts, dims)
+    made = _ATEN.roll.default(x.contiguous(), shifts, dims)
+    return made.contiguous(memory_format=image) if dims else made
 
 
 def _shuffled(x: torch.Tensor, groups: int) -> torch.Tensor:
