@@ -329,6 +329,21 @@ def test_tokens_that_a_form_needs_may_be_suppressed(model):
     assert made.error.endswith("the tokens that it allows are all suppressed")
 
 
+def test_a_model_that_loves_white_space_ends_its_json(model):
+    spaces = [token for text in " \n\t" for token in model.tokenizer.encode(text)]
+
+    def wished(tokens, logits):
+        logits[spaces] += 100
+        return logits
+
+    schema = {"properties": {"a": {"enum": [1]}}, "required": ["a"], "additionalProperties": False}
+    form = Grammar(model, "json_schema", {"type": "object", **schema})
+    made = generate(model, "x", form=form, logits_processors=[wished], max_tokens=120)
+    assert made.finish_reason == "eos"
+    assert json.loads(made.text) == {"a": 1}
+    assert "    " in made.text
+
+
 def test_what_the_library_warns_of_is_logged(model, caplog, capfd):
     schema = {"x-guidance": {"lenient": True}, "type": "object", "dependencies": {"a": ["b"]}}
     with caplog.at_level(logging.WARNING, "gptrs"):

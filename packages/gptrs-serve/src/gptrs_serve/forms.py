@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from gptrs_runtime.generation.grammar import Form, Grammar, schema_text
+from gptrs_runtime.generation.grammar import Form, Grammar, schema_text, with_bounded_spaces
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_serve.bodies import Generating, JsonObject, JsonSchema, StructuredOutputs
 from gptrs_serve.problems import RequestError, about_field
@@ -107,7 +107,7 @@ def as_rule(form: AskedForm) -> str:
     """Return a form as the right side of a Lark rule; RequestError for a grammar."""
     kind, text = form
     if kind == "json_schema":
-        return f"%json {text}"
+        return f"%json {with_bounded_spaces(text)}"
     if kind == "regex":
         # A `/` would end the regex of Lark. Escaped ones are unescaped first, so that none is
         # escaped twice.

@@ -42,6 +42,9 @@ _STACK_OF_BYTE: Final = 2048
 """Upper bound of the stack that llguidance takes per byte of a form: it recurses along references
 and nested rules."""
 
+_GUIDANCE: Final = "x-guidance"
+_SPACES: Final = r"[ \t]{0,4}|(\r?\n){1,2}[ \t]{0,64}"
+"""Between the parts of JSON: a few blanks, or line breaks and an indentation."""
 _NON_VERBOSE: Final = "<non-verbose/>"
 _DEAD_END: Final = "NoExtensionBias"
 _logger = logging.getLogger("gptrs")
@@ -95,16 +98,22 @@ def schema_text(schema: Mapping[str, object]) -> str:
         raise UsageError("the json_schema cannot be used: it is nested too deeply") from error
 
 
-def _require_json(text: str) -> None:
-    """Raise UsageError for a text that is no JSON; llguidance would name a place in a text of its
-    own.
+def with_bounded_spaces(schema: str) -> str:
+    """Return a JSON schema whose texts have little white space between their parts.
+
+    llguidance allows any, and models fall into writing it to the end of the text. A schema with an
+    `x-guidance` of its own stays. UsageError for a text that is no JSON: llguidance would name a
+    place in a text of its own.
     """
     try:
-        json.loads(text)
+        found = json.loads(schema)
+        if isinstance(found, dict) and _GUIDANCE not in found:
+            return json.dumps({**found, _GUIDANCE: {"whitespace_pattern": _SPACES}})
     except ValueError as error:
         raise UsageError(f"the json_schema cannot be used: it is not JSON: {error}") from error
     except RecursionError:  # llguidance says so
         pass
+    return schema
 
 
 def _as_lark(text: str) -> str:
@@ -169,7 +178,7 @@ class Grammar:
         if form == "lark":
             text = _as_lark(text)
         elif form == "json_schema":
-            _require_json(text)
+            text = with_bounded_spaces(text)
         require_few_combinations(form, text)
         try:
             self._matcher = on_deep_stack(
