@@ -46,8 +46,8 @@ class Llama(CausalLMModule):
         body = self._body(params)
         inner = config.embedding_width or width
         # Some files have the table that a tied layer shares under the name of that layer only.
-        head = f"{names.head}.weight" in params
-        lent = config.tie_word_embeddings and head and f"{names.embed}.weight" not in body
+        head, embed = f"{names.head}.weight", f"{names.embed}.weight"
+        lent = config.tie_word_embeddings and head in params and embed not in body
         table = params / names.head if lent else body / names.embed
         self.embed_tokens = Embedding(table, config.vocab_size, inner, "vocab")
         self.project_in = self.project_out = None
@@ -71,8 +71,7 @@ class Llama(CausalLMModule):
         )
         # A checkpoint may have separate weights for a layer that the config calls tied.
         vocabulary = config.vocab_size
-        apart = params.stores_apart(f"{names.head}.weight", table)
-        tied = config.tie_word_embeddings and not apart
+        tied = config.tie_word_embeddings and not params.stores_apart(head, table)
         self.tied_bias = (
             params.tensor(f"{names.head}.bias", (vocabulary,))
             if tied and config.head_bias
