@@ -108,7 +108,7 @@ def test_a_wrong_size_is_named(gptrs, bert, request, command):
     result = gptrs(*command, *model, "--weight-budget", "2 parsecs")
     assert result.code == 2
     assert result.err == gptrs(*GENERATE, "--weight-budget", "2 parsecs").err
-    assert "`weight_budget` must be a size above 0" in result.err
+    assert "`--weight-budget` must be a size above 0" in result.err
     assert "'2 parsecs'" in result.err
 
 

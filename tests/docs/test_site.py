@@ -82,7 +82,7 @@ def test_a_command_whose_library_is_missing_is_listed(monkeypatch: pytest.Monkey
 
 
 def test_shared_options_stand_once(commands: str):
-    row = "| `--threads N` | Use N threads. |"
+    row = "| `--threads N` | Use N threads. [1<=x<=256] |"
     assert commands.count(row) == 1
     assert commands.index("## Shared options") < commands.index(row)
     assert "[Shared options](#shared-options): `--backend`" in commands
