@@ -72,12 +72,14 @@ def kept(found, _, self):
 class Holds(Sound):
     """The arrays of the first call, written over by each later one."""
 
+    held = None
+
     def hidden_states(self, inputs):
         found = super().hidden_states(inputs)
-        held = self.__dict__.setdefault("held", [np.array(each) for each in found])
-        for memory, each in zip(held, found, strict=True):
+        self.held = self.held or [np.array(each) for each in found]
+        for memory, each in zip(self.held, found, strict=True):
             memory[...] = each
-        return held
+        return self.held
 
 
 class OtherNames(Sound):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import cast
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 import gptrs
+from gptrs.api.models import Module
 from models.llama_support import assert_close, made_llama
 from models.models_support import save_gpt2
 from models.seq2seq_models import save_seq2seq
@@ -74,5 +76,6 @@ def test_a_stored_head_is_tied_as_in_transformers(tmp_path, kind, change):
             ours = model.forward(text)
             expected = theirs(torch.tensor(text)).logits
     assert_close(ours, expected.numpy())
-    found = {id(each.source) for _, each in module.named_tensors() if each.shape == shape}
+    held = cast("Module", module).named_tensors()
+    found = {id(each.source) for _, each in held if each.shape == shape}
     assert len(found) == tables == 1 + (change > 0)
