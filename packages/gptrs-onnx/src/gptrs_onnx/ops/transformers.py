@@ -344,10 +344,7 @@ def rotary_embedding(
     """
     if scale != 1.0 or is_packed_batching:
         node.refuse("has a scale, or rows packed into one")
-    heads = x
-    if x.rank == 3:
-        width = x.shape[2] // num_heads if rotary_embedding_dim else 2 * cosines.shape[1]
-        heads = _split_heads(x, x.shape[2] // width)
+    heads = _turned_heads(x, num_heads, rotary_embedding_dim, cosines.shape[1])
     if positions.rank == 1:
         positions = F.expand_dims(F.cast(positions, dtypes.si64) + F.arange(heads.shape[2]), 0)
     turned = rotated(heads, positions, cosines, sines, interleaved)
@@ -384,10 +381,7 @@ def several_rotary_embeddings(
         owner = np.zeros(half, np.int64)
         for axis in (1, 2):
             owner[axis : 3 * mrope_section[axis] : 3] = axis
-    heads = x
-    if x.rank == 3:
-        width = x.shape[2] // num_heads if rotary_embedding_dim else 2 * half
-        heads = _split_heads(x, x.shape[2] // width)
+    heads = _turned_heads(x, num_heads, rotary_embedding_dim, half)
     angles: list[Tensor] = []
     for table in (cosines, sines):
         each = F.split(F.embedding(positions, table), 3, 0)
@@ -397,6 +391,14 @@ def several_rotary_embeddings(
         angles.append(first)
     turned = _turned(heads, angles[0], angles[1], interleaved)
     return _joined_heads(turned) if x.rank == 3 else turned
+
+
+def _turned_heads(x: Tensor, num_heads: int, rotated_width: int, half: int) -> Tensor:
+    """Return x [B, S, N * H] or [B, N, S, H] as the latter; all of H turns if no width is given."""
+    if x.rank != 3:
+        return x
+    width = x.shape[2] // num_heads if rotated_width else 2 * half
+    return _split_heads(x, x.shape[2] // width)
 
 
 def rotated(
