@@ -248,9 +248,7 @@ class Bart(Seq2SeqModule):
         )
         written = Embedding(target, config.target_vocab_size, width, "vocab")
         self.decoder = Decoder(config, model / "decoder", written)
-        own = "lm_head.weight" in params
-        if config.tied:
-            own = params.stores_apart("lm_head.weight", target)
+        own = params.stores_apart("lm_head.weight", target if config.tied else None)
         self.lm_head = (
             Embedding(params / "lm_head", config.target_vocab_size, width, "vocab")
             if own

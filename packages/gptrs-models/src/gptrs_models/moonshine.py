@@ -281,9 +281,8 @@ class Moonshine(DecoderModule):
         model = params / "model"
         self.encoder = Encoder(config, model / "encoder")
         self.decoder = Decoder(config, model / "decoder")
-        own = "proj_out.weight" in params
-        if config.tied:
-            own = params.stores_apart("proj_out.weight", model / "decoder" / "embed_tokens")
+        table = model / "decoder" / "embed_tokens"
+        own = params.stores_apart("proj_out.weight", table if config.tied else None)
         self.proj_out = (
             Embedding(params / "proj_out", config.vocab_size, config.hidden_size)
             if own

@@ -248,9 +248,7 @@ class T5(Seq2SeqModule):
         self.shared = _embedding(config, _shared(params))
         self.encoder = Stack(config, params / "encoder", decoder=False)
         self.decoder = Stack(config, params / "decoder", decoder=True)
-        own = "lm_head.weight" in params
-        if config.tied:
-            own = params.stores_apart("lm_head.weight", _shared(params))
+        own = params.stores_apart("lm_head.weight", _shared(params) if config.tied else None)
         self.lm_head = _embedding(config, params / "lm_head") if own else self.shared
 
     def read(self, tokens: Tensor, mask: Tensor) -> list[KeysValues]:

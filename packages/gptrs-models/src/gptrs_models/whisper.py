@@ -150,9 +150,8 @@ class Whisper(DecoderModule):
         self.config, model = config, params / "model"
         self.encoder = Encoder(config, model / "encoder")
         self.decoder = Decoder(config, model / "decoder")
-        own = "proj_out.weight" in params
-        if config.tied:
-            own = params.stores_apart("proj_out.weight", model / "decoder" / "embed_tokens")
+        table = model / "decoder" / "embed_tokens"
+        own = params.stores_apart("proj_out.weight", table if config.tied else None)
         self.proj_out = (
             Embedding(params / "proj_out", config.vocab_size, config.decoder.width)
             if own

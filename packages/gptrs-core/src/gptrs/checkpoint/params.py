@@ -263,13 +263,15 @@ class Params:
                 return self.adapted().tensor(name, shape, use="table")
         return None
 
-    def stores_apart(self, name: str, table: Params) -> bool:
-        """Return whether the checkpoint has values of its own for an output layer that is tied.
+    def stores_apart(self, name: str, table: Params | None) -> bool:
+        """Return whether the checkpoint has values of its own for an output layer.
 
-        `name` is its weight, `table` the scope of the `weight` it is tied to. As in transformers, a
-        stored copy of the table is no second weight: it is left out. To find out, both are read
-        until they differ. What an adapter changes is never a copy.
+        `name` is its weight, `table` the scope of the `weight` it is tied to, if any. As in
+        transformers, a stored copy of the table is no second weight: it is left out. To find out,
+        both are read until they differ. What an adapter changes is never a copy.
         """
+        if table is None:
+            return name in self
         whole, tied = self._prefix + name, f"{table._prefix}weight"
         if whole == tied or name not in self or not (whole in self._names or self._own(whole)):
             return False
