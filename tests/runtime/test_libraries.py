@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import shutil
 import subprocess
@@ -131,6 +132,30 @@ def test_a_step_that_is_refused_appends_nothing(lm):
         lm.Cache(model, lm.CONTEXT + 1)
     cache.truncate(0)
     np.testing.assert_array_equal(cache.append([PROMPT]), first)
+
+
+def test_a_pointer_that_is_missing_is_told(texts):
+    folder = texts.files[0].parent
+    library = ctypes.CDLL(str(folder / "liblm.so"))
+    library.lm_error.restype = ctypes.c_char_p
+    library.lm_length.restype = ctypes.c_int64
+    model, cache = ctypes.c_void_p(), ctypes.c_void_p()
+    one, none = ctypes.c_int64(1), ctypes.c_int64(0)
+    weights, room = str(folder / "lm.weights").encode(), ctypes.create_string_buffer(4096)
+    assert library.lm_open(weights, 0, ctypes.byref(model)) == 0
+    assert library.lm_cache_open(model, one, one, ctypes.byref(cache)) == 0
+    for called, given in (
+        (library.lm_open, {"weights": weights, "threads": 0, "model": room}),
+        (library.lm_cache_open, {"model": model, "texts": one, "positions": one, "cache": room}),
+        (library.lm_append, {"cache": cache, "tokens": room, "counts": room, "logits": room}),
+        (library.lm_truncate, {"cache": cache, "text": none, "length": none}),
+    ):
+        for name in given.keys() - {"threads", "texts", "positions", "text", "length"}:
+            assert called(*(given | {name: None}).values()) == 1
+            assert library.lm_error().decode() == f"`{name}` must not be NULL"
+    assert library.lm_length(None, none) == -1
+    library.lm_cache_close(cache)
+    library.lm_close(model)
 
 
 def test_a_program_for_all_sizes_and_its_errors(tmp_path):

@@ -35,17 +35,17 @@ _LARGEST_SIZE: Final = 1 << 40
 _AVX, _AVX512, _TILES = 0x6, 0xE6, 0x60000
 CPUID: Final[Mapping[str, tuple[int, int, int, int, int]]] = MappingProxyType({
     "mmx": (1, 0, 3, 23, 0), "fxsr": (1, 0, 3, 24, 0), "sse2": (1, 0, 3, 26, 0),
-    "sse3": (1, 0, 2, 0, 0), "pclmul": (1, 0, 2, 1, 0), "ssse3": (1, 0, 2, 9, 0),
+    "sse3": (1, 0, 2, 0, 0), "ssse3": (1, 0, 2, 9, 0),
     "fma": (1, 0, 2, 12, _AVX), "cx16": (1, 0, 2, 13, 0), "sse4.1": (1, 0, 2, 19, 0),
     "sse4.2": (1, 0, 2, 20, 0), "movbe": (1, 0, 2, 22, 0), "popcnt": (1, 0, 2, 23, 0),
-    "aes": (1, 0, 2, 25, 0), "xsave": (1, 0, 2, 26, 0), "avx": (1, 0, 2, 28, _AVX),
+    "xsave": (1, 0, 2, 26, 0), "avx": (1, 0, 2, 28, _AVX),
     "f16c": (1, 0, 2, 29, _AVX), "bmi": (7, 0, 1, 3, 0), "avx2": (7, 0, 1, 5, _AVX),
     "bmi2": (7, 0, 1, 8, 0), "avx512f": (7, 0, 1, 16, _AVX512), "avx512dq": (7, 0, 1, 17, _AVX512),
-    "adx": (7, 0, 1, 19, 0), "avx512ifma": (7, 0, 1, 21, _AVX512),
+    "avx512ifma": (7, 0, 1, 21, _AVX512),
     "avx512cd": (7, 0, 1, 28, _AVX512), "avx512bw": (7, 0, 1, 30, _AVX512),
     "avx512vl": (7, 0, 1, 31, _AVX512), "avx512vbmi": (7, 0, 2, 1, _AVX512),
-    "avx512vbmi2": (7, 0, 2, 6, _AVX512), "gfni": (7, 0, 2, 8, 0), "vaes": (7, 0, 2, 9, _AVX),
-    "vpclmulqdq": (7, 0, 2, 10, _AVX), "avx512vnni": (7, 0, 2, 11, _AVX512),
+    "avx512vbmi2": (7, 0, 2, 6, _AVX512), "gfni": (7, 0, 2, 8, 0),
+    "avx512vnni": (7, 0, 2, 11, _AVX512),
     "avx512bitalg": (7, 0, 2, 12, _AVX512), "avx512vpopcntdq": (7, 0, 2, 14, _AVX512),
     "amx-bf16": (7, 0, 3, 22, _TILES), "avx512fp16": (7, 0, 3, 23, _AVX512),
     "amx-tile": (7, 0, 3, 24, _TILES), "amx-int8": (7, 0, 3, 25, _TILES),
@@ -53,7 +53,8 @@ CPUID: Final[Mapping[str, tuple[int, int, int, int, int]]] = MappingProxyType({
     "lzcnt": (0x80000001, 0, 2, 5, 0), "sahf": (0x80000001, 0, 2, 0, 0),
 })  # fmt: skip
 """Where `cpuid` tells of a feature: leaf, subleaf, register (eax, ebx, ecx, edx), bit, and the
-state that the system must save for it. From the manuals of Intel and AMD."""
+state that the system must save for it. From the manuals of Intel and AMD. Features that LLVM uses
+only for intrinsics which no kernel calls (AES, ADX, PCLMUL) are no reason to refuse a processor."""
 
 
 TensorKey = tuple[MemorySpace, int]
@@ -240,20 +241,21 @@ def _text_numbers(texts: TextCache | None) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _processor() -> list[str]:
-    needs = sorted(usable_features())
-    found = {name: CPUID[name] for name in needs if name in CPUID}
-    target = chosen_target()
+def required_features() -> dict[str, tuple[int, int, int, int, int]]:
+    """Return the features that compiled code may use, each with the place where it is found."""
+    table, target = CPUID, chosen_target()
     if (this_machine() if target is None else target.machine) == "aarch64":
-        found = {
-            name: (AUXILIARY[word], 0, 0, bit, 0)
-            for name, (word, bit) in ARM_BITS.items() if name in needs
-        }  # fmt: skip
+        table = {name: (AUXILIARY[word], 0, 0, bit, 0) for name, (word, bit) in ARM_BITS.items()}
+    return {name: table[name] for name in sorted(usable_features()) if name in table}
+
+
+def _processor() -> list[str]:
+    found = required_features()
     rows = [
         f'{{"{name}",{leaf}u,{subleaf}u,{register},{bit},{state}u}}'
         for name, (leaf, subleaf, register, bit, state) in found.items()
     ]
-    tiles = int("amx-tile" in needs)
+    tiles = int("amx-tile" in found)
     return [
         f"enum {{ FEATURES = {len(rows)}, NEEDS_TILES = {tiles} }};",
         _array("struct feature", "features", rows),

@@ -20,6 +20,8 @@ void @NAME@_example(int64_t size, @NAME@_tensor *inputs) {
 }
 
 int @NAME@_shapes(const @NAME@_tensor *inputs, @NAME@_tensor *outputs) {
+  REQUIRE(inputs || !INPUTS, "inputs");
+  REQUIRE(outputs, "outputs");
   int64_t slot[MOST_SLOTS];
   int number = choose(inputs, slot);
   if (number < 0) return @PREFIX@_ARGUMENT;
@@ -28,6 +30,9 @@ int @NAME@_shapes(const @NAME@_tensor *inputs, @NAME@_tensor *outputs) {
 }
 
 int @NAME@_run(@NAME@ *model, const @NAME@_tensor *inputs, @NAME@_tensor *outputs) {
+  REQUIRE(model, "model");
+  REQUIRE(inputs || !INPUTS, "inputs");
+  REQUIRE(outputs, "outputs");
   pthread_mutex_lock(&model->lock);
   int code = run(model, inputs, outputs);
   pthread_mutex_unlock(&model->lock);

@@ -76,6 +76,9 @@ static int failed(int code, const char *format, ...) {
   return code;
 }
 
+#define REQUIRE(pointer, name) \
+  if (!(pointer)) return failed(@PREFIX@_ARGUMENT, "`%s` must not be NULL", name)
+
 const char *@NAME@_error(void) { return message; }
 
 /* The processor. */
@@ -358,7 +361,9 @@ static int new_instance(@NAME@ *model, const struct program *p, struct instance 
 }
 
 int @NAME@_open(const char *weights, int threads, @NAME@ **opened) {
+  REQUIRE(opened, "model");
   *opened = NULL;
+  REQUIRE(weights, "weights");
   int code = require_processor();
   if (code) return code;
   @NAME@ *model = calloc(1, sizeof *model);

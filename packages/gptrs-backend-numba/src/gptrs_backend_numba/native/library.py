@@ -28,7 +28,6 @@ from gptrs_backend_numba.codegen.compiled import (
     named_kernels,
     shared_object,
 )
-from gptrs_backend_numba.codegen.machine import usable_features
 from gptrs_backend_numba.codegen.processor import this_machine
 from gptrs_backend_numba.codegen.targets import chosen_target
 from gptrs_backend_numba.compiler import lower, lower_symbolic, needs_each_size
@@ -40,6 +39,7 @@ from gptrs_backend_numba.native.c_data import (
     TensorKey,
     c_text,
     data_text,
+    required_features,
 )
 from gptrs_backend_numba.native.linking import HEAD, WEIGHTS
 from gptrs_backend_numba.native.schedule_data import schedule_data
@@ -91,7 +91,7 @@ def write_part(
         threads=threads,
         kernels=len(kernels.files),
         programs=len(programs),
-        needs=tuple(sorted(usable_features())),
+        needs=tuple(required_features()),
     )
 
 

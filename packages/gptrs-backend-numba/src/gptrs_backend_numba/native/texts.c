@@ -41,7 +41,9 @@ static int64_t pool_bytes(int pool, int64_t pages) {
 }
 
 int @NAME@_cache_open(@NAME@ *model, int64_t texts, int64_t positions, @NAME@_cache **opened) {
+  REQUIRE(opened, "cache");
   *opened = NULL;
+  REQUIRE(model, "model");
   if (texts < 1 || texts > MOST_TEXTS || positions < 1 || positions > CONTEXT)
     return failed(@PREFIX@_ARGUMENT, "a cache has 1 to %d texts of 1 to %d positions, got %lld of %lld",
                   MOST_TEXTS, CONTEXT, (long long)texts, (long long)positions);
@@ -51,6 +53,11 @@ int @NAME@_cache_open(@NAME@ *model, int64_t texts, int64_t positions, @NAME@_ca
   cache->texts = texts;
   cache->most = positions;
   cache->width = (positions + PAGE - 1) / PAGE;
+  if (texts * cache->width * PAGE > INT32_MAX) { /* slots are int32 */
+    @NAME@_cache_close(cache);
+    return failed(@PREFIX@_ARGUMENT, "a cache has at most %d positions, got %lld texts of %lld",
+                  INT32_MAX, (long long)texts, (long long)positions);
+  }
   cache->lengths = calloc(texts, sizeof(int64_t));
   cache->row_starts = calloc(texts + 1, sizeof(int32_t));
   cache->ends = calloc(texts, sizeof(int32_t));
@@ -71,10 +78,11 @@ int @NAME@_cache_open(@NAME@ *model, int64_t texts, int64_t positions, @NAME@_ca
 }
 
 int64_t @NAME@_length(const @NAME@_cache *cache, int64_t text) {
-  return text < 0 || text >= cache->texts ? -1 : cache->lengths[text];
+  return !cache || text < 0 || text >= cache->texts ? -1 : cache->lengths[text];
 }
 
 int @NAME@_truncate(@NAME@_cache *cache, int64_t text, int64_t length) {
+  REQUIRE(cache, "cache");
   if (text < 0 || text >= cache->texts || length < 0 || length > cache->lengths[text])
     return failed(@PREFIX@_ARGUMENT, "text %lld cannot be cut to %lld positions", (long long)text,
                   (long long)length);
@@ -176,6 +184,10 @@ static int append(@NAME@_cache *cache, const int64_t *tokens, const int64_t *cou
 
 int @NAME@_append(@NAME@_cache *cache, const int64_t *tokens, const int64_t *counts,
                   float *logits) {
+  REQUIRE(cache, "cache");
+  REQUIRE(tokens, "tokens");
+  REQUIRE(counts, "counts");
+  REQUIRE(logits, "logits");
   /* The model's lock guards its caches, too: calls of one cache wait for each other. */
   pthread_mutex_lock(&cache->model->lock);
   int code = append(cache, tokens, counts, logits);
