@@ -1,1 +1,1 @@
-"""Forms of weights on disk: `weight_file` maps one, `weight_folder` keeps to a budget, `writer`."""
+"""Packed weights on disk: `weight_file` writes and maps one, `weight_store` keeps to a budget."""

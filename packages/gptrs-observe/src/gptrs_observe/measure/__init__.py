@@ -1,1 +1,1 @@
-"""Measure models: `bench` times `bench_cases`, `rows` relates them to `machine_limits`."""
+"""Measures models: `bench` times `bench_cases` and relates them to the limits of the machine."""

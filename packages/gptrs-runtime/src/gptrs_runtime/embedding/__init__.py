@@ -1,1 +1,1 @@
-"""Texts to vectors: `recipe` reads the model's files, `embed` runs, pools, applies `steps`."""
+"""Texts to vectors: `modules` reads the model's files, `embed` runs the model and pools."""

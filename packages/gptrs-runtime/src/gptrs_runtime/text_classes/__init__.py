@@ -1,4 +1,4 @@
 """Heads on encoders: `classify`, `rank`, `zero_shot` of texts, `tag` and `fill` of tokens.
 
-`scores` makes probabilities of logits.
+`logit_scores` ranks with a language model.
 """

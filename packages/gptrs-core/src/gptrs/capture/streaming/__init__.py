@@ -1,1 +1,1 @@
-"""Weights under a budget: a program in `segments`, `prefetch` ahead, `mru_streamer` evicts."""
+"""Weights under a budget: `segments` cuts a program, `streamed_executable` loads and evicts."""
