@@ -47,3 +47,12 @@ def test_what_is_missing_is_told(gptrs, program, tmp_path):
     assert wrong.code != 0
     assert "backend `ref` writes no libraries" in wrong.err
     assert not (tmp_path / "lib").exists()
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_a_folder_that_cannot_be_written_ends_it_as_it_ends_convert(gptrs, program):
+    refused = gptrs("compile", program, "-o", program / "lib", "--backend", "numba")
+    converted = gptrs("convert", "demo", program / "lib")
+    assert refused.err == converted.err
+    assert (refused.code, converted.code) == (3, 3)
+    assert "Not a directory" in refused.err

@@ -124,6 +124,8 @@ def test_errors_about_a_file_with_an_odd_name_are_a_line_with_the_whole_name(
         (["--threads", "0"], 2, "invalid value for '--threads'"),
         (["--weight-budget", "x"], 2, "`--weight-budget` must be a size above 0"),
         (["--keep", "2"], 2, "`--keep` says what stays when the context shifts"),
+        (["--mtp", "--draft", "demo"], 2, "`--mtp` and `--draft` both guess every token"),
+        (["--dump-dir", "d" * 300], 3, "`: File name too long"),
         (["--prompt-ids", "1,two"], 2, "`--prompt-ids` needs tokens such as 1,2,3, got `1,two`"),
         (["--prompt-ids", ""], 2, "`--prompt-ids` needs tokens"),
         (["--prompt-ids", "123456"], 2, "token 123456 is not in the vocabulary"),

@@ -65,7 +65,7 @@ def test_a_dump_has_whole_files_only(tmp_path: Path, most: int):
     out = tmp_path / "out"
     words = f"run {tmp_path}/x.ptir --random-seed 0 --backend ref --dump-dir {out}"
     done = run_limited(words.split(), most)
-    assert (done.returncode, "cannot write the dump" in done.stderr) == (1, True), done
+    assert (done.returncode, "cannot write the dump" in done.stderr) == (3, True), done
     assert "File too large" in done.stderr
     for path in out.rglob("*"):
         assert not path.is_file() or path.read_bytes().endswith(b"\n"), path

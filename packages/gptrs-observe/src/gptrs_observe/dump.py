@@ -67,10 +67,17 @@ _MAX_SLUG = 40
 _CHOOSE = "name a new or empty folder, or one of an earlier dump"
 
 
+class DumpError(GptrsError):
+    """A file of a dump cannot be written."""
+
+    exit_code = 3
+    code = "file"
+
+
 class DumpFolder:
     """A folder for dumps, created if missing; several dumps may write to it concurrently.
 
-    UsageError for a folder with anything but an earlier dump; GptrsError if the system refuses an
+    UsageError for a folder with anything but an earlier dump; DumpError if the system refuses an
     operation, here and in every method.
     """
 
@@ -165,7 +172,7 @@ class DumpFolder:
         except (OSError, ValueError) as problem:
             code = problem.errno if isinstance(problem, OSError) else None
             reason = os.strerror(code) if code else str(problem)
-            raise GptrsError(
+            raise DumpError(
                 f"cannot write the dump {quoted(str(self.path.joinpath(*inside)), 200)}: {reason}",
                 hint="make room or name another folder"
                 if code in (errno.ENOSPC, errno.EDQUOT)
@@ -217,7 +224,7 @@ def dumping(
     layout: docs/dumps.md. With `mode` "compile", executions are left out unless they fail. With
     `inputs`, the inputs of the first run of each program, except weights, are written, so that
     `gptrs run` can run it again; with `weights`, these inputs and the weights, so that it runs
-    where the model is not. UsageError for a folder that holds something else, GptrsError when
+    where the model is not. UsageError for a folder that holds something else, DumpError when
     a file cannot be written; while a program fails, its own error is raised, and the failure to
     write is logged.
     """

@@ -46,19 +46,22 @@ Kind = tuple[str, Callable[[object], bool]]
 class OptionError(UsageError):
     """The value of an option is wrong, by itself or beside others.
 
-    The message has its name in Python, `on_command_line` the one there.
+    The message calls `options` by their names in Python; the first is at fault.
     """
 
     def __init__(
-        self,
-        message: str,
-        *,
-        hint: str | None = None,
-        argument: str | None = None,
-        on_command_line: str | None = None,
+        self, message: str, options: Sequence[OptionField], *, hint: str | None = None
     ) -> None:
-        super().__init__(message, hint=hint, argument=argument)
-        self.on_command_line = on_command_line or message
+        super().__init__(message, hint=hint, argument=options[0].name)
+        self._options = options
+
+    @property
+    def on_command_line(self) -> str:
+        """The message with the names of the command line."""
+        message = self.message
+        for each in self._options:
+            message = message.replace(f"`{each.name}`", f"`{each.flag or each.name}`", 1)
+        return message
 
 
 class Missing(Struct, frozen=True):
@@ -175,11 +178,9 @@ class OptionField(Struct, frozen=True):
             called = self.option.called or f"`{self.name}`"
             raise self.error(f"{called} must be {self._bounds()}, got {value}")
 
-    def error(self, message: str, *, hint: str | None = None) -> OptionError:
-        """Return an error about the option, which `message` calls by its name in backticks."""
-        flag = self.flag or self.name
-        told = message.replace(f"`{self.name}`", f"`{flag}`", 1)
-        return OptionError(message, hint=hint, argument=self.name, on_command_line=told)
+    def error(self, message: str, *more: OptionField, hint: str | None = None) -> OptionError:
+        """Return an error about the option and others, which `message` names in backticks."""
+        return OptionError(message, (self, *more), hint=hint)
 
     def _has(self, value: float) -> bool:
         meta = self.meta

@@ -20,6 +20,7 @@ from gptrs_runtime.sources.hub import HubModel
 class CacheError(GptrsError):
     """The cache of the hub cannot be changed."""
 
+    exit_code = 3
     code = "file"
 
 

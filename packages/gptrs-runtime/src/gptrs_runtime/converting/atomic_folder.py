@@ -20,7 +20,7 @@ from gptrs.checkpoint.files.temporary_names import (
     remove,
     remove_abandoned,
 )
-from gptrs.errors import CheckpointError, GptrsError
+from gptrs.errors import CheckpointError
 from gptrs.quoting import quoted
 
 _EXCHANGE = 2
@@ -28,14 +28,12 @@ _EXCHANGE = 2
 
 
 @contextmanager
-def atomic_folder(
-    path: str | os.PathLike[str], *, replace: bool, error: type[GptrsError] = CheckpointError
-) -> Generator[StagedFolder]:
+def atomic_folder(path: str | os.PathLike[str], *, replace: bool) -> Generator[StagedFolder]:
     """Scope in which a folder is filled with new files; it appears atomically at `path` at the end.
 
     An exception in the scope, a full disk or a killed process leaves the old state. With `replace`,
-    a folder that is not empty is replaced as a whole, without it that is an error. `error` says why
-    the folder cannot be written.
+    a folder that is not empty is replaced as a whole, without it that is an error. CheckpointError
+    if the folder cannot be written.
     """
     shown = quoted(str(path), 200)
     try:
@@ -48,9 +46,9 @@ def atomic_folder(
             yield staged
             staged.publish(replace=replace)
     except ValueError as problem:
-        raise error(f"cannot write {shown}: {problem}") from problem
+        raise CheckpointError(f"cannot write {shown}: {problem}") from problem
     except OSError as problem:
-        raise error(f"cannot write {shown}: {problem.strerror or problem}") from problem
+        raise CheckpointError(f"cannot write {shown}: {problem.strerror or problem}") from problem
 
 
 class StagedFolder:

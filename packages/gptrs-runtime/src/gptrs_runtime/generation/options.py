@@ -424,7 +424,8 @@ class GenerationOptions(Options, frozen=True):
         if self.guesses and not self.use_cache:
             raise UsageError("guessing ahead needs a cache", hint="leave out --no-cache")
         if self.mtp and self.draft is not None:
-            raise UsageError("`mtp` and `draft` both guess every token", hint="leave out one")
+            mtp, draft = all_options()["mtp"], all_options()["draft"]
+            raise mtp.error("`mtp` and `draft` both guess every token", draft, hint="leave out one")
 
 
 @cache

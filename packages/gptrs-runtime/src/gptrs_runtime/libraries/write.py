@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from gptrs import __version__
 from gptrs.backend.contract import Backend, OutgoingLibrary, WrittenLibrary
 from gptrs.backend.settings import Precision
-from gptrs.errors import ExecutionError, GptrsError, UnsupportedError, UsageError
+from gptrs.errors import GptrsError, UnsupportedError, UsageError
 from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.exporters import importer_of
 from gptrs.plugins.manager import get_backend, manager
@@ -117,7 +117,8 @@ def compile_library(
 
     UsageError for a folder that exists or a name that C does not take; UnsupportedError for a
     backend that writes no libraries, or a model that one cannot serve; ExecutionError if the C
-    compiler is missing or fails. Nothing is left at `folder` then.
+    compiler is missing or fails; CheckpointError if `folder` cannot be written. Nothing is left at
+    `folder` then.
     """
     started = time.perf_counter()
     target = Path(folder)
@@ -127,7 +128,7 @@ def compile_library(
         require_version(wheel)
     sizes = named_sizes(symbols)
     made = None if targets else _outgoing(source, name, options, sizes)
-    with atomic_folder(target, replace=force, error=ExecutionError) as staged:
+    with atomic_folder(target, replace=force) as staged:
         if made is None:
             request = PartRequest(
                 source=os.fspath(source), folder=str(staged.path), name=_own_name(source, name),
