@@ -121,24 +121,26 @@ def _list_pages(found: list[DocsPage], settings: Settings, asked: str = "") -> N
 
 def _search(asked: str, pages: dict[str, Path]) -> list[DocsPage]:
     """Return the sections for some words, the best first, of the pages that have all of them."""
-    words = [_stem(word) for word in _WORD.findall(asked.lower())]
+    words = _stems(asked)
     found: list[tuple[float, DocsPage]] = []
     for name, path in pages.items():
         text = path.read_text(encoding="utf-8")
         title, whole = _title(path), text.lower()
-        listed = " ".join(SEARCH_WORDS.findall(text))
-        if not words or not all(word in whole for word in words):
+        listed = [_stems(each) for line in SEARCH_WORDS.findall(text) for each in line.split(", ")]
+        counts = [_count(word, whole) for word in words]
+        if not words or not all(counts):
             continue
         of_page = _LESS if name.startswith(_LISTS) else 0.0
-        of_page += sum(8 * _begins(word, f"{name} {title}") for word in words)
-        of_page += sum(12 * _begins(word, listed) for word in words)
-        of_page += sum(log1p(min(whole.count(word), 50)) for word in words)
+        of_page += sum(12 * len(each) for each in listed if set(each) <= set(words))
+        for word, count in zip(words, counts, strict=True):
+            of_page += 8 * bool(_count(word, f"{name} {title}".lower()))
+            of_page += log1p(min(count, 50))
         for heading, below in _sections(text):
-            score = of_page + sum(log1p(below.lower().count(word)) for word in words)
+            score = of_page + sum(log1p(_count(word, below.lower())) for word in words)
             if heading == title:
                 score += 4  # the page as a whole
             else:
-                score += sum(3 * _begins(word, heading) for word in words)
+                score += sum(3 * bool(_count(word, heading.lower())) for word in words)
             if score > of_page:
                 found.append((score, DocsPage(name, title, "" if heading == title else heading)))
     if not found:
@@ -150,12 +152,15 @@ def _search(asked: str, pages: dict[str, Path]) -> list[DocsPage]:
     return [page for _, page in found[:_MOST_FOUND]]
 
 
-def _stem(word: str) -> str:
-    return _ENDING.sub("", word) if len(word) > _SHORT else word
+def _stems(text: str) -> list[str]:
+    """Return the words of a text, the longer ones without their endings."""
+    words: list[str] = _WORD.findall(text.lower())
+    return [_ENDING.sub("", word) if len(word) > _SHORT else word for word in words]
 
 
-def _begins(stem: str, text: str) -> bool:
-    return any(word.startswith(stem) for word in _WORD.findall(text.lower()))
+def _count(stem: str, text: str) -> int:
+    """Return how many words of a text in lower case begin with a stem."""
+    return len(re.findall(rf"(?<![a-z0-9]){re.escape(stem)}", text))
 
 
 def _sections(text: str) -> Iterator[tuple[str, str]]:
