@@ -21,6 +21,12 @@ CALLS: dict[str, Callable[[Tensor], Tensor]] = {
         x, gptrs.tensor(np.ascontiguousarray(WEIGHT[:3, :1])), None, 2, 1
     ),
     "same": lambda x: F.conv2d(x, gptrs.tensor(WEIGHT), None, 3, "same"),
+    "same, twice": lambda x: F.max_pool(
+        F.conv2d(x, gptrs.tensor(WEIGHT), None, 2, "same"), 3, 2, "same"
+    ),
+    "padding of sizes": lambda x: F.average_pool(
+        x, 2, 2, [(0, 2 * ((size + 1) // 2) - size) for size in x.shape[1:3]]
+    ),
     "a pyramid": lambda x: F.mean(
         F.max_pool(F.conv2d(x, gptrs.tensor(WEIGHT), None, 2, 1), 3, 2, 1), [1, 2]
     ),

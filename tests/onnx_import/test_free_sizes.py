@@ -177,6 +177,12 @@ GRAPHS = {
     " (x) }",
     "average": "(float[b, 1, n] x) => (float y)"
     " { y = AveragePool <kernel_shape = [2], strides = [2], ceil_mode = 1> (x) }",
+    "conv in steps, padded by the size": "(float[b, 1, n] x) => (float y)"
+    ' <float[1, 1, 3] w = {1, 2, 3}> { y = Conv <auto_pad = "SAME_UPPER", strides = [2]> (x, w) }',
+    "pool padded by the size": "(float[b, 1, n] x) => (float y)"
+    ' { y = MaxPool <auto_pad = "SAME_LOWER", kernel_shape = [2], strides = [2]> (x) }',
+    "average padded by the size": "(float[b, 1, n] x) => (float y)"
+    ' { y = AveragePool <auto_pad = "SAME_UPPER", kernel_shape = [3], strides = [2]> (x) }',
     "average of all": "(float[b, 1, n] x) => (float y) { y = GlobalAveragePool (x) }",
     "layer norm": "(float[m, n] x) => (float y) <float[3] s = {1, 2, 3}>"
     " { y = LayerNormalization (x, s) }",
@@ -333,6 +339,20 @@ def test_a_graph_that_asks_numbers_of_all_sizes_gets_them_from_then_on(
     for x, conversions in ((ones(1, 3), 2), (ones(2, 3), 0), (ones(1, 3), 0), (ones(2, 3), 0)):
         assert model(x)["y"].tolist() == [[2, 3, 4]] * len(x)
         assert converted() == conversions
+
+
+def test_images_padded_by_their_size_have_one_program(converted: Callable[[], int]) -> None:
+    same = 'auto_pad = "SAME_UPPER", strides = [2, 2]'
+    model = model_of(
+        "(float[b, 1, h, w] x) => (float y) <float[1, 1, 3, 3] k = {1, 2, 3, 4, 5, 6, 7, 8, 9}>"
+        f" {{ a = Conv <{same}> (x, k) c = Conv <{same}> (a, k)"
+        f" y = MaxPool <{same}, kernel_shape = [2, 2]> (c) }}"
+    )
+    counts: list[int] = []
+    for height, width in ((16, 24), (17, 23), (31, 8), (1, 40)):
+        assert model(ones(1, 1, height, width))["y"].shape[2:] == (-(-height // 8), -(-width // 8))
+        counts.append(converted())
+    assert counts == [1, 0, 0, 0]
 
 
 def test_what_did_not_help_is_not_kept(converted: Callable[[], int]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, TypeGuard, cast
 
 import numpy as np
 from msgspec import Struct
@@ -25,7 +25,7 @@ from gptrs.functionals.operands import (
     splat,
 )
 from gptrs.ir.dtypes import DType
-from gptrs.ir.symbolic_dim import symbols_of
+from gptrs.ir.symbolic_dim import SymbolicDim, symbols_of
 from gptrs.ir.tensor_type import TensorType
 
 # Windows of convolutions and pooling on the spatial axes of `[N, spatial.., C]`.
@@ -68,7 +68,8 @@ class AxisWindows(Struct, frozen=True):
     def misses(self) -> bool:
         """Return whether some window contains only padding."""
         # Decide without the dim if possible: a symbolic dim would need a guard.
-        if self.dilation == 1 and max(self.low, self.high) < self.reach and self.dim >= 1:
+        narrow = self.low < self.reach and self.high < self.reach
+        if self.dilation == 1 and narrow and self.dim >= 1:
             return False
         # The last window begins behind the axis: all of it is padding.
         if self.starts[-1] >= self.dim:
@@ -136,7 +137,9 @@ def extents(name: str, label: str, value: Extents, count: int, least: int = 1) -
 
 def _same(axis: AxisWindows) -> tuple[int, int]:
     positions = -(-axis.dim // axis.stride)
-    total = max((positions - 1) * axis.stride + axis.reach - axis.dim, 0)
+    total = (positions - 1) * axis.stride + axis.reach - axis.dim
+    # Windows that leave no gaps need no comparison, which would be a guard for a symbolic dim.
+    total = total if axis.reach >= axis.stride else max(0, total)
     return total // 2, total - total // 2
 
 
@@ -168,17 +171,14 @@ def sides_of(
 def _side_pair(entry: object, trims: bool) -> tuple[int, int] | None:
     """Return an entry of a padding as (low, high), None if it is not one."""
     least = None if trims else 0
-    match entry:
-        case [int(low), int(high)] if _is_count(low, least) and _is_count(high, least):
-            return low, high
-        case int() if _is_count(entry, least):
-            return entry, entry
-        case _:
-            return None
+    sides = cast("Sequence[object]", entry) if isinstance(entry, Sequence) else (entry, entry)
+    low, high = sides if len(sides) == 2 else (None, None)
+    return (low, high) if _is_count(low, least) and _is_count(high, least) else None
 
 
-def _is_count(value: object, least: int | None) -> bool:
-    if not isinstance(value, int) or isinstance(value, bool):
+def _is_count(value: object, least: int | None) -> TypeGuard[int]:
+    # Paddings that keep `ceil(dim / stride)` positions of a symbolic dim are symbolic themselves.
+    if not isinstance(value, (int, SymbolicDim)) or isinstance(value, bool):
         return False
     return least is None or value >= least
 
@@ -277,7 +277,7 @@ def average_pool(
     sums = _reduced("sum", x, windows, x.dtype.accumulator)
     if divisor_override is not None:
         counts = [np.array([divisor_override])]
-    elif any(axis.low or axis.high for axis in windows):
+    elif any(side != 0 for axis in windows for side in (axis.low, axis.high)):
         sides = [(axis.low, axis.high) if count_include_pad else (0, 0) for axis in plain]
         if symbols_of(axis.dim for axis in plain):
             sizes = expand(_sizes(x, windows, sides), sums.shape)

@@ -44,16 +44,20 @@ def geometry_of(node: Node, spatial: Sequence[int], kernel: Sequence[int]) -> Ge
     automatic = node.text("auto_pad", "NOTSET")
     if automatic in ("SAME_UPPER", "SAME_LOWER"):
         reaches = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-        totals = [
-            max((-(-size // stride) - 1) * stride + reach - size, 0)
-            for size, stride, reach in zip(spatial, strides, reaches, strict=True)
-        ]
+        totals = [_missing(*each) for each in zip(spatial, strides, reaches, strict=True)]
         pads = [split_padding(total, automatic) for total in totals]
     elif automatic == "VALID":
         pads = [(0, 0)] * count
     elif automatic != "NOTSET":
         node.malformed(f"has `auto_pad` {automatic[:40]!a}")
     return Geometry(tuple(kernel), tuple(strides), tuple(dilations), tuple(pads))
+
+
+def _missing(size: int, stride: int, reach: int) -> int:
+    """Return the elements without which an axis has fewer than `ceil(size / stride)` positions."""
+    found = (-(-size // stride) - 1) * stride + reach - size
+    # Windows that leave no gaps always miss some or none: a free size needs no guard for that.
+    return found if reach >= stride else max(0, found)
 
 
 def split_padding(total: int, automatic: str) -> tuple[int, int]:

@@ -68,7 +68,8 @@ class Windowed:
             ("padding", self.padding, 2 * len(dims), 0),
             ("dilation", self.dilation, len(dims), 1),
         ):
-            if values is None or (len(values) == count and min(values, default=least) >= least):
+            # Each alone: comparing symbolic paddings with one another would need guards.
+            if values is None or (len(values) == count and all(each >= least for each in values)):
                 continue
             wanted = f"needs {count} integers >= {least} in `{name}`"
             raise cast("Op", self).error(f"{wanted}, got {list(values)}", x)
