@@ -75,6 +75,9 @@ GRAPHS = {
     " { y = Slice (x, b, e, a, s) }",
     "slice backwards to one": "(float[m, n] x) => (float y) <int64[1] b = {5},"
     " int64[1] e = {0}, int64[1] a = {1}, int64[1] s = {-1}> { y = Slice (x, b, e, a, s) }",
+    "slice backwards from any place": "(float[m, n] x) => (float y)"
+    " <int64[1] b = {9223372036854775807}, int64[1] e = {-9223372036854775808}, int64[1] a = {1},"
+    " int64[1] s = {-1}> { y = Slice (x, b, e, a, s) }",
     "slice to a size": "(float[m, n] x, float[p] z) => (float y) <int64[1] b = {0}>"
     " { e = Shape (z) y = Slice (x, b, e, b) }",
     "gather of a shape": "(float[m, n] x) => (float y) <int64 i = {1}, int64[1] a = {0}> {"
@@ -353,6 +356,15 @@ def test_images_padded_by_their_size_have_one_program(converted: Callable[[], in
         assert model(ones(1, 1, height, width))["y"].shape[2:] == (-(-height // 8), -(-width // 8))
         counts.append(converted())
     assert counts == [1, 0, 0, 0]
+
+
+def test_a_slice_between_the_limits_of_64_bits_leaves_sizes_free(
+    converted: Callable[[], int],
+) -> None:
+    model = model_of(GRAPHS["slice backwards from any place"])
+    for count in (3, 5, 2):
+        assert model(ones(1, count))["y"].shape == (1, count)
+    assert converted() == 1
 
 
 def test_what_did_not_help_is_not_kept(converted: Callable[[], int]) -> None:

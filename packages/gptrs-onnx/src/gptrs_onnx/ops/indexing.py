@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -224,9 +224,16 @@ def slice_(node: Node, x: Tensor, *bounds: Sizes | None) -> Tensor:
     return _sliced(F.flip(x, turned) if turned else x, cut)
 
 
+_FAR: Final = 2**62
+
+
 def _counted(bound: int, size: int) -> int:
     """Return a bound counted from the start; -1 or less is before it."""
-    return bound + size if is_number(bound) and bound < 0 else bound
+    if not is_number(bound):
+        return bound
+    # Exporters write the limits of 64 bits, to which no size can be added.
+    bound = min(max(bound, -_FAR), _FAR)
+    return bound + size if bound < 0 else bound
 
 
 def _reached(end: int, size: int) -> int:
