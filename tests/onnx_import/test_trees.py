@@ -13,7 +13,7 @@ onnxruntime: Any = pytest.importorskip("onnxruntime", reason="the peer that runs
 from onnx import parser  # noqa: E402
 
 import gptrs_onnx  # noqa: E402
-from gptrs.api import UnsupportedError  # noqa: E402
+from gptrs.api import ModelError, UnsupportedError  # noqa: E402
 
 LEAVES = (1, 2, 4, 5)
 """Two trees of one split: nodes 0 and 3 are the roots."""
@@ -53,3 +53,20 @@ def test_two_classes_with_any_weights_are_refused() -> None:
     model = gptrs_onnx.from_proto(proto, "ref")
     with pytest.raises(UnsupportedError, match="differ"):
         model(np.zeros((1, 2), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("attribute", "numbers", "words"),
+    [
+        ("nodes_truenodeids", [3, 0, 0, 2, 0, 0], "refers to a node that it lacks"),
+        ("class_treeids", [2] * 8, "refers to a node that it lacks"),
+        ("nodes_nodeids", [0, 1, 1, 0, 1, 2], "has nodes that occur twice"),
+        ("nodes_treeids", [0, 0, 0, 1, 1, 2**31], "beyond 31 bits"),
+    ],
+)
+def test_nodes_that_are_not_there_are_told(attribute: str, numbers: list[int], words: str) -> None:
+    proto = classifier([[0.75, -0.75], [-0.5, 0.5], [0.0, 0.0], [-0.375, 0.375]])
+    (found,) = (each for each in proto.graph.node[0].attribute if each.name == attribute)
+    found.ints[:] = numbers
+    with pytest.raises(ModelError, match=words):
+        gptrs_onnx.from_proto(proto, "ref")(np.zeros((1, 2), np.float32))

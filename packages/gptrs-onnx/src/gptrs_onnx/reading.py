@@ -299,6 +299,9 @@ def _external_values(
     attributes: Iterable[ir.Attr], owner: str
 ) -> Iterator[tuple[str, ir.ExternalTensor, None]]:
     for attribute in attributes:
+        # Not by the elements: ensembles of trees have lists of millions of numbers.
+        if attribute.type not in (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS):
+            continue
         held: object = attribute.value
         several = isinstance(held, list | tuple)
         for value in cast("Sequence[object]", held) if several else (held,):

@@ -85,7 +85,7 @@ class Node(ABC):
         if bool(is_list) != isinstance(value, (list, tuple)):
             self.malformed(f"has an attribute `{name}` that is no {kind}")
         several = cast("Sequence[object]", value) if is_list else [value]
-        if not all(isinstance(each, wanted) for each in several):
+        if not all(issubclass(each, wanted) for each in set(map(type, several))):
             self.malformed(f"has an attribute `{name}` that is no {kind}")
         return list(several) if is_list else bool(value) if kind == "bool" else value
 

@@ -109,32 +109,70 @@ def _is_member(forest: _Forest, values: Tensor, here: Tensor) -> Tensor:
 # The forests of the older operators: nodes by tree and number, weights in lists of their own.
 
 
-def _forest_of(node: Node) -> tuple[_Forest, dict[tuple[int, int], int]]:
-    """Return the nodes of a node, and their numbers by the ids of tree and node."""
-    trees, ids = node.integers("nodes_treeids"), node.integers("nodes_nodeids")
-    numbers = {key: number for number, key in enumerate(zip(trees, ids, strict=True))}
+class _Places(Struct, frozen=True):
+    """The numbers of nodes by the ids of tree and node: ensembles have millions of them."""
+
+    keys: Known
+    """One for each node, sorted."""
+    order: Known
+    """The number of the node of each key."""
+
+    @classmethod
+    def of(cls, node: Node, trees: Known, ids: Known) -> _Places:
+        """Take the ids of all nodes in order; ModelError for nodes that occur twice."""
+        keys = _keys(node, trees, ids)
+        order = np.argsort(keys)
+        keys = keys[order]
+        if (keys[1:] == keys[:-1]).any():
+            node.malformed("has nodes that occur twice, or lack a mode")
+        return cls(keys, order)
+
+    def numbers(self, node: Node, trees: Known, ids: Known) -> Known:
+        """Return the numbers of nodes; ModelError for one that does not exist."""
+        wanted = _keys(node, trees, ids)
+        found = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
+        if not np.array_equal(self.keys[found], wanted):
+            node.malformed("refers to a node that it lacks")
+        return self.order[found]
+
+
+def _keys(node: Node, trees: Known, ids: Known) -> Known:
+    """Return a number for each tree and node."""
+    if any((np.abs(each) >= 2**31).any() for each in (trees, ids)):
+        node.malformed("has a tree or a node whose number is beyond 31 bits")
+    return trees * 2**32 + ids
+
+
+def _forest_of(node: Node) -> tuple[_Forest, _Places]:
+    """Return the nodes of a node, and their numbers."""
+    trees, ids = _ids(node, "nodes", "treeids", "nodeids")
     modes = node.texts("nodes_modes")
-    if not modes or not len(modes) == len(ids) == len(numbers):
+    if not modes or not len(modes) == len(ids) == len(trees):
         node.malformed("has nodes that occur twice, or lack a mode")
+    places = _Places.of(node, trees, ids)
     values = _numbers(node, "nodes_values")
     tracks = node.integers("nodes_missing_value_tracks_true", [0] * len(ids))
-    is_leaf = np.array([each == "LEAF" for each in modes])
-    children = [
-        np.array([
-            number if modes[number] == "LEAF" else numbers[trees[number], child]
-            for number, child in enumerate(node.integers(name))
-        ])
-        for name in ("nodes_falsenodeids", "nodes_truenodeids")
-    ]  # fmt: skip
-    first = {tree: number for number, tree in reversed(list(enumerate(trees)))}
     inner = next((each for each in modes if each != "LEAF"), _MODES[0])  # leaves follow any mode
-    mode = np.array([_MODES.index(inner if each == "LEAF" else each) for each in modes])
+    codes = {each: code for code, each in enumerate(_MODES)}
+    codes["LEAF"] = len(_MODES) + codes[inner]
+    mode = np.fromiter(map(codes.__getitem__, modes), np.int64, len(modes))
+    is_leaf = mode >= len(_MODES)
+    own = np.arange(len(ids))
+    children = [
+        np.where(is_leaf, own, places.numbers(node, trees, np.where(is_leaf, ids, each)))
+        for each in _ids(node, "nodes", "falsenodeids", "truenodeids")
+    ]
+    roots = np.sort(np.unique(trees, return_index=True)[1])
     feature = np.where(is_leaf, 0, node.integers("nodes_featureids"))
     forest = _Forest(
-        np.array(sorted(first.values())), feature, values, mode, (children[0], children[1]),
+        roots, feature, values, mode % len(_MODES), (children[0], children[1]),
         np.logical_and(np.array(tracks, bool), ~is_leaf),
     )  # fmt: skip
-    return forest, numbers
+    return forest, places
+
+
+def _ids(node: Node, prefix: str, *names: str) -> list[Known]:
+    return [np.array(node.integers(f"{prefix}_{name}"), np.int64) for name in names]
 
 
 def _numbers(node: Node, name: str) -> Known:
@@ -145,16 +183,13 @@ def _numbers(node: Node, name: str) -> Known:
     return np.array(node.numbers(name, []), np.float32)
 
 
-def _weights(
-    node: Node, prefix: str, numbers: dict[tuple[int, int], int], count: int
-) -> tuple[Known, Known]:
+def _weights(node: Node, prefix: str, places: _Places, count: int) -> tuple[Known, Known]:
     """Return the weight of each node for each target, and whether it has one."""
-    keys = zip(node.integers(f"{prefix}_treeids"), node.integers(f"{prefix}_nodeids"), strict=True)
-    rows = np.array([numbers[key] for key in keys])
-    columns = np.array(node.integers(f"{prefix}_ids"))
+    trees, ids, columns = _ids(node, prefix, "treeids", "nodeids", "ids")
+    rows = places.numbers(node, trees, ids)
     given = _numbers(node, f"{prefix}_weights")
-    node.require_bounded(len(numbers), count)
-    table = np.zeros((len(numbers), count), given.dtype)
+    node.require_bounded(len(places.keys), count)
+    table = np.zeros((len(places.keys), count), given.dtype)
     np.add.at(table, (rows, columns), given)
     has = np.zeros(table.shape, bool)
     has[rows, columns] = True
@@ -191,8 +226,8 @@ def tree_regressor(
     post_transform: str = "NONE",
 ) -> Tensor:
     """Return the sums of the leaves of all trees [N, targets]."""
-    forest, numbers = _forest_of(node)
-    table, has = _weights(node, "target", numbers, n_targets)
+    forest, places = _forest_of(node)
+    table, has = _weights(node, "target", places, n_targets)
     leaves = _leaves(node, forest, _rows(x))
     scores = _aggregated(node, leaves, table, has, aggregate_function)
     return F.cast(
@@ -262,8 +297,8 @@ def tree_classifier(
 ) -> tuple[Numbers, Tensor]:
     """Return the class of each row [N], and the scores of all classes [N, classes]."""
     labels = class_labels(node, "classlabels_int64s")
-    forest, numbers = _forest_of(node)
-    table, has = _weights(node, "class", numbers, len(labels))
+    forest, places = _forest_of(node)
+    table, has = _weights(node, "class", places, len(labels))
     leaves = _leaves(node, forest, _rows(x))
     scores = F.sum(F.take(constant(table), leaves, 0), 1)
     base = _numbers(node, "base_values")
