@@ -16,6 +16,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="these tests run models of torch")
 
 from torch import nn  # noqa: E402
+from torch.autograd import forward_ad  # noqa: E402
 
 from gptrs.api.programs import CompileStart, ExecutionTraceSink  # noqa: E402
 from gptrs.capture.events import tracing  # noqa: E402
@@ -89,6 +90,61 @@ def test_where_gradients_are_wanted_torch_runs_the_graph_and_says_so() -> None:
         loss = fast(x).sum()
     loss.backward()
     assert all(weight.grad is not None for weight in model.parameters())
+
+
+LAYERS = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+
+
+def gradient(x: Any) -> Any:
+    return torch.func.grad(lambda z: LAYERS(z).sin().sum())(x)
+
+
+def derivative(x: Any) -> Any:
+    return torch.func.jvp(lambda z: LAYERS(z), (x,), (x,))
+
+
+def dual(x: Any) -> Any:
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(LAYERS(forward_ad.make_dual(x, x))).tangent
+
+
+def batched(x: Any) -> Any:
+    return torch.func.vmap(nn.functional.linear, (None, 1))(x, x.view(2, 1, 4).expand(2, 3, 4))
+
+
+@pytest.mark.parametrize("function", [gradient, derivative, dual, batched])
+def test_layers_are_differentiated_and_batched_inside_of_a_graph(
+    function: Callable[[Any], Any],
+) -> None:
+    x = torch.randn(2, 4)
+    with torch.no_grad(), warnings.catch_warnings(), tracing(sink := Backends()):
+        warnings.simplefilter("error", UserWarning)
+        torch.testing.assert_close(compiled(function)(x), function(x))
+    assert sink.names == ["ref"]
+
+
+def test_results_without_gradients_are_computed_where_gradients_are_enabled() -> None:
+    def chosen(x: Any) -> Any:
+        with torch.no_grad():
+            scores = LAYERS(x)
+        return scores + 1, scores.argmax(-1)
+
+    x = torch.randn(2, 4)
+    with tracing(sink := Backends()):
+        torch.testing.assert_close(compiled(chosen)(x), chosen(x))
+    assert sink.names == ["ref"]
+
+
+def test_results_with_gradients_are_torchs_where_a_graph_enables_them() -> None:
+    def trained(x: Any) -> Any:
+        with torch.enable_grad():
+            return LAYERS(x)
+
+    x = torch.randn(2, 4)
+    with torch.no_grad(), pytest.warns(UserWarning, match="does not train"):
+        found = compiled(trained)(x)
+    grads = [torch.autograd.grad(y.sum(), LAYERS[0].weight) for y in (found, LAYERS(x))]
+    torch.testing.assert_close(*grads)
 
 
 @pytest.mark.parametrize(

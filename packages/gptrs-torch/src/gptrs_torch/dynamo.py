@@ -17,6 +17,7 @@ from torch._decomp import core_aten_decompositions
 from torch._dynamo import config
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
+from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._guards import TracingContext
 
 from gptrs import dumping, get_backend
@@ -170,9 +171,9 @@ def gptrs_backend(
 ) -> Compiled:
     """Compile a graph of torch for a backend of gptrs; torch calls this by its entry point.
 
-    `options` are the fields of `Settings`. Supports inference on the CPU only: if gradients are
-    needed, or tensors are elsewhere, torch runs the graph, with one warning. Raises UsageError for
-    unknown options and modes.
+    `options` are the fields of `Settings`. Supports inference on the CPU only: if results have
+    gradients, or tensors are elsewhere, torch runs the graph, with one warning. Raises UsageError
+    for unknown options and modes.
     """
     settings = Settings.of(options)
     if mode not in (None, "default"):
@@ -181,35 +182,51 @@ def gptrs_backend(
             hint="leave `mode` out; `options` may name `threads`, `precision` or a `backend`",
         )
     tensors = [each for each in example_inputs if isinstance(each, torch.Tensor)]
-    declined = _why_not(tensors)
-    if declined is not None:
-        warnings.warn(f"the compile backend `gptrs` {declined}", stacklevel=2)
-        return module.forward
+    elsewhere = [str(each.device) for each in tensors if each.device.type != "cpu"]
+    if elsewhere:
+        return _left_to_torch(module, _ELSEWHERE.format(elsewhere[0]))
+    if _is_trained(module, tensors):
+        return _left_to_torch(module, _TRAINED)
     watch = partial(WeightWatch, contents=settings.weights != "frozen")
     compile_graph = partial(_compiled, settings.engine(), watch)
     separate_operands(module.graph)
     keep_layers(module)
     keep_sizes(module)
     compiler = aot_autograd(
-        fw_compiler=compile_graph, inference_compiler=compile_graph, decompositions=table()
+        fw_compiler=_trained_graph, inference_compiler=compile_graph, decompositions=table()
     )
     return compiler(module, example_inputs)
 
 
-def _why_not(tensors: Sequence[torch.Tensor]) -> str | None:
-    """Return why torch has to run a graph of these inputs, and what to do; None if it need not."""
-    if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
-        return (
-            "does not train: torch runs this graph; for inference call the model under"
-            " `torch.inference_mode()`"
-        )
-    elsewhere = [str(each.device) for each in tensors if each.device.type != "cpu"]
-    if elsewhere:
-        return (
-            f"runs on the CPU, and this graph has tensors on `{elsewhere[0]}`: torch runs it;"
-            " move the model and its inputs with `.cpu()`"
-        )
-    return None
+_TRAINED: Final = (
+    "does not train: torch runs this graph; for inference call the model under"
+    " `torch.inference_mode()`"
+)
+_ELSEWHERE: Final = (
+    "runs on the CPU, and this graph has tensors on `{}`: torch runs it; move the model and its"
+    " inputs with `.cpu()`"
+)
+
+
+def _left_to_torch(module: fx.GraphModule, why: str) -> Compiled:
+    """Return the graph as torch runs it, with a warning that says why, and what to do."""
+    warnings.warn(f"the compile backend `gptrs` {why}", stacklevel=3)
+    return module.forward
+
+
+def _is_trained(module: fx.GraphModule, tensors: Sequence[torch.Tensor]) -> bool:
+    """Return whether a result of a graph has a gradient, by its types, else by its inputs."""
+    output = next(node for node in reversed(module.graph.nodes) if node.op == "output")
+    results = [each.meta.get("example_value") for each in output.all_input_nodes]
+    if any(each is None for each in results):
+        return torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
+    return any(isinstance(each, torch.Tensor) and each.requires_grad for each in results)
+
+
+def _trained_graph(module: fx.GraphModule, example_inputs: Sequence[object]) -> Compiled:
+    """Return a graph of a forward or backward pass, for gradients that no type of a result told."""
+    del example_inputs
+    return make_boxed_func(_left_to_torch(module, _TRAINED))
 
 
 def _compiled(

@@ -13,6 +13,7 @@ from torch import fx
 from torch._decomp import decompositions
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from gptrs.api.backends import Backend
@@ -213,7 +214,12 @@ _SCHEMA: Final = (
     "{}(Tensor input, {} hx, Tensor[] params, bool has_biases, int num_layers, float dropout,"
     " bool train, bool bidirectional, bool batch_first) -> (Tensor, {})"
 )
-_AUTOCAST: Final = cast("Any", torch.amp.autocast_mode)._enter_autocast
+_torch: Any = torch
+_BY_NAME: Final = (
+    _torch.amp.autocast_mode._enter_autocast,
+    _torch._functorch.predispatch._enter_dual_level,
+)
+"""Inside of them, operators of torch mean something else, and those of `gptrs` do not."""
 _library: Any = torch.library.Library("gptrs", "DEF")
 
 
@@ -225,10 +231,11 @@ def rules() -> dict[Any, Callable[..., Any]]:
 def keep_layers(module: fx.GraphModule) -> None:
     """Replace layers in a Dynamo graph by these operators.
 
-    Keeps layers on packed sequences, and all layers under autocast, which picks types by name.
+    Leaves out layers on packed sequences, and all layers under autocast, which picks types by name,
+    and in levels of forward differentiation.
     """
     nodes = [node for node in module.graph.nodes if node.op == "call_function"]
-    if torch.is_autocast_enabled("cpu") or any(node.target is _AUTOCAST for node in nodes):
+    if torch.is_autocast_enabled("cpu") or any(node.target in _BY_NAME for node in nodes):
         return
     kinds: dict[object, str] = {getattr(torch, kind): kind for kind in _RECURRENT}
     for node in nodes:
@@ -335,9 +342,21 @@ def _bytes_shape(
 
 
 def _define(kind: str, schema: str, run: Callable[..., object], shapes: Callable[..., Any]) -> None:
+    """Define an operator; where torch differentiates or batches it, it is torch's own, by `run`."""
     _library.define(schema)
     _library.impl(kind, run, "CompositeExplicitAutograd")
+    _library.impl(kind, partial(_differentiable, kind, run), "Autograd")
+    _library.impl(kind, run, "FuncTorchBatched")
     cast("Any", torch.library).register_fake(f"gptrs::{kind}", shapes, lib=_library)
+
+
+def _differentiable(kind: str, run: Callable[..., object], *arguments: Any) -> object:
+    tensors = [each for each in pytree.tree_leaves(arguments) if isinstance(each, torch.Tensor)]
+    wanted = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
+    if wanted or _torch._C._functorch.peek_interpreter_stack() is not None:
+        return run(*arguments)
+    with _torch._C._AutoDispatchBelowAutograd():
+        return getattr(torch.ops.gptrs, kind)(*arguments)
 
 
 _define("linear", _LINEAR, _linear, _linear)
