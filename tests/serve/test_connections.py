@@ -230,10 +230,33 @@ def test_requests_that_do_not_wait_for_answers_are_answered_in_turn(port):
     ]  # fmt: skip
 
 
-async def _answer(port, data, *, half=False):
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_request_that_offers_another_protocol_keeps_its_body(port, is_chunked, caplog):
+    """Java's HttpClient offers h2c with each request."""
+    body = json.dumps({"prompt": "the cat", "max_tokens": 2, "seed": 1}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAM\r\n"
+    framed = b"Content-Length: %d\r\n\r\n" % len(body) + body
+    if is_chunked:
+        framed = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    socket_offer = HEAD + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    last = HEAD + b"Connection: close\r\n\r\n"
+    answers = asyncio.run(_answer(port, 2 * (head + offer + framed) + socket_offer + last))
+    parts = answers.split(b"HTTP/1.1 200 OK")[1:]
+    assert [b"text_completion" in part for part in parts] == [True, True, False, False]
+    portions = [head + offer + framed[:-9], framed[-9:], last]
+    answers = asyncio.run(_answer(port, *portions))
+    assert b"text_completion" in answers
+    assert b'{"status":"ok"}' in answers
+    assert "WebSocket" not in caplog.text  # no advice to install a library of these
+
+
+async def _answer(port, *data, half=False):
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        writer.write(data)
+        for portion in data:
+            writer.write(portion)
+            await asyncio.sleep(0)
         if half:
             writer.write_eof()
         return await asyncio.wait_for(reader.read(), 120)

@@ -211,6 +211,14 @@ class Watched(asyncio.Protocol):
 class PlainConnection(Watched, H11Protocol):  # pyright: ignore[reportIncompatibleMethodOverride]
     """A connection parsed by h11."""
 
+    @override
+    def _get_upgrade(self) -> bytes | None:
+        """Return the protocol that a request offers and the server may take: none.
+
+        For others, uvicorn would tell the operator to install a library of WebSockets.
+        """
+        return None
+
 
 def http_protocol() -> type[asyncio.Protocol]:
     """Return the connection class: parsed by httptools if that is installed, else by h11."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
+import httptools
 from starlette.types import Message, Send
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import (
@@ -47,11 +48,87 @@ class DirectWriter:
         self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
 
 
+class PlainParser:
+    """A parser of requests that declines offers of other protocols, such as h2c.
+
+    Java's HttpClient makes one with each request to `http:`. By RFC 9110, 7.8, the message goes on
+    as HTTP/1.1; httptools ends it at its head, and its body would be lost.
+    """
+
+    def __init__(self, connection: HttpToolsProtocol) -> None:
+        self._connection = connection
+        self._is_declined = False
+        """Whether this message offers a protocol, and its body comes still."""
+        self._repeats = False
+        """Whether the head of such a message is read again, for the length of its body."""
+        self._new()
+
+    def _new(self) -> None:
+        self._parser = httptools.HttpRequestParser(self)
+        # As uvicorn does: bytes after a last request are ignored.
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self.get_method = self._parser.get_method
+        self.get_http_version = self._parser.get_http_version
+        self.should_keep_alive = self._parser.should_keep_alive
+
+    def should_upgrade(self) -> bool:
+        """Return whether another protocol follows: never."""
+        return False
+
+    def feed_data(self, data: bytes) -> None:
+        """Parse bytes; HttpParserError if they are not HTTP."""
+        while True:
+            try:
+                self._parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as offer:
+                data = data[offer.args[0] :]
+            self._new()
+            self._is_declined, self._repeats = False, True
+            names = (b"content-length", b"transfer-encoding")
+            fields = [name + b": " + value + b"\r\n" for name, value in self._connection.headers
+                      if name in names]  # fmt: skip
+            self._parser.feed_data(b"POST / HTTP/1.1\r\n" + b"".join(fields) + b"\r\n")
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        if not self._repeats:
+            self._connection.on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the address."""
+        if not self._repeats:
+            self._connection.on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a field."""
+        if not self._repeats:
+            self._connection.on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """End the head."""
+        if self._repeats:
+            self._repeats = False
+            return
+        self._connection.on_headers_complete()
+        self._is_declined = self._parser.should_upgrade()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body."""
+        self._connection.on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End the request."""
+        if not self._is_declined:
+            self._connection.on_message_complete()
+
+
 class Connection(Watched, HttpToolsProtocol):  # pyright: ignore[reportIncompatibleMethodOverride]
     """Refuses endless heads, which httptools would keep in memory."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
+        self.parser: Any = PlainParser(self)
         self._bytes = 0
         """Bytes since the last portion that did not count."""
         self._counts = True
