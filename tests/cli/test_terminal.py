@@ -126,6 +126,14 @@ def test_a_full_disk_is_one_line(unbuffered):
     assert result.stderr == b"error: cannot write to standard output: No space left on device\n"
 
 
+def test_a_full_disk_below_the_notes_ends_nothing():
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    with Path("/dev/full").open("wb") as full:
+        result = subprocess.run([*GPTRS, "list", "nothing"], stderr=full, check=False)
+    assert result.returncode == 2  # of the command, not of what it could not write
+
+
 def test_a_folder_that_is_gone_is_told(tmp_path):
     line = f"rmdir {tmp_path} && {shlex.join(GPTRS)} inspect ."
     result = subprocess.run(

@@ -17,7 +17,7 @@ from gptrs_cli.options.settings import MODEL, Settings
 from gptrs_cli.plain_commands import Application
 from gptrs_cli.terminal.failures import report
 from gptrs_cli.terminal.interrupts import interrupts_arrive
-from gptrs_cli.terminal.streams import make_stdout_reliable, warnings_as_lines
+from gptrs_cli.terminal.streams import drop_lost_notes, make_stdout_reliable, warnings_as_lines
 
 app = Application(
     "Run models and programs on the backends that are installed.",
@@ -72,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "_GPTRS_COMPLETE" in os.environ:
         command.main(prog_name="gptrs")  # answers the shell and exits
     make_stdout_reliable()
+    drop_lost_notes()
     try:
         with warnings_as_lines(), interrupts_arrive():
             try:

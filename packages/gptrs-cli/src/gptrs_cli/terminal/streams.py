@@ -12,7 +12,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TextIO, cast
 
@@ -150,6 +150,23 @@ def make_stdout_reliable() -> None:
         )
 
 
+def drop_lost_notes() -> None:
+    """Drop what standard error cannot take: a full disk below a log ends no command."""
+    stream = sys.stderr
+    below: object = getattr(stream, "buffer", None)
+    is_buffered = type(_raw(below)) is io.FileIO
+    if isinstance(stream, io.TextIOWrapper) and (is_buffered or type(below) is io.FileIO):
+        stream.flush()
+        raw = _LossyFile(stream.fileno(), "w", closefd=False)
+        sys.stderr = io.TextIOWrapper(
+            io.BufferedWriter(raw) if is_buffered else cast("BinaryIO", raw),
+            stream.encoding,
+            stream.errors,
+            line_buffering=stream.line_buffering,
+            write_through=not is_buffered,
+        )
+
+
 def is_of_stdout(error: OSError) -> bool:
     """Return whether an error came from writing to standard output."""
     below: object = getattr(sys.stdout, "buffer", None)
@@ -187,3 +204,13 @@ class _WholeWrites(io.FileIO):
             else:
                 left = left[taken:]
         return size
+
+
+class _LossyFile(_WholeWrites):
+    """A file whose writes never fail."""
+
+    @override
+    def write(self, data: Buffer, /) -> int:
+        with suppress(OSError):
+            super().write(data)
+        return memoryview(data).nbytes
