@@ -80,6 +80,17 @@ def test_a_null_that_is_data_stays():
     assert found.messages == messages
 
 
+def test_a_whole_number_may_have_a_point():
+    sent = {"messages": USER, "max_tokens": 16.0, "stop_token_ids": [3.0], "temperature": 1.0}
+    found = read("ChatBody", {**sent, "metadata": {"a": 2.0}})
+    assert (found.max_tokens, found.stop_token_ids, found.metadata) == (16, [3], {"a": 2.0})
+    assert type(found.temperature) is float
+    assert read("CompletionBody", {"prompt": [[1.0, 2]]}).prompt == [[1, 2]]
+    for wrong in (2.5, -1.0):
+        with pytest.raises(RequestError, match="`max_tokens`"):
+            read("ChatBody", {"messages": USER, "max_tokens": wrong})
+
+
 def test_required_fields_and_their_entries_are_no_nulls():
     for name, known in REQUIRED.items():
         for field in known:

@@ -134,13 +134,13 @@ def _problem(message: str, kind: type) -> RequestError:
 def _decoded(data: bytes, kind: type[Read]) -> Read:
     try:
         return msgspec.json.decode(data, type=kind)
-    except msgspec.ValidationError:
-        # Clients of OpenAI's libraries send null for what they leave out. Only a body that fails
-        # and has one pays for the second reading.
-        if b"null" not in data:
+    except msgspec.ValidationError as error:
+        # Clients of OpenAI's libraries send null for what they leave out, and those whose language
+        # has one type of numbers 16.0 for 16. Only a body that fails pays for the second reading.
+        if b"null" not in data and "got `float`" not in str(error):
             raise
-        # Nulls within dicts of the user (schemas, metadata) stay: there, null is a value.
-        told = _without_nulls(msgspec.json.decode(data), known_type(kind))
+        # Values within dicts of the user (schemas, metadata) stay as they are.
+        told = _plain(msgspec.json.decode(data), known_type(kind))
         return msgspec.json.decode(json.dumps(told).encode(), type=kind)
 
 
@@ -150,20 +150,22 @@ def known_type(kind: type) -> msgspec.inspect.Type:
     return msgspec.inspect.type_info(kind)
 
 
-def _without_nulls(value: Any, kind: msgspec.inspect.Type) -> Any:
-    """Return a value without null fields of its structs, including unknown fields."""
+def _plain(value: Any, kind: msgspec.inspect.Type) -> Any:
+    """Return a value without null fields of its structs, and with integers as integers."""
     if isinstance(kind, msgspec.inspect.Metadata):
-        return _without_nulls(value, kind.type)
+        return _plain(value, kind.type)
     if isinstance(kind, msgspec.inspect.UnionType):
         for each in kind.types:
-            value = _without_nulls(value, each)
+            value = _plain(value, each)
+    elif isinstance(kind, msgspec.inspect.IntType) and isinstance(value, float):
+        return int(value) if value.is_integer() else value
     elif isinstance(kind, msgspec.inspect.ListType) and isinstance(value, list):
-        return [_without_nulls(each, kind.item_type) for each in cast("list[Any]", value)]
+        return [_plain(each, kind.item_type) for each in cast("list[Any]", value)]
     elif isinstance(kind, msgspec.inspect.StructType) and isinstance(value, dict):
         fields = cast("dict[str, Any]", value)
         types = {field.encode_name: field.type for field in kind.fields}
         return {
-            name: _without_nulls(each, types[name]) if name in types else each
+            name: _plain(each, types[name]) if name in types else each
             for name, each in fields.items()
             if each is not None
         }
