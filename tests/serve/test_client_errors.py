@@ -100,6 +100,8 @@ def test_a_bias_names_a_token_in_one_way(address, name):
         ("/v1/completions", {"prompt": [10**6]}, "prompt"),
         ("/v1/completions", {"prompt": "a " * 2000}, "prompt"),
         ("/v1/completions", {"stop_token_ids": [10**6]}, "stop_token_ids"),
+        ("/v1/completions", {"allowed_token_ids": [1, 10**6]}, "allowed_token_ids"),
+        ("/v1/completions", {"bad_words": [""]}, "bad_words[0]"),
         ("/v1/completions", {"stop": ["a" * 1025]}, "stop[0]"),
         ("/v1/chat/completions", {"stop": "a" * 1025}, "stop"),
         ("/v1/completions", {"grammar": "("}, "grammar"),

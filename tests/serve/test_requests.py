@@ -329,6 +329,69 @@ def test_cuts_of_the_distribution_are_those_of_python(address, model, name, valu
     assert post(address, "/v1/completions", {**asked, name: 1.5}).status_code == 400
 
 
+def test_the_tokens_of_prompts_and_answers_come_back(address, model):
+    asked = {"max_tokens": 6, "ignore_eos": True, "seed": 1, "n": 2, "return_token_ids": True}
+    texts = {**asked, "prompt": ["the cat", "a"]}
+    whole = post(address, "/v1/completions", texts).json()["choices"]
+    prompts = [model.tokenizer.encode(each) for each in texts["prompt"]]
+    assert [each["prompt_token_ids"] for each in whole] == [prompts[n // 2] for n in range(4)]
+    for each in whole:
+        assert len(each["token_ids"]) == 6
+        assert model.tokenizer.decode(each["token_ids"]) == each["text"]
+    assert whole[0]["token_ids"] != whole[1]["token_ids"]
+    for fields in ("prompt_token_ids", "token_ids"):
+        found = [[] for _ in whole]
+        for chunk in stream(address, "/v1/completions", texts):
+            for choice in chunk["choices"]:
+                found[choice["index"]] += choice.get(fields, [])
+        assert found == [each[fields] for each in whole]
+    chat = {**asked, "messages": USER}
+    told = post(address, "/v1/chat/completions", chat).json()
+    chunks = stream(address, "/v1/chat/completions", chat)
+    assert told["prompt_token_ids"] == chunks[0]["prompt_token_ids"]
+    counted = post(address, "/tokenize", {"messages": USER}).json()
+    assert told["prompt_token_ids"] == counted["tokens"]
+    assert sum("prompt_token_ids" in chunk for chunk in chunks) == 1
+    for choice in told["choices"]:
+        parts = [each for chunk in chunks for each in chunk["choices"]]
+        mine = [each for each in parts if each["index"] == choice["index"]]
+        assert [t for each in mine for t in each.get("token_ids", [])] == choice["token_ids"]
+        assert len(choice["token_ids"]) == 6
+    left_out = post(address, "/v1/completions", {"prompt": "a", "max_tokens": 1}).json()
+    assert left_out["choices"][0].keys().isdisjoint({"token_ids", "prompt_token_ids"})
+
+
+def stream(address, path, body):
+    """Return the chunks of a stream."""
+    lines = http.post(f"{address}{path}", json={**body, "stream": True}).text.split("\n\n")
+    assert lines[-2:] == ["data: [DONE]", ""]
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
+
+
+def test_tokens_may_be_the_only_ones_or_never_come(address, model):
+    asked = {"prompt": "the cat", "max_tokens": 12, "ignore_eos": True, "seed": 1}
+
+    def tokens(**more):
+        body = {**asked, "return_token_ids": True, **more}
+        return post(address, "/v1/completions", body).json()["choices"][0]["token_ids"]
+
+    few = [5, 40, 41, 40]
+    assert set(tokens(allowed_token_ids=few)) <= set(few)
+    # The last token of a word that has several is not banned elsewhere.
+    free = tokens(allowed_token_ids=[65, 66])
+    word = model.tokenizer.decode([65, 66])
+    sequence = model.tokenizer.encode(word, special=False)
+    pairs = [free[at : at + 2] for at in range(11)]
+    assert sequence == [65, 66]
+    assert sequence in pairs
+    found = tokens(allowed_token_ids=[65, 66], bad_words=[word])
+    assert sequence not in [found[at : at + 2] for at in range(11)]
+    assert set(tokens(allowed_token_ids=[65, 66], bad_words=[word[1]])) == {65}
+    chat = {"messages": USER, "max_tokens": 4, "allowed_token_ids": few, "return_token_ids": True}
+    answer = post(address, "/v1/chat/completions", chat).json()
+    assert set(answer["choices"][0]["token_ids"]) <= set(few)
+
+
 def test_many_tokens_of_a_text_are_written_in_portions(address, model, monkeypatch):
     monkeypatch.setattr(events, "_MOST_ENTRIES", 7)
     text = "the cat " * 10

@@ -33,6 +33,9 @@ Stop = Annotated[str, Meta(max_length=1024)]
 """A text that ends an answer. While an answer may be its beginning, each step compares all of it:
 with 16 texts of 240,000 characters for milliseconds, in the engine's thread."""
 Stops = Annotated[list[Stop], Meta(max_length=16)]
+BadWord = Annotated[str, Meta(min_length=1, max_length=200)]
+_MOST_TOKENS: Final = 131_072
+"""A million tokens would take the interpreter from everybody else for two seconds."""
 _MOST_REGEX, _MOST_GRAMMAR = 8_192, 32_768
 """Most characters of a form: llguidance's time grows with their square, 0.2 s for such a regex."""
 _MOST_TEXTS: Final = Meta(min_length=1, max_length=2048)
@@ -165,12 +168,10 @@ class Generating(
     """
 
     refused: ClassVar[Mapping[str, str]] = {
-        "bad_words": "`logit_bias` bans tokens",
         "prompt_logprobs": "`echo` with `logprobs` of a completion scores a prompt",
         "logits_processors": "functions cannot be sent; use `logit_bias`",
         "truncate_prompt_tokens": "a prompt that does not fit is refused rather than cut",
         "cache_salt": "all prompts share one cache",
-        "allowed_token_ids": "`logit_bias` and `regex` restrict tokens",
         "kv_transfer_params": "caches are not moved between servers",
         "length_penalty": "beam search is not available over HTTP",
         "mirostat": "`top_p` and `min_p` cut the distribution",
@@ -208,6 +209,23 @@ class Generating(
         ]
         | None
     ) = None
+    allowed_token_ids: (
+        Annotated[
+            Annotated[Tokens, Meta(min_length=1, max_length=_MOST_TOKENS)],
+            Meta(description="Write these tokens only; include one that ends the answer."),
+        ]
+        | None
+    ) = None
+    bad_words: (
+        Annotated[
+            Annotated[list[BadWord], Meta(max_length=64)],
+            Meta(
+                description="Never write these texts by the tokens that they have alone or after a"
+                " space."
+            ),
+        ]
+        | None
+    ) = None
     ignore_eos: Annotated[bool, Meta(description="Continue past end-of-text tokens.")] = False
     priority: Annotated[
         int, Meta(ge=-100, le=100, description="Start requests of higher priority first.")
@@ -221,6 +239,9 @@ class Generating(
             Meta(description="The form of the answer: `text`, `json_object` or `json_schema`."),
         ]
         | None
+    ) = None
+    return_token_ids: (
+        Annotated[bool, Meta(description="Also return the tokens of prompts and answers.")] | None
     ) = None
     regex: (
         Annotated[
@@ -293,10 +314,6 @@ class Generating(
             Literal[False],
             Meta(description="Beam search is not available over HTTP.", extra=NOTHING),
         ]
-        | None
-    ) = None
-    return_token_ids: (
-        Annotated[Literal[False], Meta(description="`/tokenize` returns token ids.", extra=NOTHING)]
         | None
     ) = None
     return_tokens_as_token_ids: (
@@ -655,6 +672,5 @@ class TokenizeBody(RequestFields, kw_only=True):
 class DetokenizeBody(RequestFields, kw_only=True):
     """`/detokenize`."""
 
-    # A million tokens take the interpreter from everybody else for two seconds.
-    tokens: Annotated[Tokens, Meta(max_length=131_072, description="The tokens.")]
+    tokens: Annotated[Tokens, Meta(max_length=_MOST_TOKENS, description="The tokens.")]
     model: Model | None = None

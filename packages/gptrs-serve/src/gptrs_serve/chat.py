@@ -14,6 +14,7 @@ from gptrs_runtime.chat.conversation import Conversation
 from gptrs_runtime.generation.chat_session import answer_form, opens_thoughts, thought_tokens
 from gptrs_runtime.generation.generate import Generation, GenerationOptions
 from gptrs_runtime.generation.scheduled_text import Client
+from gptrs_runtime.images.image_prompts import shown_tokens
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.serving.answers import AnswerStream, Piece
 from gptrs_serve.bodies import ChatBody
@@ -38,6 +39,7 @@ from gptrs_serve.requests import (
     finish_reason,
     options_of,
     require_written,
+    told_ids,
     usage,
 )
 from gptrs_serve.served import Served
@@ -71,6 +73,10 @@ class Chat(Struct, frozen=True):
     def new_reader(self) -> AnswerReader:
         """Return a reader of one of the answers, for other protocols than OpenAI's."""
         return AnswerReader(self.form, opened=self.opened)
+
+    def prompt_ids(self, body: ChatBody) -> dict[str, object]:
+        """Return the field with the tokens of the prompt, if requested."""
+        return told_ids(body, "prompt_token_ids", shown_tokens(self.stream.texts[0].prompt))
 
     def thought_tokens(self, readers: Sequence[AnswerReader]) -> int | None:
         """Return how many tokens of the answers are thoughts; None for a model without thoughts."""
@@ -198,13 +204,16 @@ async def _whole(request: Request, body: ChatBody, begun: Chat, served: Served) 
     stream = begun.stream
     answers = [begun.new_answer() for _ in stream.texts]
     choices = (
-        _choice(index, made, answer, begun)
+        _choice(index, made, answer, begun) | told_ids(body, "token_ids", made.token_ids)
         for index, (made, answer) in enumerate(zip(stream.generations, answers, strict=True))
     )
     told = await told_interventions(begun.watched, stream, served)
     envelope = Envelope("chatcmpl", "chat.completion", begun.name)
     size = sum(len(text.tokens) for text in stream.texts) * (1 + (body.top_logprobs or 0))
-    return await whole_answer(envelope, choices, told, lambda: begun.usage(answers), size)
+    size += stream.prompt_tokens if body.return_token_ids else 0
+    return await whole_answer(
+        envelope, choices, told, lambda: begun.usage(answers), size, **begun.prompt_ids(body)
+    )
 
 
 def _choice(index: int, made: Generation, answer: AnswerDeltas, begun: Chat) -> dict[str, object]:
@@ -230,13 +239,14 @@ class _Events:
         )
         self._answers = [begun.new_answer() for _ in begun.stream.texts]
         self._begun = begun
-        self._with_scores = body.logprobs
+        self._body = body
 
     def roles(self) -> bytes:
         """Return the first events."""
         role: dict[str, object] = {"role": "assistant", "content": ""}
-        indices = range(len(self._answers))
-        return b"".join([self._chunks.of([_delta(index, role)]) for index in indices])
+        first, *others = ([_delta(index, role)] for index in range(len(self._answers)))
+        begin = self._chunks.of(first, **self._begun.prompt_ids(self._body))
+        return begin + b"".join([self._chunks.of(each) for each in others])
 
     def of(self, pieces: Sequence[Piece]) -> bytes:
         """Return the events of pieces, empty if they have no text."""
@@ -257,21 +267,23 @@ class _Events:
         chunks = self._chunks
         # The common case, a model without thoughts or tools, needs no reader, and encodes its text
         # between two kept parts of JSON.
-        is_text = self._begun.form.is_plain and not self._with_scores
+        body = self._body
+        is_text = self._begun.form.is_plain and not (body.logprobs or body.return_token_ids)
         if is_text and piece.finish_reason is None:
             if piece.text:
                 yield chunks.text(piece.index, piece.text)
             return
         answer = self._answers[piece.index]
         scores = None
-        if self._with_scores:
+        if body.logprobs:
             scores = self._begun.texts.chat(piece.scores)
-        # Scores of tokens whose text is still withheld (half a character, or the beginning of a
-        # stop string) are sent with an empty text; dropped, they would be missing from the sum.
-        empty: list[dict[str, object]] = [{"content": ""}] if scores else []
+        ids = told_ids(body, "token_ids", piece.tokens)
+        # Tokens whose text is still withheld (half a character, or the beginning of a stop string)
+        # are sent with an empty text; dropped, they would be missing from the sum.
+        empty: list[dict[str, object]] = [{"content": ""}] if scores or ids else []
         for delta in answer.of(piece) or empty:
-            yield chunks.of([_delta(piece.index, delta, scores=scores)])
-            scores = None
+            yield chunks.of([_delta(piece.index, delta, scores=scores) | ids])
+            scores, ids = None, {}
         if piece.finish_reason is not None:
             reason = finish_reason(piece.finish_reason, calls=answer.has_calls)
             yield chunks.of([_delta(piece.index, {}, reason)])

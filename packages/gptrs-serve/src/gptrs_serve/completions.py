@@ -41,6 +41,7 @@ from gptrs_serve.requests import (
     prompts_of,
     require_fitting,
     require_written,
+    told_ids,
     usage,
 )
 from gptrs_serve.served import WRITING, Served
@@ -219,7 +220,8 @@ async def _whole(
             yield from _choices(body, prompt, texts, number * body.n)
 
     envelope = Envelope("cmpl", "text_completion", name)
-    size = body.n * sum(len(each.tokens) for each in prompts if body.echo)
+    comes_back = body.echo or body.return_token_ids
+    size = body.n * sum(len(each.tokens) for each in prompts if comes_back)
     size += sum(len(text.tokens) for stream in streams for text in stream.texts)
     size = (1 + (body.logprobs or 0)) * size + body.n * len(prompts)
     return await whole_answer(envelope, choices(), told, lambda: _usage(prompts), size)
@@ -238,9 +240,11 @@ def _choices(
     body: CompletionBody, prompt: AskedPrompt, texts: TokenTexts, first: int
 ) -> Iterator[dict[str, object]]:
     """Yield the choices of one prompt."""
+    ids = told_ids(body, "prompt_token_ids", prompt.tokens)
     if prompt.stream is None:
+        ids |= told_ids(body, "token_ids", ())
         for index in range(first, first + body.n):
-            yield _choice(index, prompt.text, texts.completion(prompt.scored), "length")
+            yield _choice(index, prompt.text, texts.completion(prompt.scored), "length") | ids
         return
     for index, made in enumerate(prompt.stream.generations, first):
         answer = texts.new_answer(prompt.text)
@@ -248,7 +252,8 @@ def _choices(
         if prompt.scored is not None:
             scored = prompt.scored.before(scored)
         told = texts.completion(scored)
-        yield _choice(index, prompt.text + text, told, finish_reason(made.finish_reason))
+        ids |= told_ids(body, "token_ids", made.token_ids)
+        yield _choice(index, prompt.text + text, told, finish_reason(made.finish_reason)) | ids
 
 
 def _choice(index: int, text: str, logprobs: object, reason: str | None) -> dict[str, object]:
@@ -282,14 +287,16 @@ class _Events:
         self._answers = [texts.new_answer(each.text) for each in prompts for _ in range(body.n)]
 
     async def echoed(self) -> AsyncGenerator[bytes]:
-        """Yield the events of echoed prompts, none without `echo`."""
-        n = self._body.n
-        for number, prompt in enumerate(self._prompts if self._body.echo else ()):
+        """Yield the events of prompts that come back, as text or as tokens."""
+        n, body = self._body.n, self._body
+        comes_back = body.echo or body.return_token_ids
+        for number, prompt in enumerate(self._prompts if comes_back else ()):
             reason = None if prompt.stream else "length"
-            size = len(prompt.tokens) * (1 + (self._body.logprobs or 0))
+            size = len(prompt.tokens) * (1 + (body.logprobs or 0))
+            ids = told_ids(body, "prompt_token_ids", prompt.tokens)
             for index in range(number * n, (number + 1) * n):
                 told = self._texts.completion(prompt.scored)
-                choice = _choice(index, prompt.text, told, reason)
+                choice = _choice(index, prompt.text, told, reason) | ids
                 yield await beside_streams(partial(self._chunks.of, [choice]), size)
 
     def of(self, number: int, pieces: Sequence[Piece]) -> bytes:
@@ -301,8 +308,9 @@ class _Events:
         text, scored = self._answers[index].add(piece.text, piece.tokens, piece.scores, ends=ends)
         scores = self._texts.completion(scored)
         reason = finish_reason(piece.finish_reason)
-        if scores or reason:
-            return self._chunks.of([_choice(index, text, scores, reason)])
+        ids = told_ids(self._body, "token_ids", piece.tokens)
+        if scores or reason or ids:
+            return self._chunks.of([_choice(index, text, scores, reason) | ids])
         return self._chunks.text(index, text) if text else b""
 
     def interventions(self, told: Sequence[dict[str, object]]) -> bytes:

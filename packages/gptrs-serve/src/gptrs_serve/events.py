@@ -217,8 +217,9 @@ async def whole_answer(
     interventions: Sequence[dict[str, object]],
     usage: Callable[[], object],
     size: int,
+    **more: object,
 ) -> Response:
-    """Return an answer with these choices and, if any, interventions of each.
+    """Return an answer with these choices and, if any, interventions of each, and `more` fields.
 
     One with many entries is made in portions, beside streams, as its client reads it.
     """
@@ -230,7 +231,7 @@ async def whole_answer(
             yield choice
 
     # Encoded after the choices: thoughts are counted while they are made.
-    return json_answer(envelope.of(told(), usage=usage), size)
+    return json_answer(envelope.of(told(), usage=usage, **more), size)
 
 
 def json_answer(answer: object, size: int) -> Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
@@ -14,6 +15,7 @@ from starlette.requests import Request
 from gptrs.errors import NoTokenError, UsageError
 from gptrs_runtime.chat.conversation import FIELDS, Conversation, conversation_of
 from gptrs_runtime.generation.generate import GenerationOptions
+from gptrs_runtime.generation.logits_processors import LogitsProcessor, SuppressSequences
 from gptrs_runtime.generation.model_settings import configured_sampling
 from gptrs_runtime.generation.outcome import FinishReason
 from gptrs_runtime.generation.scheduled_text import Client
@@ -55,6 +57,38 @@ class LogitBias:
         return logits
 
 
+class AllowedTokens:
+    """A logits processor that bans all but some tokens."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self._tokens = np.unique(np.array(tokens, np.int64))
+
+    def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        """Set the logits of all other tokens to -inf."""
+        allowed = logits[self._tokens]
+        logits.fill(-np.inf)
+        logits[self._tokens] = allowed
+        return logits
+
+
+def processors_of(body: Generating, model: LoadedModel) -> list[LogitsProcessor]:
+    """Return the logits processors of a request; RequestError for tokens that do not exist."""
+    vocab_size = model.token_reader().vocab_size
+    found: list[LogitsProcessor] = []
+    if body.allowed_token_ids:
+        with about_field("allowed_token_ids"):
+            require_known_tokens(body.allowed_token_ids, vocab_size)
+        found.append(AllowedTokens(body.allowed_token_ids))
+    if body.bad_words:
+        with about_field("bad_words"):
+            spelled = {tuple(model.tokenizer.encode(text, special=False))
+                       for word in body.bad_words for text in (word, f" {word}")}  # fmt: skip
+        found.append(SuppressSequences(filter(None, spelled), ()))
+    if body.logit_bias:
+        found.append(LogitBias(body.logit_bias, vocab_size))
+    return found
+
+
 def options_of(
     body: Generating,
     model: LoadedModel,
@@ -78,10 +112,8 @@ def options_of(
     sampling = configured_sampling(settings, **asked)
     stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
     stop = [text for text in stop if text]  # an empty one has no effect
-    vocab_size = model.token_reader().vocab_size
     with about_field("stop_token_ids"):
-        require_known_tokens(body.stop_token_ids or (), vocab_size)
-    bias = [LogitBias(body.logit_bias, vocab_size)] if body.logit_bias else []
+        require_known_tokens(body.stop_token_ids or (), model.token_reader().vocab_size)
     return GenerationOptions(
         sampling=sampling,
         stop=tuple(stop),
@@ -90,7 +122,7 @@ def options_of(
         ignore_eos=body.ignore_eos,
         logprobs=logprobs,
         special=special,
-        logits_processors=bias,
+        logits_processors=processors_of(body, model),
         # Several greedy steps in one run are faster, but would reach a stream in lumps.
         steps_at_once=1 if body.stream else None,
     )
@@ -192,6 +224,12 @@ def finish_reason(reason: FinishReason | None, *, calls: bool = False) -> str | 
     if calls and reason in ("eos", "stop"):
         return "tool_calls"
     return None if reason is None else _REASONS.get(reason)
+
+
+def told_ids(body: Generating, name: str, tokens: Sequence[int]) -> dict[str, object]:
+    """Return the field `name` with tokens, if a request asks for tokens."""
+    # An array, as answers of many entries are written in portions of it.
+    return {name: array("I", tokens)} if body.return_token_ids else {}
 
 
 def require_written(pieces: Iterable[Piece]) -> None:
