@@ -56,6 +56,20 @@ CASES: dict[str, dict[str, Any]] = {
     "added_tokens": {"added_tokens.json": {"<img>": 258, "<new>": 257}},
     "additional": {"tokenizer_config.json": {"additional_special_tokens": ["<new>", "<img>"]}},
     "extra by name": {"tokenizer_config.json": {"extra_special_tokens": {"image_token": "<img>"}}},
+    "a name of its own": {"tokenizer_config.json": {"image_token": "<img>"}},
+    "flags without a number": {
+        "tokenizer_config.json": {
+            "additional_special_tokens": [
+                {"__type": "AddedToken", "content": "<img>", "lstrip": True, "rstrip": True}
+            ]
+        }
+    },
+    "extra before additional": {
+        "tokenizer_config.json": {
+            "extra_special_tokens": ["<img>"],
+            "additional_special_tokens": ["<new>"],
+        }
+    },
     "the map": {"special_tokens_map.json": {"bos_token": "<new>", "eos_token": "<end>"}},
     "the map over the config": {
         "tokenizer_config.json": {"bos_token": "<img>", "eos_token": "<end>"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Protocol, cast
 
 from msgspec import Meta, Struct
@@ -70,16 +70,14 @@ def added_tokens(files: JsonFiles) -> list[tuple[int | None, AddedToken]]:
     malformed files.
     """
     settings = _settings(files)
-    special = {text for name in _NAMED if (text := _content(settings.get(name))) is not None}
-    special.update(_extra(settings))
+    named = {token.content: token for token in _unnumbered(settings)}
     numbered = dict(_numbered(settings))
     if not numbered and "added_tokens_decoder" not in settings:
-        numbered = dict(_from_old_file(files, special))
+        numbered = dict(_from_old_file(files, named))
     known = {token.content for token in numbered.values()}
-    rest = [text for text in _in_order(settings) if text not in known]
     return [
         *((number, numbered[number]) for number in sorted(numbered)),
-        *((None, AddedToken(text, special=True)) for text in dict.fromkeys(rest)),
+        *((None, token) for text, token in named.items() if text not in known),
     ]
 
 
@@ -97,24 +95,28 @@ def _content(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _extra(settings: Mapping[str, object]) -> Iterator[str]:
-    """Yield special tokens without a name, or with a custom one."""
-    for key in _EXTRA:
-        value = settings.get(key)
-        if isinstance(value, Mapping):
-            value = list(cast("Mapping[str, object]", value).values())
-        for entry in cast("list[object]", value) if isinstance(value, list) else []:
-            text = _content(entry)
-            if text is not None:
-                yield text
+def _unnumbered(settings: Mapping[str, object]) -> Iterator[AddedToken]:
+    """Yield the special tokens in the order in which transformers adds those that are missing.
 
-
-def _in_order(settings: Mapping[str, object]) -> Iterator[str]:
-    for name in _NAMED:
-        text = _content(settings.get(name))
+    First those with a name that all tokenizers have, then those with another one (`image_token`),
+    then those without. `additional_special_tokens` is the older name of `extra_special_tokens`, and
+    counts without it.
+    """
+    extra = next((found for key in _EXTRA if (found := settings.get(key))), None)
+    own_names = [name for name in settings if name.endswith("_token") and name not in _NAMED]
+    values = [settings.get(name) for name in (*_NAMED, *own_names)]
+    if isinstance(extra, Mapping):
+        values += cast("Mapping[str, object]", extra).values()
+    elif isinstance(extra, list):
+        values += cast("list[object]", extra)
+    for value in values:
+        text = _content(value)
         if text is not None:
-            yield text
-    yield from _extra(settings)
+            entry: dict[str, object] = {"content": text, "special": True}
+            if isinstance(value, Mapping):
+                entry = {**cast("Mapping[str, object]", value), **entry}
+            token = record_of(entry, _Token, f"`{_CONFIG}`")
+            yield AddedToken(**asdict(token))
 
 
 def _numbered(settings: Mapping[str, object]) -> Iterator[tuple[int, AddedToken]]:
@@ -129,7 +131,7 @@ def _numbered(settings: Mapping[str, object]) -> Iterator[tuple[int, AddedToken]
         yield int(number), AddedToken(**asdict(entry))
 
 
-def _from_old_file(files: JsonFiles, special: set[str]) -> Iterator[tuple[int, AddedToken]]:
+def _from_old_file(files: JsonFiles, special: Collection[str]) -> Iterator[tuple[int, AddedToken]]:
     """Yield the tokens of added_tokens.json."""
     found = record_of(files.read_json(_ADDED) or {}, dict[str, _Number], f"`{_ADDED}`")
     for text, number in found.items():
