@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from gptrs.errors import ModelError
 from gptrs_runtime.chat.template import chat_template_of
+from gptrs_runtime.generation.text_stream import IncrementalDecoder
 from gptrs_runtime.sources.find_model import find_model
 from gptrs_runtime.sources.model_source import ModelSource
 from gptrs_runtime.tokenization.tokenizer import tokenizer_of
@@ -120,6 +122,48 @@ def test_texts_are_cleaned_as_the_file_beside_the_tokenizer_says(tmp_path, made,
     text = "Caf\xe9 \u4e2d\u4e2d cafe"
     assert ours.encode(text, special=False) == theirs(text, add_special_tokens=False)["input_ids"]
     assert ours.encode_within("cafe \u4e2d cafe", 2)[0] == ours.encode("\u4e2d cafe", special=False)
+
+
+@pytest.mark.parametrize("lowers", [True, False])
+@pytest.mark.parametrize("made", ["DebertaV2Tokenizer", "AlbertTokenizer", "T5Tokenizer"])
+def test_texts_of_pieces_are_lowered_as_the_file_beside_the_tokenizer_says(tmp_path, made, lowers):
+    transformers = pytest.importorskip("transformers", reason="parity needs transformers")
+    words = ["<pad>", "<unk>", "[CLS]", "[SEP]", "\u2581", "\u2581House", "\u2581house", "House"]
+    vocabulary = [(word, -float(number)) for number, word in enumerate(words)]
+    own = getattr(transformers, made)(vocabulary, do_lower_case=not lowers, unk_token="<unk>")
+    own.save_pretrained(tmp_path)
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    beside = {"tokenizer_config.json": {**settings, "do_lower_case": lowers}}
+    ours = tokenizer_of(saved(own.backend_tokenizer, tmp_path, beside), "m")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    text = "a House"
+    assert ours.encode(text, special=False) == theirs(text, add_special_tokens=False)["input_ids"]
+
+
+PIECES = [*"abntmsver.?!,'", *["▁", "▁'", "▁n", "▁do", "n't", "▁.", "▁ve"]]
+
+
+@pytest.mark.parametrize("model", ["Unigram", "BPE"])
+def test_decoded_texts_lose_spaces_as_in_transformers_also_piece_by_piece(tmp_path, model):
+    transformers = pytest.importorskip("transformers", reason="parity needs transformers")
+    words = [(piece, 0.0) for piece in ["<unk>", *PIECES]]
+    numbers = {piece: number for number, (piece, _) in enumerate(words)}
+    is_unigram = model == "Unigram"
+    made = Tokenizer(models.Unigram(words, unk_id=0) if is_unigram else models.BPE(numbers, []))
+    made.decoder = decoders.Metaspace()
+    beside = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": True}
+    ours = tokenizer_of(saved(made, tmp_path, {"tokenizer_config.json": beside}), "m")
+    theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    source = random.Random(0)
+    changed = 0
+    for _ in range(300):
+        tokens = [source.randrange(1, len(PIECES)) for _ in range(12)]
+        wanted = theirs.decode(tokens)
+        stream = IncrementalDecoder(ours.decode, ours.open_ends)
+        assert ours.decode(tokens) == wanted
+        assert "".join(map(stream.push, tokens)) + stream.finish() == wanted
+        changed += wanted != made.decode(tokens)
+    assert (changed > 100) == is_unigram
 
 
 def test_a_lowered_text_is_that_of_a_normalizer_and_keeps_special_tokens(tmp_path):

@@ -97,6 +97,7 @@ class TokenTexts:
         return TokenOffsets(
             lambda tokens: tokenizer.decode(tokens, special=special) if tokenizer else "",
             lambda token: self._shown(token, special=special),
+            tokenizer.open_ends if tokenizer else (),
         )
 
     def _shown(self, token: int, *, special: bool) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -47,7 +47,7 @@ class GeneratedText:
         shows_end: bool,
         sampler: Sampler,
         processors: ProcessorChain,
-        decode: Callable[[Sequence[int]], str],
+        decoder: IncrementalDecoder,
         stops: Sequence[str],
         logprobs: int | None,
         load_seconds: float,
@@ -81,7 +81,7 @@ class GeneratedText:
         self._shows_end = shows_end
         self._sampler = sampler
         self._processors = processors
-        self._decoder = IncrementalDecoder(decode)
+        self._decoder = decoder
         self._stop = StopFilter(stops)
         self._logprobs = logprobs
         self._scores: list[TokenScores] = []

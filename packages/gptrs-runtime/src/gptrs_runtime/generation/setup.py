@@ -40,7 +40,7 @@ from gptrs_runtime.generation.scheduler import Scheduler, WhenFailed
 from gptrs_runtime.generation.source_cache import FORCED, SourceCache, SourceSettings
 from gptrs_runtime.generation.step_times import cache_budget, cache_dtype
 from gptrs_runtime.generation.text_cache import NoCache, TextCache
-from gptrs_runtime.generation.text_stream import Decode, after
+from gptrs_runtime.generation.text_stream import Decode, IncrementalDecoder, after
 from gptrs_runtime.generation.watching import Watch
 from gptrs_runtime.images.image_prompts import Picture, PicturedTokens, shown_tokens
 from gptrs_runtime.input_checks import require_known_tokens
@@ -120,7 +120,7 @@ class GenerationSetup:
             shows_end=bool(self.options.special),
             sampler=sampler,
             processors=ProcessorChain(processors, shown_tokens(begin)),
-            decode=self._decode(),
+            decoder=self._decoder(),
             stops=self._stops,
             logprobs=self.options.logprobs,
             load_seconds=self._model.load_seconds,
@@ -293,13 +293,14 @@ class GenerationSetup:
         used = [text for text in texts if any(text in stop for stop in self._stops)]
         return {number: text for text in used if (number := tokenizer.number(text)) is not None}
 
-    def _decode(self) -> Decode:
+    def _decoder(self) -> IncrementalDecoder:
         if not self._model.has_tokenizer:
-            return _NoText()
+            return IncrementalDecoder(_NoText())
         tokenizer = self._model.tokenizer
-        decode = partial(tokenizer.decode, special=self.options.special)
-        # A form covers everything generated, including a leading space.
-        return after(tokenizer.encode("a", special=False), decode) if self.options.form else decode
+        decode: Decode = partial(tokenizer.decode, special=self.options.special)
+        if self.options.form:  # covers everything generated, including a leading space
+            decode = after(tokenizer.encode("a", special=False), decode)
+        return IncrementalDecoder(decode, tokenizer.open_ends)
 
 
 class _NoText:

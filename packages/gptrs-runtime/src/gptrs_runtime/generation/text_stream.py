@@ -34,12 +34,14 @@ def after(before: Sequence[int], decode: Decode) -> Decode:
 class IncrementalDecoder:
     """Turns tokens into pieces of text whose concatenation is the text of all tokens.
 
-    A piece is held back while it ends in an incomplete UTF-8 sequence. Each piece is decoded
-    together with the previous one, since tokenizers may treat the start of a text differently.
+    A piece is held back while it ends in an incomplete UTF-8 sequence, or in one of `open_ends`,
+    which the next tokens may change. Each piece is decoded together with the previous one, since
+    tokenizers may treat the start of a text differently.
     """
 
-    def __init__(self, decode: Decode) -> None:
+    def __init__(self, decode: Decode, open_ends: Sequence[str] = ()) -> None:
         self._decode = decode
+        self._open_ends = (INCOMPLETE, *open_ends)
         self._tokens: list[int] = []
         """The last tokens, from the start of a piece."""
         self._emitted = 0
@@ -53,7 +55,7 @@ class IncrementalDecoder:
         self._tokens.append(token)
         text = self._decode(self._tokens)
         piece = text[len(self._emitted_text) :]
-        if not piece or piece.endswith(INCOMPLETE):
+        if not piece or text.endswith(self._open_ends):
             self.held = len(piece.rstrip(INCOMPLETE))
             return ""
         self.held = 0
@@ -84,8 +86,9 @@ class TokenOffsets:
         self,
         decode: Callable[[Sequence[int]], str],
         bytes_of: Callable[[int], bytes],
+        open_ends: Sequence[str] = (),
     ) -> None:
-        self._decoder = IncrementalDecoder(decode)
+        self._decoder = IncrementalDecoder(decode, open_ends)
         self._bytes_of = bytes_of
         self._emitted = 0
         self._held = b""

@@ -13,6 +13,7 @@ from gptrs.checkpoint.config_fields import Fields, is_integer
 from gptrs.errors import ModelError
 from gptrs.quoting import listed, quoted, shown_value
 from gptrs_runtime.sources.model_source import ModelSource
+from gptrs_runtime.tokenization.cleaned_spaces import SETTING, cleaned
 from gptrs_runtime.tokenization.special_tokens import added_tokens, named_tokens
 
 _VOCABULARY: Final = "vocab.json"
@@ -26,12 +27,6 @@ _DEFAULTS: Final = {
     "pad_token": "<pad>",
     "word_delimiter_token": "|",
 }
-_CLEANED: Final = (
-    *((f" {mark}", mark) for mark in ".?!,"),
-    (" ' ", "'"),
-    *((f" {end}", end) for end in ("n't", "'m", "'s", "'ve", "'re")),
-)
-"""Replacements of `clean_up_tokenization_spaces`, in transformers' order."""
 _logger = logging.getLogger("gptrs")
 
 
@@ -63,9 +58,7 @@ class CTCVocabulary(Struct, frozen=True):
         """Return the text of the best token of each frame."""
         found = "".join(char for char, *_ in self._runs(numbers)).strip()
         found = found.lower() if self.lower else found
-        for old, new in _CLEANED if self.cleans else ():
-            found = found.replace(old, new)
-        return found
+        return cleaned(found) if self.cleans else found
 
     def words(self, numbers: Sequence[int]) -> list[Word]:
         """Return the words of the best token of each frame."""
@@ -122,7 +115,7 @@ def ctc_vocabulary_of(files: ModelSource, name: str) -> CTCVocabulary:
         space=fields.text("replace_word_delimiter_char") or " ",
         unknown=special["unk_token"],
         lower=fields.boolean("do_lower_case", False),
-        cleans=fields.boolean("clean_up_tokenization_spaces", False),
+        cleans=fields.boolean(SETTING, False),
     )
 
 

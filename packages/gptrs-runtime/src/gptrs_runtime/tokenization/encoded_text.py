@@ -6,13 +6,14 @@ import logging
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final, Protocol, cast
 
 from msgspec import Struct
 from tokenizers import AddedToken, Tokenizer
-from tokenizers.normalizers import BertNormalizer
+from tokenizers.normalizers import BertNormalizer, Lowercase, Normalizer
+from tokenizers.normalizers import Sequence as Normalizers
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.pre_tokenizers import Sequence as Steps
 
@@ -215,14 +216,18 @@ class Overrides(Struct, frozen=True):
     """Settings of tokenizer_config.json that override tokenizer.json; None follows the latter.
 
     `prefix_space`: a space precedes the text of a tokenizer of bytes. `cleaning`: attributes of a
-    normalizer that cleans words. `splits_special`: special tokens that a text spells are ordinary
-    text. `cuts_left`: long texts lose their beginning.
+    normalizer that cleans words. `lowers`: another tokenizer has a step that makes lower case.
+    `splits_special`: special tokens that a text spells are ordinary text. `cuts_left`: long texts
+    lose their beginning. `cleans_spaces`: decoded texts lose spaces before punctuation, except
+    those of BPE, whose spaces are the text's.
     """
 
     prefix_space: bool | None = None
     cleaning: Mapping[str, bool] = {}
+    lowers: bool | None = None
     splits_special: bool = False
     cuts_left: bool = False
+    cleans_spaces: bool = False
 
     def apply(self, tokenizer: Tokenizer) -> None:
         """Change the steps of a tokenizer."""
@@ -233,8 +238,22 @@ class Overrides(Struct, frozen=True):
             for name, value in self.cleaning.items():
                 setattr(normalizer, name, value)
             tokenizer.normalizer = normalizer
+        if self.lowers is not None:
+            _set_lower_case(tokenizer, self.lowers)
         if self.splits_special:
             tokenizer.encode_special_tokens = True
+
+
+def _set_lower_case(tokenizer: Tokenizer, value: bool) -> None:
+    """Have a step that makes lower case, first if there was none, or have no such step."""
+    found = tokenizer.normalizer
+    parts = cast(
+        "Iterable[Normalizer | None]", found if isinstance(found, Normalizers) else [found]
+    )
+    steps = [step for step in parts if step is not None]
+    others = [step for step in steps if not isinstance(step, Lowercase)]
+    if value != (len(others) < len(steps)):
+        tokenizer.normalizer = Normalizers([Lowercase(), *others] if value else others)
 
 
 def _set_prefix_space(tokenizer: Tokenizer, value: bool) -> None:

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 from tokenizers import AddedToken, Encoding
+from tokenizers.models import BPE
 
 from gptrs.errors import ContextLengthError, ModelError, UsageError
 from gptrs.lazy_module import lazy_module
@@ -18,6 +19,7 @@ from gptrs.quoting import listed, quoted
 from gptrs.spans import span
 from gptrs_runtime.results import Tokenize, TokenPiece
 from gptrs_runtime.sources.model_source import MAX_TOKENIZER_BYTES, TOKENIZER, ModelSource
+from gptrs_runtime.tokenization.cleaned_spaces import OPEN_ENDS, SETTING, cleaned
 from gptrs_runtime.tokenization.encoded_text import (
     MOST_COUNTED,
     EncodedText,
@@ -63,6 +65,8 @@ _CLEANING = {
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
 """Settings of tokenizers of word pieces, and the attributes of their normalizer that they set."""
+_LOWERING = ("DebertaV2Tokenizer", "AlbertTokenizer")
+"""Classes of transformers whose `do_lower_case` is a step of a vocabulary of pieces."""
 _OLDER = (
     *("tokenizer.model", "tekken.json", "vocab.json", "vocab.txt", "spiece.model"),
     "sentencepiece.bpe.model",
@@ -104,12 +108,15 @@ def _overrides(files: ModelSource) -> Overrides:
     """Return the settings of tokenizer_config.json that override tokenizer.json."""
     settings = files.read_json(_CONFIG) or {}
     found = {key: value for key, value in settings.items() if isinstance(value, bool)}
-    of_steps = {} if settings.get("tokenizer_class") in _AS_THEY_ARE else found
+    made = str(settings.get("tokenizer_class"))
+    of_steps = {} if made in _AS_THEY_ARE else found
     return Overrides(
         prefix_space=of_steps.get("add_prefix_space"),
         cleaning={name: of_steps[key] for key, name in _CLEANING.items() if key in of_steps},
+        lowers=found.get("do_lower_case") if made.removesuffix("Fast") in _LOWERING else None,
         splits_special=found.get("split_special_tokens", False),
         cuts_left=settings.get("truncation_side") == "left",
+        cleans_spaces=found.get(SETTING, False),
     )
 
 
@@ -134,6 +141,9 @@ class TextTokenizer:
         overrides = overrides or Overrides()
         overrides.apply(self._tokenizer)
         self._cut_at: Literal["left", "right"] = "left" if overrides.cuts_left else "right"
+        is_cleaned = overrides.cleans_spaces and not isinstance(self._tokenizer.model, BPE)
+        self.open_ends: tuple[str, ...] = OPEN_ENDS if is_cleaned else ()
+        """Ends of decoded texts that may change when the text goes on."""
         # Files of some models cut and pad all texts, which would silently change prompts.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -315,15 +325,17 @@ class TextTokenizer:
             return found.decode(errors="ignore" if self._bytes.keeps_whole else "replace")
         decode = self._tokenizer.decode
         with panics_unheard() if self._decode_panics else nullcontext():
-            return without_panics(
+            text = without_panics(
                 lambda: decode(list(tokens), skip_special_tokens=not special), self._name
             )
+        return cleaned(text) if self.open_ends else text
 
     def token_bytes(self, token: int, *, special: bool = True) -> bytes | None:
         """Return the bytes that a token adds to a text; None for an unknown one.
 
         The bytes of a special token are its text, empty without `special`. Joined they are the
-        result of `decode`, except for a leading space that some tokenizers omit.
+        result of `decode`, except for spaces that some tokenizers omit, at the beginning or before
+        punctuation.
         """
         with panics_unheard() if self._decode_panics else nullcontext():
             found = without_panics(lambda: self._bytes.of(token), self._name)
