@@ -167,6 +167,12 @@ def test_complex(backend: Backend, op: Op, dtype: DType, shape: tuple[int, ...])
     np.testing.assert_allclose(run_op(backend, op, *operands), expected, tolerance, tolerance)
 
 
+def test_a_power_of_one_half_is_no_root(backend: Backend) -> None:
+    x = np.array([-0.0, -np.inf, 4, -1])
+    found = run_op(backend, ops.Pow(), x, np.broadcast_to(0.5, x.shape))
+    assert repr(found.tolist()) == "[0.0, inf, 2.0, nan]"
+
+
 @pytest.mark.parametrize("dtype", [dtypes.cf32, dtypes.cf64], ids=str)
 def test_complex_power_of_zero_and_one(backend: Backend, dtype: DType) -> None:
     nan = complex(np.nan, np.nan)

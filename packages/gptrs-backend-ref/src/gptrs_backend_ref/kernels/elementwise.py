@@ -96,7 +96,11 @@ def logistic(x: np.ndarray) -> np.ndarray:
 @computes(ops.Pow)
 def pow_(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
     """Return `lhs ^ rhs`, where `x^0` and `1^y` are 1 even if the other operand is NaN."""
-    return np.where((rhs == 0) | (lhs == 1), 1, np.power(lhs, rhs)).astype(lhs.dtype, copy=False)
+    found = np.where((rhs == 0) | (lhs == 1), 1, np.power(lhs, rhs))
+    if not np.iscomplexobj(lhs):
+        # NumPy takes a root for an exponent of 0.5, which is no power at -0 and at -infinity.
+        found = np.where((rhs == 0.5) & np.isin(lhs, (0, -np.inf)), np.abs(lhs), found)
+    return found.astype(lhs.dtype, copy=False)
 
 
 @TABLE.register(ops.Div, dtypes=dtypes.INTEGERS)
