@@ -37,6 +37,16 @@ def test_a_model_that_is_right_gives_no_note(tmp_path, caplog):
     assert told(caplog) == []
 
 
+def test_an_adapter_beside_the_weights_is_told(tmp_path, caplog):
+    folder = folder_with(tmp_path)
+    (folder / "adapter_config.json").write_text("{}")
+    gptrs.load_model(folder, "ref")
+    assert told(caplog) == [
+        "`m` has an adapter beside its weights (`adapter_config.json`), which is not applied:"
+        " `adapter`, `--adapter` takes its folder"
+    ]
+
+
 def test_weights_are_told_in_one_line(tmp_path, caplog):
     names = [f"transformer.h.{layer}.attn.extra.bias" for layer in range(9)]
     gptrs.load_model(folder_with(tmp_path, names), "ref")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from gptrs.backend.contract import Backend
 from gptrs.backend.settings import Precision
 from gptrs.capture.parameter import PIN_BELOW, PREFETCH, Streaming
+from gptrs.checkpoint import adapter_config
 from gptrs.checkpoint.adapter_config import LowRankAdapter
 from gptrs.checkpoint.config_fields import ReadSettings
 from gptrs.checkpoint.param_source import PLAN, ParamSource, TensorPlan
@@ -198,6 +199,13 @@ def load(path: str | Path | None, options: LoadOptions) -> LoadedModel:
     if source.model_file is not None:
         return LoadedModel(source, module, engine, elapsed, choices, streamer)
     _tell(source, settings, params)
+    if added is None and source.has_file(adapter_config.CONFIG):
+        _LOG.warning(
+            "%s has an adapter beside its weights (`%s`), which is not applied: `adapter`,"
+            " `--adapter` takes its folder",
+            quoted(source.name),
+            adapter_config.CONFIG,
+        )
     return LoadedModel(source, module, engine, elapsed, choices, streamer, weights, params, added)
 
 
