@@ -8,6 +8,7 @@ from typing import cast
 from msgspec.structs import replace
 
 from gptrs.api.models import ConfigFields, GgufArchitecture
+from gptrs_models.llama_kinds import KINDS
 
 Settings = dict[str, object]
 
@@ -225,10 +226,6 @@ def _switched_window(fields: ConfigFields, settings: Settings) -> Settings:
     return settings if switched else {**settings, "sliding_window": None}
 
 
-def _mistral(_: ConfigFields, settings: Settings) -> Settings:
-    return {"sliding_window": 4096, **settings}
-
-
 def _smollm3(fields: ConfigFields, settings: Settings) -> Settings:
     layers = range(1, fields.integer("num_hidden_layers") + 1)
     # llama.cpp computes this pattern, and a file cannot state another one.
@@ -260,13 +257,13 @@ def _olmo3(fields: ConfigFields, settings: Settings) -> Settings:
     # A file has one base for all layers.
     if theta != sliding:
         raise fields.error("rope_parameters", "must have one base for all layers in a GGUF file")
-    return {"rope_theta": _OLMO3_THETA, **settings}
+    return settings
 
 
 def _ernie4_5_moe(fields: ConfigFields, settings: Settings) -> Settings:
-    """Refuse dense layers after those with experts; add the kind's rotary base."""
+    """Refuse dense layers after those with experts."""
     fields.require("moe_layer_end_index", -1, fields.integer("num_hidden_layers") - 1)
-    return {"rope_theta": 5e5, **settings}
+    return settings
 
 
 def _dots1(fields: ConfigFields, settings: Settings) -> Settings:
@@ -275,18 +272,11 @@ def _dots1(fields: ConfigFields, settings: Settings) -> Settings:
     return {**settings, "sliding_window": None}
 
 
-def _gpt2(fields: ConfigFields, settings: Settings) -> Settings:
-    """Add the sizes of the smallest model, the defaults of transformers."""
-    own = zip(_SIZES_OF_GPT2, (768, 12, 12, 1024, None), strict=True)
-    return {**settings, **{name: fields.get(theirs, size) for (name, theirs), size in own}}
-
-
 def _minimax(fields: ConfigFields, settings: Settings) -> Settings:
-    """Put the rotated part of a head where other kinds have it, and the kind's rotary base."""
-    settings = {"rope_theta": 5e6, **settings}
+    """Put the rotated part of a head where other kinds have it."""
     if fields.get("rotary_dim") is None:
         return settings
-    share = fields.integer("rotary_dim") / fields.integer("head_dim", 128)
+    share = fields.integer("rotary_dim") / fields.integer("head_dim")
     rope = {**_table(settings.get("rope_parameters")), "partial_rotary_factor": share}
     return {**settings, "rope_parameters": rope}
 
@@ -297,9 +287,7 @@ def _many_keys(_: ConfigFields, settings: Settings) -> Settings:
 
 
 def _bloom(fields: ConfigFields, settings: Settings) -> Settings:
-    positions = settings.get("max_position_embeddings") or 2048
-    own = {"intermediate_size": None, "max_position_embeddings": positions}
-    return {**_many_keys(fields, settings), **own}
+    return {**_many_keys(fields, settings), "intermediate_size": None}
 
 
 def _starcoder(_: ConfigFields, settings: Settings) -> Settings:
@@ -333,7 +321,7 @@ def _gemma3(fields: ConfigFields, settings: Settings) -> Settings:
     # llama.cpp has the number in its code, not in the file.
     if theta != _SLIDING_THETA:
         raise fields.error("rope_local_base_freq", f"must be {_SLIDING_THETA:g} in a GGUF file")
-    return {"rope_theta": 1e6, **settings}
+    return settings
 
 
 def _convolution(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -341,34 +329,63 @@ def _convolution(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (shape[0], 1, shape[-1])
 
 
+def _defaults(name: str, **more: object) -> Settings:
+    """Return the defaults of a kind, which are those of transformers, and `more`."""
+    kind = KINDS[name]
+    found: Settings = {
+        "vocab_size": kind.vocab_size,
+        "hidden_size": kind.hidden_size,
+        "intermediate_size": kind.intermediate_size,
+        "num_hidden_layers": kind.layers,
+        "num_attention_heads": kind.heads,
+        "num_key_value_heads": kind.key_value_heads,
+        "head_dim": kind.head_dim,
+        "max_position_embeddings": kind.max_position,
+        "rms_norm_eps": kind.epsilon,
+        "rope_theta": kind.theta,
+        "rope_parameters": kind.rope,
+        "sliding_window": kind.sliding_window,
+    }
+    return {**{kind.own(key): each for key, each in found.items() if each is not None}, **more}
+
+
 def _table(value: object) -> Mapping[str, object]:
     return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
 
 
 LLAMA = GgufArchitecture(
-    _LLAMA, rotated=True, biases=_OF_ALL, unused_window=True, prepare=_without_window
+    _LLAMA, rotated=True, biases=_OF_ALL, unused_window=True, prepare=_without_window,
+    defaults=_defaults("llama"),
+)  # fmt: skip
+MISTRAL = replace(  # `general.architecture` is `llama`
+    LLAMA, prepare=None, read=False, defaults=_defaults("mistral")
 )
-MISTRAL = replace(LLAMA, prepare=_mistral, read=False)  # `general.architecture` is `llama`
-QWEN2 = GgufArchitecture(_LLAMA, unused_window=True, prepare=_switched_window)
-QWEN3 = replace(QWEN2, fixed=(("attention_bias", False, False),), head_dim=128)
+QWEN2 = GgufArchitecture(
+    _LLAMA, unused_window=True, prepare=_switched_window, defaults=_defaults("qwen2")
+)
+QWEN3 = replace(QWEN2, fixed=(("attention_bias", False, False),), defaults=_defaults("qwen3"))
 GPT2 = GgufArchitecture(
     _GPT2, "transformer.h", turned=("attn_qkv", "attn_output", "ffn_up", "ffn_down"),
-    epsilon=(_LAYER_EPSILON, "layer_norm_epsilon"), rotary=False, wide=True, prepare=_gpt2,
+    epsilon=(_LAYER_EPSILON, "layer_norm_epsilon"), rotary=False, wide=True,
+    defaults=_defaults("gpt_bigcode", intermediate_size=None),  # the same in GPT-2
     activations=("gelu_new", "gelu_pytorch_tanh"),
     sizes=(*_SIZES_OF_GPT2, ("num_key_value_heads", ""), ("head_dim", "")),
     fixed=(("scale_attn_weights", True, True), ("scale_attn_by_inverse_layer_idx", False, False)),
 )  # fmt: skip
-OLMO2 = GgufArchitecture(_OLMO2)
+OLMO2 = GgufArchitecture(_OLMO2, defaults=_defaults("olmo2"))
 OLMO3 = replace(
     OLMO2, window=4096, pattern=4, marker="olmo2.attention.sliding_window", prepare=_olmo3,
     local_theta=("rope_local_base_freq", None),
+    defaults=_defaults("olmo3"),
 )  # fmt: skip
-EXAONE4 = GgufArchitecture(_OLMO2, window=0, pattern=4)
+EXAONE4 = GgufArchitecture(_OLMO2, window=0, pattern=4, defaults=_defaults("exaone4"))
 SEED_OSS = GgufArchitecture(
-    _SEED_OSS, head_dim=128, biases=_OF_ALL[:1],
+    _SEED_OSS, biases=_OF_ALL[:1], defaults=_defaults("seed_oss"),
     fixed=(("attention_out_bias", False, False), ("mlp_bias", False, False)),
 )  # fmt: skip
-HUNYUAN_V1_DENSE = GgufArchitecture(_HUNYUAN, fixed=(("attention_bias", False, False),))
+HUNYUAN_V1_DENSE = GgufArchitecture(
+    _HUNYUAN, fixed=(("attention_bias", False, False),), defaults=_defaults("hunyuan_v1_dense")
+)
 GRANITE = GgufArchitecture(
     _LLAMA, rotated=True, biases=_OF_ALL,
     numbers=(
@@ -378,31 +395,38 @@ GRANITE = GgufArchitecture(
         ("logit_scale", "logits_scaling", 1.0),
     ),
     stated=(("rope.scaling.finetuned", True),),  # false would mean no rotary embedding
+    defaults=_defaults("granite"),
 )  # fmt: skip
 STARCODER2 = GgufArchitecture(
     _STARCODER2, epsilon=(_LAYER_EPSILON, "norm_epsilon"),
     biases=(("use_bias", _QUERY),), activations=("gelu_pytorch_tanh",),
+    defaults=_defaults("starcoder2"),
 )  # fmt: skip
-PHI3 = GgufArchitecture(_PHI3, share=1.0)
+PHI3 = GgufArchitecture(_PHI3, share=1.0, defaults=_defaults("phi3"))
 STABLELM = GgufArchitecture(
     _LLAMA, epsilon=(_LAYER_EPSILON, "layer_norm_eps"),
     biases=(("use_qkv_bias", _QUERY),), share=0.25,
     fixed=(("use_parallel_residual", False, False), ("qk_layernorm", False, False)),
     stated=(("use_parallel_residual", False),),
+    defaults=_defaults("stablelm"),
 )  # fmt: skip
 COHERE = GgufArchitecture(
     _LLAMA, epsilon=(_LAYER_EPSILON, "layer_norm_eps"),
     biases=(*_OF_ALL[:1], _QUERY_NORM),
     numbers=(("logit_scale", "logit_scale", 0.0625),),
+    defaults=_defaults("cohere"),
 )  # fmt: skip
 ARCEE = GgufArchitecture(
-    _LLAMA, rotated=True, biases=_OF_ALL, activations=("relu2",)
-)  # fmt: skip
+    _LLAMA, rotated=True, biases=_OF_ALL, activations=("relu2",), defaults=_defaults("arcee")
+)
 NEMOTRON = GgufArchitecture(
     _LLAMA, epsilon=(_LAYER_EPSILON, "norm_eps"), biases=_OF_ALL,
     activations=("relu2",), share=0.5, offset=1.0,
+    defaults=_defaults("nemotron"),
 )  # fmt: skip
-GEMMA = GgufArchitecture(_LLAMA, activations=("gelu_pytorch_tanh",), offset=1.0)
+GEMMA = GgufArchitecture(
+    _LLAMA, activations=("gelu_pytorch_tanh",), offset=1.0, defaults=_defaults("gemma")
+)
 GEMMA2 = GgufArchitecture(
     _GEMMA2, activations=("gelu_pytorch_tanh",), offset=1.0, window=4096,
     pattern=2, largest=46,
@@ -410,12 +434,14 @@ GEMMA2 = GgufArchitecture(
         ("attn_logit_softcapping", "attn_logit_softcapping", 50.0),
         ("final_logit_softcapping", "final_logit_softcapping", 30.0),
     ),
+    defaults=_defaults("gemma2"),
 )  # fmt: skip
 GEMMA3_TEXT = GgufArchitecture(
     _GEMMA3, activations=("gelu_pytorch_tanh",), offset=1.0, window=0,
     pattern=6, largest=62, fixed=(("attn_logit_softcapping", None, None),),
     options=(("final_logit_softcapping", "final_logit_softcapping"),),
     local_theta=("rope_local_base_freq", _SLIDING_THETA), prepare=_gemma3,
+    defaults=_defaults("gemma3_text"),
 )  # fmt: skip
 LFM2 = GgufArchitecture(
     _LFM2, epsilon=("attention.layer_norm_rms_epsilon", "norm_eps"), keyless="conv", written=False,
@@ -436,22 +462,29 @@ COHERE2 = GgufArchitecture(
     _LLAMA, epsilon=(_LAYER_EPSILON, "layer_norm_eps"), window=4096, pattern=4,
     numbers=(("logit_scale", "logit_scale", 0.0625),),
     fixed=(("attention_bias", False, False),),
+    defaults=_defaults("cohere2"),
 )  # fmt: skip
 OLMO = GgufArchitecture(
     _LLAMA, rotated=True, epsilon=(_LAYER_EPSILON, "layer_norm_eps"),
     options=(("attention.clamp_kqv", "clip_qkv"),), fixed=(("attention_bias", False, False),),
+    defaults=_defaults("olmo"),
 )  # fmt: skip
 SMOLLM3 = GgufArchitecture(
     _LLAMA, rotated=True, biases=_OF_ALL,
     fixed=(("no_rope_layer_interval", 4, 4),), prepare=_smollm3,
+    defaults=_defaults("smollm3"),
 )  # fmt: skip
 GLM4 = GgufArchitecture(
     _GLM4, biases=_OF_ALL[:1], share=0.5,
+    defaults=_defaults("glm4"),
 )  # fmt: skip
-ERNIE4_5 = GgufArchitecture(_LLAMA, fixed=(("use_bias", False, False),))
+ERNIE4_5 = GgufArchitecture(
+    _LLAMA, fixed=(("use_bias", False, False),), defaults=_defaults("ernie4_5")
+)
 PHI = GgufArchitecture(
     _PHI2, epsilon=(_LAYER_EPSILON, "layer_norm_eps"), share=0.5,
     activations=("gelu_new", "gelu_pytorch_tanh"), fixed=(("qk_layernorm", False, False),),
+    defaults=_defaults("phi"),
 )  # fmt: skip
 GPT_NEOX = GgufArchitecture(
     _NEOX, "gpt_neox.layers", epsilon=(_LAYER_EPSILON, "layer_norm_eps"),
@@ -459,6 +492,7 @@ GPT_NEOX = GgufArchitecture(
     sizes=(("rope_theta", "rotary_emb_base"), ("partial_rotary_factor", "rotary_pct")),
     flags=(("use_parallel_residual", "use_parallel_residual"),),
     fixed=(("attention_bias", True, True), ("tie_word_embeddings", False, False)),
+    defaults=_defaults("gpt_neox"),
 )  # fmt: skip
 BLOOM = GgufArchitecture(
     _BLOOM, "transformer.h", epsilon=(_LAYER_EPSILON, "layer_norm_epsilon"),
@@ -468,10 +502,12 @@ BLOOM = GgufArchitecture(
         ("max_position_embeddings", "seq_length"),
     ),
     fixed=(("apply_residual_connection_post_layernorm", False, False),),
+    defaults=_defaults("bloom"),
 )  # fmt: skip
 _OLDER_FALCON = GgufArchitecture(
     _FALCON, "transformer.h", epsilon=(_LAYER_EPSILON, "layer_norm_epsilon"),
     grouped=True, activations=("gelu",), wide=True, prepare=_falcon,
+    defaults=_defaults("falcon", intermediate_size=None),
     sizes=(("num_key_value_heads", "num_kv_heads"), ("intermediate_size", "ffn_hidden_size")),
     fixed=(
         ("new_decoder_architecture", True, False), ("num_ln_in_parallel_attn", 1, 2),
@@ -491,10 +527,12 @@ GPT_BIGCODE = GgufArchitecture(
         ("multi_query", True, True), ("scale_attn_weights", True, True),
         ("add_cross_attention", False, False),
     ),
+    defaults=_defaults("gpt_bigcode", intermediate_size=None),
 )  # fmt: skip
 MIXTRAL = GgufArchitecture(
     _MIXTRAL, experts=_MIXTRAL_EXPERTS, rotated=True, integers=_chosen("num_local_experts"),
     marker="blk.0.ffn_gate_inp.weight",
+    defaults=_defaults("mixtral"),
 )  # fmt: skip
 QWEN2_MOE = GgufArchitecture(
     _MIXTURE, experts=_EXPERTS, prepare=_switched_window,
@@ -503,6 +541,7 @@ QWEN2_MOE = GgufArchitecture(
         ("norm_topk_prob", False, False), ("decoder_sparse_step", 1, 1),
         ("mlp_only_layers", [], []), ("qkv_bias", True, True),
     ),
+    defaults=_defaults("qwen2_moe"),
 )  # fmt: skip
 QWEN3_MOE = GgufArchitecture(
     _MIXTURE, experts=_EXPERTS, prepare=_switched_window,
@@ -511,12 +550,14 @@ QWEN3_MOE = GgufArchitecture(
         ("norm_topk_prob", True, False), ("decoder_sparse_step", 1, 1),
         ("mlp_only_layers", [], []), ("attention_bias", False, False),
     ),
+    defaults=_defaults("qwen3_moe"),
 )  # fmt: skip
 GPT_OSS = GgufArchitecture(
     _GPT_OSS, experts=_EXPERTS, window=128, pattern=2, bare=("attn_sinks.weight",),
     rounded=False, integers=_chosen("num_local_experts"),
     biases=(("attention_bias", _QUERY),), written=False,
     fixed=(("swiglu_limit", 7.0, 7.0), ("swiglu_alpha", 1.702, 1.702)),
+    defaults=_defaults("gpt_oss"),
 )  # fmt: skip
 GLM4_MOE = GgufArchitecture(
     _GLM4_MOE, experts=_EXPERTS, share=0.5, bare=("exp_probs_b.bias",),
@@ -527,6 +568,7 @@ GLM4_MOE = GgufArchitecture(
     numbers=(("expert_weights_scale", "routed_scaling_factor", 1.0),),
     flags=(("expert_weights_norm", "norm_topk_prob"),), stated=(_SIGMOID,),
     biases=(("attention_bias", _QUERY), _QUERY_NORM), counts=_ONE_GROUP,
+    defaults=_defaults("glm4_moe", n_shared_experts=1),
 )  # fmt: skip
 YOUTU = GgufArchitecture(_LATENT, latent=True, written=False)
 DEEPSEEK_V2 = replace(
@@ -539,7 +581,10 @@ DEEPSEEK_V3 = replace(
     bare=("exp_probs_b.bias",), stated=(_SIGMOID,),
     switches=(("expert_weights_norm", "norm_topk_prob"),), fixed=(),
 )  # fmt: skip
-DOTS1 = replace(GLM4_MOE, names=_DOTS1, share=None, biases=(), prepare=_dots1)
+DOTS1 = replace(
+    GLM4_MOE, names=_DOTS1, share=None, biases=(), prepare=_dots1,
+    defaults=_defaults("dots1", norm_topk_prob=False),
+)  # fmt: skip
 ERNIE4_5_MOE = GgufArchitecture(
     _ERNIE_MOE, experts=_EXPERTS, bare=("exp_probs_b.bias",),
     shapes={"exp_probs_b.bias": lambda shape: (1, *shape)[-2:]},
@@ -553,26 +598,32 @@ ERNIE4_5_MOE = GgufArchitecture(
         ("interleave_moe_layer_step", "moe_layer_interval", 1),
     ),
     fixed=(("use_bias", False, False),), prepare=_ernie4_5_moe,
+    defaults=_defaults("ernie4_5_moe", moe_num_shared_experts=2),
 )  # fmt: skip
 _GRANITE_SHARED_WIDTH = ("expert_shared_feed_forward_length", "shared_intermediate_size")
 GRANITEMOE = replace(
     GRANITE, names=_GRANITE_MOE, experts=_GRANITE_EXPERTS, written=False,
     integers=_chosen("num_local_experts"), biases=_OF_ALL[:1],
+    defaults=_defaults("granitemoe"),
 )  # fmt: skip
 GRANITEMOESHARED = replace(
     GRANITEMOE, marker="blk.0.ffn_gate_shexp.weight",
     integers=(*GRANITEMOE.integers, _GRANITE_SHARED_WIDTH),
+    defaults=_defaults("granitemoeshared"),
 )  # fmt: skip
 MINIMAX_M2 = GgufArchitecture(
-    _MINIMAX, experts=_MIXTRAL_EXPERTS, share=1.0, head_dim=128, bare=("exp_probs_b.bias",),
+    _MINIMAX, experts=_MIXTRAL_EXPERTS, share=1.0, bare=("exp_probs_b.bias",),
     integers=_chosen("num_local_experts"), stated=(_SIGMOID,), prepare=_minimax,
+    defaults=_defaults("minimax_m2"),
 )  # fmt: skip
 HUNYUAN_V1_MOE = GgufArchitecture(
     _HUNYUAN_MOE, experts=_EXPERTS, fixed=(("attention_bias", False, False),),
     integers=(("expert_count", "num_experts"), ("expert_used_count", "moe_topk")),
+    defaults=_defaults("hunyuan_v1_moe"),
 )  # fmt: skip
 JAIS2 = GgufArchitecture(
     _LLAMA, epsilon=(_LAYER_EPSILON, "layer_norm_eps"), biases=_OF_ALL, activations=("relu2",),
+    defaults=_defaults("jais2"),
 )  # fmt: skip
 OLMOE = GgufArchitecture(
     _MIXTURE, experts=_EXPERTS, integers=_chosen("num_experts"), prepare=_olmoe,
@@ -580,4 +631,5 @@ OLMOE = GgufArchitecture(
         ("norm_topk_prob", False, False), ("clip_qkv", None, None),
         ("attention_bias", False, False),
     ),
+    defaults=_defaults("olmoe"),
 )  # fmt: skip

@@ -55,8 +55,9 @@ class GgufArchitecture(Struct, frozen=True):
     sizes: tuple[tuple[str, str], ...] = ()
     """Settings with other names than Llama's: Llama's name, the kind's; an empty name for a setting
     that the kind lacks."""
-    head_dim: int | None = None
-    """Default of `head_dim`; None: the width divided by the heads."""
+    defaults: Mapping[str, object] = {}
+    """Settings of a config.json that leaves them out, under the kind's names; `head_dim` is by
+    default the width divided by the heads."""
     wide: bool = False
     """Whether an MLP is four times as wide as the model by default."""
     numbers: tuple[tuple[str, str, float], ...] = ()

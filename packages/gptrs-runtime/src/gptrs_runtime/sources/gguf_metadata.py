@@ -55,13 +55,13 @@ class GgufSettingsOf(Struct, frozen=True):
 def settings_of(config: Mapping[str, object], kind: str, read_rotary: ReadRotary) -> GgufSettingsOf:
     """Return the metadata of a model of `kind`; ModelError for settings that llama.cpp lacks."""
     architecture, general = gguf_architecture_of(kind)
-    given = ConfigFields(config, kind)
+    given = ConfigFields({**general.defaults, **config}, kind)
     fields = ConfigFields(_prepared(given, general), kind)
     own = general.of_settings(fields.settings)
     _require_known(fields, own)
     width, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     kv_heads = fields.integer("num_key_value_heads", heads)
-    head_dim = fields.integer("head_dim", own.head_dim or width // heads)
+    head_dim = fields.integer("head_dim", width // heads)
     positions = fields.integer("max_position_embeddings")
     metadata: Metadata = {
         **_sizes(fields, own, (width, heads, kv_heads, head_dim), positions),
