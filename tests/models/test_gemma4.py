@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import numpy as np
@@ -91,6 +92,13 @@ def test_the_sizes_of_files_on_the_hub_are_those_of_saved_ones(tmp_path):
                 num_global_key_value_heads=1)  # fmt: skip
     found = gptrs.load_model(tmp_path / "m", backend="ref").forward(tokens)
     np.testing.assert_array_equal(found, expected)
+
+
+def test_numbers_of_layers_that_transformers_pads_with_zeros_are_read():
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    saved = json.loads(transformers.Gemma4TextConfig().to_json_string())
+    assert "05" in saved["per_layer_config"]
+    assert Gemma4Config.from_settings(saved) == Gemma4Config.from_settings({})
 
 
 @pytest.mark.parametrize(

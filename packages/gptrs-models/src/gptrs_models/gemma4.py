@@ -185,7 +185,11 @@ def _overrides(fields: ConfigFields, types: Sequence[str]) -> ConfigFields:
     found = fields.get(name, {})
     if not isinstance(found, Mapping):
         raise fields.error(name, "must be an object")
-    own = {str(key): value for key, value in cast("Mapping[str, object]", found).items()}
+    # transformers pads the numbers of layers with zeros, for all to have as many digits.
+    own = {
+        str(key).lstrip("0") or "0": value
+        for key, value in cast("Mapping[str, object]", found).items()
+    }
     full = {str(at) for at, word in enumerate(types) if word == _FULL}
     first = cast("Mapping[str, object]", next(iter(own.values()), dict[str, object]()))
     known = isinstance(first, dict) and set(first) <= {"head_dim", "num_key_value_heads"}

@@ -247,7 +247,7 @@ KINDS: dict[str, Kind] = {
     "internlm3": Kind(
         128512, 10240, 48, 2, 32768,
         switch(qkv_bias=flag("qkv_bias"), output_bias=flag("bias"), mlp_bias=flag("bias")),
-        head_dim=128,
+        epsilon=1e-5, head_dim=128,
     ),
     "arcee": Kind(
         32000, 18432, 32, None, 4096, switch(biased, names=UNGATED), epsilon=1e-5,
