@@ -314,6 +314,7 @@ def test_what_llama_cpp_has_no_word_for(kind: str, config: dict[str, Any], said:
         settings_of(config, kind, read_rotary)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", OWN)
 def test_settings_that_config_json_leaves_out_are_the_defaults_of_transformers(kind: str) -> None:
     """Sizes of experts must be there."""

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 import gptrs
 from gptrs.errors import ModelError
-from gptrs_models.text_parts import TEXT_KINDS
+from gptrs_models.text_parts import TEXT_KINDS, read_text
 from models.llama_support import assert_close, edit_config
 from models.models_support import assert_greedy, whole_logits
 
@@ -233,6 +233,16 @@ def test_defaults_are_those_of_the_whole_model(tmp_path, name):
     tokens = np.random.default_rng(4).integers(0, 90, (1, 30))
     ours = gptrs.load_model(tmp_path / "m", backend="ref").forward(tokens)
     assert_close(ours, whole_logits(theirs, tokens))
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("name", TEXT_KINDS)
+def test_sizes_that_a_text_config_leaves_out_are_those_of_the_whole_model(name):
+    """transformers leaves out what equals the default of the text's class, such as 80 layers."""
+    bare = {"model_type": name, "text_config": {}}
+    saved = transformers.AutoConfig.for_model(name, text_config={}).to_json_string(use_diff=False)
+    whole = {**json.loads(saved), "model_type": name}
+    assert read_text(bare, {}) == read_text(whole, {})
 
 
 def test_experts_with_turned_axes(tmp_path):

@@ -47,11 +47,26 @@ SAME_TEXTS = {
     "qwen3_vl_moe_text": "qwen3_moe",
 }
 """Language models that equal another kind as long as all tokens are text."""
+_OF_QWEN2_VL: Settings = {
+    **{"vocab_size": 152064, "hidden_size": 8192, "intermediate_size": 29568},
+    **{"num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8},
+    **{"rope_theta": 1e6, "rms_norm_eps": 1e-5},
+}
+_OF_QWEN3_VL: Settings = {"rope_theta": 5e5, "max_position_embeddings": 128000}
 _OWN_DEFAULTS: Mapping[str, Settings] = {
-    "qwen2_vl": {"rope_theta": 1e6, "rms_norm_eps": 1e-5},
-    "qwen2_5_vl": {"rope_theta": 1e6, "rms_norm_eps": 1e-5},
-    "qwen3_vl": {"rope_theta": 5e5},
-    "qwen3_vl_moe": {"rope_theta": 5e5},
+    "qwen2_vl": _OF_QWEN2_VL,
+    "qwen2_5_vl": _OF_QWEN2_VL,
+    "qwen3_vl": _OF_QWEN3_VL,
+    "qwen3_vl_moe": {
+        **{**_OF_QWEN3_VL, "num_experts": 60, "num_experts_per_tok": 4},
+        **{"intermediate_size": 5632, "moe_intermediate_size": 1408},
+        **{"num_attention_heads": 16, "num_key_value_heads": 16},
+    },
+    "voxtral": {
+        **{"vocab_size": 131072, "hidden_size": 3072, "intermediate_size": 8192, "head_dim": 128},
+        **{"num_hidden_layers": 30, "num_key_value_heads": 8, "max_position_embeddings": 131072},
+        **{"rope_theta": 1e8, "rms_norm_eps": 1e-5},
+    },
 }
 """Defaults that differ from those of the language model alone."""
 BODIES = (
