@@ -94,6 +94,44 @@ def split_heads(name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]
     yield name.replace("kv_b", "v_b"), values
 
 
+def delta(name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the tensors of delta nets of 2 key heads and 4 value heads, of 8 components each."""
+    if name.endswith("A_log"):
+        array = -np.exp(array)
+    elif name.endswith("conv1d.weight"):
+        array = array.squeeze(1)
+    elif name.endswith("norm.weight") and "linear_attn" not in name:
+        array = array + 1
+    name = name.replace("dt_bias", "dt_proj.bias")
+    if "in_proj_qkvz" not in name:
+        yield name, array
+        return
+    parts = np.split(array.reshape(2, 48, -1), [8, 16, 32], axis=1)
+    query, key, value, gate = (part.reshape(-1, array.shape[1]) for part in parts)
+    layer = name.split(".")[2]
+    yield f"blk.{layer}.attn_qkv.weight", np.concatenate([query, key, value])
+    yield f"blk.{layer}.attn_gate.weight", gate
+
+
+def joined_delta(name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the same as older converters do, which leave the larger projection as it is."""
+    yield from [(name, array)] if "in_proj_qkvz" in name else delta(name, array)
+
+
+def tiled_delta(name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the same with the first value heads of all key heads before the second ones."""
+
+    def tiled(rows: np.ndarray) -> np.ndarray:
+        return rows.reshape(2, 2, -1, *rows.shape[1:]).swapaxes(0, 1).reshape(rows.shape)
+
+    if "linear_attn" in name and "norm" not in name:
+        if "in_proj_qkv" in name or "conv1d" in name:
+            array = np.concatenate([array[:32], tiled(array[32:])])
+        else:
+            array = tiled(array.T).T if "out_proj" in name else tiled(array)
+    yield from delta(name, array)
+
+
 LATENT: dict[str, Any] = {
     "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8,
     "v_head_dim": 16, "head_dim": 8, "num_key_value_heads": 4,
@@ -118,6 +156,26 @@ MSCALE = {
 SCALED: dict[str, Value | None] = {
     "rope__scaling__type": "yarn", "rope__scaling__factor": 4.0,
     "rope__scaling__original_context_length": 32, "rope__scaling__yarn_log_multiplier": 0.1,
+}  # fmt: skip
+
+
+NET: dict[str, Any] = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8, "linear_conv_kernel_dim": 3, "partial_rotary_factor": 0.5,
+    "num_hidden_layers": 3, "layer_types": ["linear_attention", "full_attention"] * 2,
+}  # fmt: skip
+NET["layer_types"] = NET["layer_types"][:3]
+NET_IN_FILE: dict[str, Value | None] = {
+    "ssm__conv_kernel": 3, "ssm__state_size": 8, "ssm__group_count": 2, "ssm__time_step_rank": 4,
+    "ssm__inner_size": 32, "full_attention_interval": 2, "rope__dimension_count": 8,
+}  # fmt: skip
+SHARING: dict[str, Any] = {
+    "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 48,
+}  # fmt: skip
+SHARING_IN_FILE: dict[str, Value | None] = {
+    "expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 32,
+    "expert_shared_feed_forward_length": 48,
 }  # fmt: skip
 
 
@@ -197,6 +255,19 @@ CASES: dict[str, tuple[str, dict[str, Any], str, Changes, dict[str, Value | None
     ),
     "qwen2vl": ("qwen2", {}, "qwen2vl", same, {"rope__dimension_sections": [2, 3, 3, 0]}),
     "qwen3vl": ("qwen3", {}, "qwen3vl", same, {"n_deepstack_layers": 3}),
+    "qwen35": ("qwen3_5_text", NET, "qwen35", tiled_delta, NET_IN_FILE),
+    "qwen35moe": (
+        "qwen3_5_moe_text", {**NET, **SHARING}, "qwen35moe", tiled_delta,
+        {**NET_IN_FILE, **SHARING_IN_FILE, "full_attention_interval": 4,
+         "attention__recurrent_layers": [True, False, True]},
+    ),
+    "qwen3next": (
+        "qwen3_next", {**NET, **SHARING}, "qwen3next", delta, {**NET_IN_FILE, **SHARING_IN_FILE},
+    ),
+    "older qwen3next": (
+        "qwen3_next", {**NET, **SHARING}, "qwen3next", joined_delta,
+        {**NET_IN_FILE, **SHARING_IN_FILE},
+    ),
     "qwen3vlmoe": (
         "qwen3_moe",
         {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
@@ -216,7 +287,7 @@ def test_a_converted_file_computes_what_transformers_does(tmp_path: Path, case: 
     path = converted(folder, architecture, changes, **own)
     assert find_model(path).model_type == kind
     found = gptrs.load_model(path, backend="ref").forward(TOKENS)
-    np.testing.assert_allclose(found, torch_logits(folder, TOKENS), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found, torch_logits(folder, TOKENS), rtol=1e-4, atol=3e-4)
 
 
 def test_granite_without_rotary_embedding_is_refused(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ class Delta(Struct, frozen=True):
     """The layers with a delta net, and its sizes: K key heads, each for R value heads.
 
     The input projections are two matrices ordered by heads if `joined` (Qwen3-Next), else four
-    (Qwen3.5).
+    (Qwen3.5). In GGUF files the larger one of Qwen3-Next is `parted`, and value heads are `tiled`:
+    value head v is of key head v % K, not v // R.
     """
 
     layers: tuple[int, ...]
@@ -41,6 +42,8 @@ class Delta(Struct, frozen=True):
     value_dim: int
     kernel: int
     joined: bool = True
+    parted: bool = False
+    tiled: bool = False
 
     @classmethod
     def read(cls, fields: ConfigFields, layers: tuple[int, ...], joined: bool) -> Delta | None:
@@ -62,6 +65,8 @@ class Delta(Struct, frozen=True):
             value_dim,
             fields.integer("linear_conv_kernel_dim", 4),
             joined,
+            fields.boolean("linear_parted_projections", not joined),
+            fields.boolean("linear_tiled_heads", False),
         )
 
     @property
@@ -83,7 +88,9 @@ class Delta(Struct, frozen=True):
 
     def mixer(self, layer: Params, width: int, activation: str, epsilon: float) -> DeltaNet:
         """Return the delta net of a layer with the weights in its scope."""
-        return DeltaNet(self, layer / "linear_attn", width, activation, epsilon)
+        # Other programs must not take weights of another order for theirs.
+        scope = "tiled_linear_attn" if self.tiled else "linear_attn"
+        return DeltaNet(self, layer / scope, width, activation, epsilon)
 
 
 class DeltaNet(Module):
@@ -93,10 +100,10 @@ class DeltaNet(Module):
         self, delta: Delta, params: Params, width: int, activation: str, epsilon: float
     ) -> None:
         keys, values, heads = delta.keys, delta.values, delta.value_heads
-        self.joined = delta.joined
-        sizes = {"qkv": 2 * keys + values, "z": values, "b": heads, "a": heads}
-        if delta.joined:
-            sizes = {"qkvz": 2 * (keys + values), "ba": 2 * heads}
+        self.joined, self.parted, self.tiled = delta.joined, delta.parted, delta.tiled
+        mixed = {"qkvz": 2 * (keys + values)}
+        rates = {"ba": 2 * heads} if delta.joined else {"b": heads, "a": heads}
+        sizes = {**({"qkv": 2 * keys + values, "z": values} if delta.parted else mixed), **rates}
         self.into = [
             Linear(params / f"in_proj_{name}", width, size, bias=False)
             for name, size in sizes.items()
@@ -109,49 +116,55 @@ class DeltaNet(Module):
         self.norm = RMSNorm(params / "norm", delta.value_dim, epsilon)
         self.out_proj = Linear(params / "out_proj", values, width, bias=False)
         self.activation = ACTIVATIONS[activation]
-        self.shape = delta.key_heads, heads // delta.key_heads, delta.key_dim, delta.value_dim
+        repeated = heads // delta.key_heads
+        outer, inner = (delta.key_heads, repeated)[:: -1 if delta.tiled else 1]
+        self.shape = outer, inner, delta.key_dim, delta.value_dim
 
     def __call__(
         self, x: Tensor, positions: object, recent: LayerCache, states: LayerCache
     ) -> Tensor:
         """[N, C] -> [N, C]; the order of tokens enters by the state."""
         del positions
-        rows, (groups, heads, key_dim, value_dim) = x.shape[0], self.shape
+        rows, (outer, inner, key_dim, value_dim) = x.shape[0], self.shape
+        groups, each = (inner, (1, inner)) if self.tiled else (outer, (outer, 1))
         flat, gate, rate, time = self._projected(x)
         flat = self.activation(self.conv1d(flat, recent))
         keys = groups * key_dim
-        query, key, value = F.split(flat, [keys, keys, groups * heads * value_dim])
-        time = F.softplus(time + F.reshape(self.time_bias, (groups, heads)))
-        kept = F.exp(time * -F.exp(F.reshape(self.log_decay, (groups, heads))))
-        one = (rows, groups, heads, 1, 1)
+        query, key, value = F.split(flat, [keys, keys, outer * inner * value_dim])
+        time = F.softplus(time + F.reshape(self.time_bias, (outer, inner)))
+        kept = F.exp(time * -F.exp(F.reshape(self.log_decay, (outer, inner))))
+        one = (rows, outer, inner, 1, 1)
         inputs = [
             F.reshape(kept, one),
             F.reshape(F.sigmoid(rate), one),
             # Only queries are scaled: a scaled key would change what the delta rule takes out of
             # the state.
-            F.reshape(_unit(query, groups) * key_dim**-0.5, (rows, groups, 1, key_dim, 1)),
-            F.reshape(_unit(key, groups), (rows, groups, 1, key_dim, 1)),
-            F.reshape(value, (rows, groups, heads, 1, value_dim)),
+            F.reshape(_unit(query, groups) * key_dim**-0.5, (rows, *each, key_dim, 1)),
+            F.reshape(_unit(key, groups), (rows, *each, key_dim, 1)),
+            F.reshape(value, (rows, outer, inner, 1, value_dim)),
         ]
-        found = states.recurrent(_advance, inputs, self.shape)  # (N, K, R, 1, V)
+        found = states.recurrent(_advance, inputs, self.shape)  # (N, K, R, 1, V), or (N, R, K, ..)
         # Gated after the norm, unlike Mamba 2.
-        found = self.norm(F.reshape(found, (rows, groups * heads, value_dim)))
+        found = self.norm(F.reshape(found, (rows, outer * inner, value_dim)))
         found = found * F.silu(F.reshape(gate, found.shape))
-        return self.out_proj(F.reshape(found, (rows, groups * heads * value_dim)))
+        return self.out_proj(F.reshape(found, (rows, outer * inner * value_dim)))
 
     def _projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return joined keys, queries and values; gates; rates [N, K, R]; times [N, K, R]."""
-        rows, (groups, heads, key_dim, value_dim) = x.shape[0], self.shape
-        width, one = heads * value_dim, (rows, groups, heads)
-        if not self.joined:
-            flat, gate, rate, time = (each(x) for each in self.into)
-            return flat, gate, F.reshape(rate, one), F.reshape(time, one)
-        # The rows of the joined matrix are grouped by key head: query, key, values and gates of one
-        # head are adjacent.
-        mixed = F.reshape(self.into[0](x), (rows, groups, 2 * (key_dim + width)))
-        *parts, gate = F.split(mixed, [key_dim, key_dim, width, width])
-        flat = F.concat([F.reshape(each, (rows, -1)) for each in parts], axis=1)
-        rate, time = F.split(F.reshape(self.into[1](x), (rows, groups, 2 * heads)), 2)
+        rows, (outer, inner, key_dim, value_dim) = x.shape[0], self.shape
+        width, one = inner * value_dim, (rows, outer, inner)
+        flat, *rest = (each(x) for each in self.into)
+        if self.parted:
+            gate, *rest = rest
+        else:
+            # The rows of the joined matrix are grouped by key head: query, key, values and gates of
+            # one head are adjacent.
+            mixed = F.reshape(flat, (rows, outer, 2 * (key_dim + width)))
+            *parts, gate = F.split(mixed, [key_dim, key_dim, width, width])
+            flat = F.concat([F.reshape(each, (rows, -1)) for each in parts], axis=1)
+        if self.joined:
+            rest = F.split(F.reshape(rest[0], (rows, outer, 2 * inner)), 2)
+        rate, time = (F.reshape(each, one) for each in rest)
         return flat, gate, rate, time
 
 

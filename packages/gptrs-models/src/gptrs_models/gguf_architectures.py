@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
+import numpy as np
 from msgspec.structs import replace
 
 from gptrs.api.models import ConfigFields, GgufArchitecture
@@ -195,6 +196,19 @@ _LFM2 = {
 _LFM2_EXPERTS = {
     key: f"feed_forward.experts.{{}}.{_LFM2[key].removeprefix('feed_forward.')}" for key in _DENSE
 }
+_DELTA = {
+    "ssm_a": "linear_attn.A_log",
+    "ssm_dt": "linear_attn.dt_bias",
+    "ssm_conv1d": "linear_attn.conv1d",
+    "ssm_norm": "linear_attn.norm",
+    "ssm_out": "linear_attn.out_proj",
+    "ssm_in": "linear_attn.in_proj_qkvz",
+    "ssm_ba": "linear_attn.in_proj_ba",
+    "ssm_beta": "linear_attn.in_proj_b",
+    "ssm_alpha": "linear_attn.in_proj_a",
+    "attn_qkv": "linear_attn.in_proj_qkv",
+    "attn_gate": "linear_attn.in_proj_z",
+}
 _GLM4_MOE = {**{key: name for key, name in _DOTS1.items() if key != "ffn_norm"}, **_SEED_OSS}
 _WIDTH = ("expert_feed_forward_length", "moe_intermediate_size")
 _SHARED_WIDTH = ("expert_shared_feed_forward_length", "shared_expert_intermediate_size")
@@ -322,6 +336,20 @@ def _gemma3(fields: ConfigFields, settings: Settings) -> Settings:
     if theta != _SLIDING_THETA:
         raise fields.error("rope_local_base_freq", f"must be {_SLIDING_THETA:g} in a GGUF file")
     return settings
+
+
+def _delta_net(fields: ConfigFields, settings: Settings) -> Settings:
+    """Add the sizes of delta nets, and their layers if the file lists them."""
+    heads, inner = fields.integer("ssm.time_step_rank"), fields.integer("ssm.inner_size")
+    if inner % heads:
+        raise fields.error("ssm.inner_size", f"must be a multiple of {heads}, the heads of values")
+    recurrent = fields.get("attention.recurrent_layers")
+    if isinstance(recurrent, np.ndarray):
+        flags = cast("list[object]", recurrent.tolist())
+        words = ["linear_attention" if each else "full_attention" for each in flags]
+        settings = {**settings, "layer_types": words[: cast("int", settings["num_hidden_layers"])]}
+        del settings["full_attention_interval"]
+    return {**settings, "linear_value_head_dim": inner // heads}
 
 
 def _convolution(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -620,6 +648,33 @@ HUNYUAN_V1_MOE = GgufArchitecture(
     _HUNYUAN_MOE, experts=_EXPERTS, fixed=(("attention_bias", False, False),),
     integers=(("expert_count", "num_experts"), ("expert_used_count", "moe_topk")),
     defaults=_defaults("hunyuan_v1_moe"),
+)  # fmt: skip
+_TILED = {key: f"tiled_{name}" for key, name in _DELTA.items()}
+QWEN3_5_TEXT = GgufArchitecture(
+    {**_SEED_OSS, **_TILED}, share=0.25, offset=1.0, bare=("ssm_dt.bias",), decays=("ssm_a",),
+    shapes={"ssm_conv1d.weight": _convolution}, finish=_delta_net, written=False,
+    integers=(
+        ("ssm.conv_kernel", "linear_conv_kernel_dim"), ("ssm.state_size", "linear_key_head_dim"),
+        ("ssm.group_count", "linear_num_key_heads"),
+        ("ssm.time_step_rank", "linear_num_value_heads"),
+    ),
+    counts=(("full_attention_interval", "full_attention_interval", 4),),
+    fixed=(("linear_tiled_heads", True, False),),
+)  # fmt: skip
+QWEN3_5_MOE_TEXT = replace(
+    QWEN3_5_TEXT, experts=_EXPERTS,
+    names={**_MIXTURE, **_TILED, "post_attention_norm": _LLAMA["ffn_norm"]},
+    integers=(*QWEN3_5_TEXT.integers, *_chosen("num_experts"), _WIDTH, _SHARED_WIDTH),
+)  # fmt: skip
+# Older files have the joined projection of Qwen3-Next as it is; heads are not tiled in either.
+_OLDER_QWEN3_NEXT = replace(
+    QWEN3_5_MOE_TEXT, names={**QWEN3_5_MOE_TEXT.names, **_DELTA}, marker="blk.0.ssm_in.weight",
+    fixed=(),
+)  # fmt: skip
+QWEN3_NEXT = replace(
+    _OLDER_QWEN3_NEXT, marker="",
+    variants=((("linear_parted_projections", False), _OLDER_QWEN3_NEXT),),
+    fixed=(("linear_parted_projections", True, False),),
 )  # fmt: skip
 JAIS2 = GgufArchitecture(
     _LLAMA, epsilon=(_LAYER_EPSILON, "layer_norm_eps"), biases=_OF_ALL, activations=("relu2",),

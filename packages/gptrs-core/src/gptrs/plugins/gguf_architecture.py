@@ -103,6 +103,8 @@ class GgufArchitecture(Struct, frozen=True):
     """The number of layers of the model that scales scores by `embedding_length / head_count`."""
     bare: tuple[str, ...] = ()
     """Tensors without a suffix in the model, with their suffix in the file."""
+    decays: tuple[str, ...] = ()
+    """Tensors that files have as `-exp` of the model's values."""
     shapes: Mapping[str, ToModel] = {}
     """Makes the model's shape of a tensor of that in the file, of the same elements."""
     rounded: bool = True
@@ -110,6 +112,9 @@ class GgufArchitecture(Struct, frozen=True):
     prepare: Callable[[ConfigFields, Settings], Settings] | None = None
     """Changes the settings of config.json, given as they are and under Llama's names, for writing;
     ModelError for settings that llama.cpp lacks."""
+    finish: Callable[[ConfigFields, Settings], Settings] | None = None
+    """Changes the config of a file, given all its settings and the config made of the usual ones;
+    ModelError for settings that the kind lacks."""
     read: bool = True
     """Whether files are read, too: of several kinds with one architecture, one reads the files that
     do not say which."""
@@ -138,7 +143,8 @@ class GgufArchitecture(Struct, frozen=True):
 
     def offset_of(self, stem: str, suffix: str) -> float:
         """Return the offset of elements in GGUF; `stem` is the name without `blk.N.` and suffix."""
-        return self.offset if stem.endswith("norm") and suffix == "weight" else 0.0
+        norm = stem.endswith("norm") and not stem.startswith("ssm")
+        return self.offset if norm and suffix == "weight" else 0.0
 
     def order_of(self, stem: str) -> RowOrder | None:
         """Return the order of a tensor's rows in GGUF; None if it equals the model's."""

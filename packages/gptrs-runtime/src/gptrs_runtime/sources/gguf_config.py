@@ -13,7 +13,7 @@ from typing import cast
 
 import numpy as np
 
-from gptrs.checkpoint.config_fields import Fields, ReadSettings
+from gptrs.checkpoint.config_fields import ConfigFields, Fields, ReadSettings
 from gptrs.checkpoint.formats.gguf import RowOrder, TensorMapping
 from gptrs.checkpoint.formats.gguf_header import GgufHeader, GgufTensor
 from gptrs.errors import ModelError
@@ -73,7 +73,10 @@ class GgufSettings:
             self._fields.require("expert_count", 0)
         if all(key != _GROUPS for key, *_ in self._own.counts):
             self._fields.require(_GROUPS, 0, 1)
-        settings = {"model_type": kind, **self._settings()}
+        settings = self._settings()
+        if self._own.finish is not None:
+            settings = self._own.finish(ConfigFields(read, str(architecture)), settings)
+        settings = {"model_type": kind, **settings}
         # What this does not read stays under its own name, and is told as an unread setting.
         unread = (key for key in read.unseen() if not _HARMLESS.fullmatch(key))
         self.config = {**{f"{start}{key}": _plain(own[key]) for key in unread}, **settings}
@@ -81,24 +84,25 @@ class GgufSettings:
     def mapping(self, tensor: GgufTensor) -> TensorMapping:
         """Return the model's name of a tensor; its own name if the model has none."""
         layer = _LAYER.fullmatch(tensor.name)
-        stem, dot, suffix = (layer[2] if layer else tensor.name).rpartition(".")
-        own = self._own
+        own, inner = self._own, layer[2] if layer else tensor.name
+        stem, _, suffix = inner.rpartition(".") if "." in inner else (inner, "", "")
         known = own.model_name(stem)
-        if not dot or known is None or suffix not in ("weight", "bias"):
+        if known is None or suffix not in ("weight", "bias", ""):
             return TensorMapping(tensor.name)
         name = f"{own.layers}.{layer[1]}.{known}" if layer else known
         turned = stem in own.turned and len(tensor.shape) == 2
         offset = own.offset_of(stem, suffix)
         if offset and tensor.type.dtype is None:
             raise ModelError(f"norm {quoted(tensor.name)} {self._where} is quantized")
-        name = name if f"{stem}.{suffix}" in own.bare else f"{name}.{suffix}"
+        bare = not suffix or inner in own.bare
         return TensorMapping(
-            name, self._order(stem, tensor), turned, offset, self._shape(stem, suffix, tensor)
-        )
+            name if bare else f"{name}.{suffix}", self._order(stem, tensor), turned, offset,
+            self._shape(inner, tensor), inner in own.decays,
+        )  # fmt: skip
 
-    def _shape(self, stem: str, suffix: str, tensor: GgufTensor) -> tuple[int, ...] | None:
+    def _shape(self, inner: str, tensor: GgufTensor) -> tuple[int, ...] | None:
         """Return the model's shape of a tensor; None if it equals the file's."""
-        change = self._own.shapes.get(f"{stem}.{suffix}")
+        change = self._own.shapes.get(inner)
         found = tensor.shape if change is None else change(tensor.shape)
         if found == tensor.shape:
             return None

@@ -72,7 +72,8 @@ class TensorMapping(Struct, frozen=True):
 
     `order` is the order of its rows, if it differs from the model's. `transposed` matrices are the
     other way round in the model. `offset` is how much larger unquantized values are in the file.
-    `shape` is that in the model, if it differs.
+    `shape` is that in the model, if it differs. With `decay` the file has `-exp` of the model's
+    values, as of the matrix A of state spaces.
     """
 
     name: str
@@ -80,6 +81,7 @@ class TensorMapping(Struct, frozen=True):
     transposed: bool = False
     offset: float = 0.0
     shape: tuple[int, ...] | None = None
+    decay: bool = False
 
 
 class GgufFile(MappedTensors):
@@ -243,7 +245,8 @@ class GgufFile(MappedTensors):
 
     def _is_moved(self, name: str) -> bool:
         mapping = self._mappings[name]
-        return mapping.order is not None or mapping.transposed or mapping.offset != 0
+        changed = mapping.offset != 0 or mapping.decay
+        return mapping.order is not None or mapping.transposed or changed
 
     def _blocks(self, name: str) -> Iterator[np.ndarray]:
         """Yield the blocks of some rows at a time, ui8 [rows, blocks, bytes], as stored."""
@@ -263,12 +266,20 @@ class GgufFile(MappedTensors):
             whole = [self._values(blocks, quantized, tensor) for blocks in self._blocks(name)]
             yield self._in_order(name, np.concatenate(whole))
             return
-        offset = self._mappings[name].offset
+        offset, decay = self._mappings[name].offset, self._mappings[name].decay
         for blocks in self._blocks(name):
             values = self._values(blocks, quantized, tensor)
             # llama.cpp's converter adds 1 to the norms of Gemma, which it multiplies without an
             # offset.
-            yield values if not offset else (values - values.dtype.type(offset))
+            values = values if not offset else (values - values.dtype.type(offset))
+            yield self._logarithm(name, values) if decay else values
+
+    def _logarithm(self, name: str, values: np.ndarray) -> np.ndarray:
+        """Return x of `-exp(x)`; CheckpointError for positive values."""
+        if not (values <= 0).all():
+            raise CheckpointError(f"{quoted(name)} must have no positive value in a GGUF file")
+        with np.errstate(divide="ignore"):  # of no decay at all
+            return np.log(-values)
 
     def _values(
         self, blocks: np.ndarray, quantized: QuantizedTensor | None, tensor: GgufTensor
