@@ -278,3 +278,37 @@ def test_antialiased_bytes_are_rounded_after_each_axis() -> None:
     model.graph.node[0].input[1] = model.graph.node[0].input[2] = ""
     wanted = runtime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
     np.testing.assert_array_equal(gptrs_onnx.from_proto(model, "ref")(x=x)["y"], wanted)
+
+
+def test_inverses_and_determinants_of_any_size_have_one_program() -> None:
+    model = gptrs_onnx.from_proto(
+        parser.parse_model(
+            f"{HEAD} g (float[k, m, n] x) => (float[k, m, n] y, float[k] d)"
+            " { y = com.microsoft.Inverse (x) d = Det (x) }"
+        ),
+        "ref",
+    )
+    for count, size in ((2, 4), (1, 4), (3, 1), (1, 7)):
+        x = floats(count, size, size)
+        found = model(x)
+        np.testing.assert_allclose(found["y"], np.linalg.inv(x), 1e-3, 1e-3)
+        np.testing.assert_allclose(found["d"], np.linalg.det(x), 1e-4, 1e-4)
+    assert np.isnan(model(np.ones((1, 2, 2), np.float32))["y"]).all()
+    assert "f32[?0, ?1, ?1]" in str(model.program(floats(2, 4, 4)))
+
+
+def test_states_after_empty_sequences_are_zeros_as_in_onnx_runtime() -> None:
+    runtime: Any = pytest.importorskip("onnxruntime", reason="the standard does not say")
+    text = (
+        "g (float[3, b, 2] x, float[1, 6, 2] w, float[1, 6, 2] r, int32[b] l, float[1, b, 2] h)"
+        " => (float[3, 1, b, 2] y, float[1, b, 2] z)"
+        " { y, z = GRU <hidden_size = 2> (x, w, r, , l, h) }"
+    )
+    given = {
+        "x": floats(3, 3, 2), "w": floats(1, 6, 2), "r": floats(1, 6, 2),
+        "l": np.array([3, 0, 1], np.int32), "h": floats(1, 3, 2),
+    }  # fmt: skip
+    session = runtime.InferenceSession(parser.parse_model(HEAD + text).SerializeToString())
+    for found, wanted in zip(run(text, given).values(), session.run(None, given), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    assert not run(text, given)["z"][0, 1].any()

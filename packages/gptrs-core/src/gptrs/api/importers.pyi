@@ -30,4 +30,9 @@ from gptrs.plugins.imported_graph import Step as Step
 from gptrs.plugins.imported_graph import free_axes as free_axes
 from gptrs.plugins.imported_graph import jitted as jitted
 from gptrs.plugins.kept_imports import ImportRecord as ImportRecord
+from gptrs.plugins.matrices import eliminated as eliminated
+from gptrs.plugins.matrices import first_fault as first_fault
+from gptrs.plugins.matrices import over_columns as over_columns
+from gptrs.plugins.matrices import solved as solved
+from gptrs.plugins.matrices import unit_of as unit_of
 from gptrs.quoting import clipped as clipped

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import reduce
 
-from gptrs.api.importers import scalar, wrapped
+from gptrs.api.importers import eliminated, scalar, solved, unit_of, wrapped
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import DType, dtypes
@@ -281,23 +282,15 @@ def matmul_integer(
 
 
 @converts("Det")
-def determinant(node: Node, x: Tensor) -> Tensor:
-    """Return the determinants of matrices up to 3 x 3 by their definition."""
-    size = x.shape[-1]
-    if size > 3:
-        node.refuse(f"takes the determinant of {size} x {size} matrices; the limit is 3 x 3")
-    rows = [F.squeeze(row, -2) for row in F.split(x, size, -2)]
-    cells = [[F.squeeze(cell, -1) for cell in F.split(row, size, -1)] for row in rows]
-    if size == 1:
-        return cells[0][0]
-    if size == 2:
-        return cells[0][0] * cells[1][1] - cells[0][1] * cells[1][0]
-    terms = [
-        cells[0][i]
-        * (
-            cells[1][(i + 1) % 3] * cells[2][(i + 2) % 3]
-            - cells[1][(i + 2) % 3] * cells[2][(i + 1) % 3]
-        )
-        for i in range(3)
-    ]
-    return terms[0] + terms[1] + terms[2]
+def determinant(x: Tensor) -> Tensor:
+    """Return the determinants of matrices [.., N, N]."""
+    _, pivots, sign = eliminated(x)
+    return F.prod(pivots, 0) * sign
+
+
+@converts("com.microsoft.Inverse")
+def inverse(x: Tensor) -> Tensor:
+    """Return the inverses of matrices [.., N, N]; NaN for one that has none."""
+    found, fault = solved(x, unit_of(x))
+    is_singular = F.expand_dims(F.expand_dims(fault > 0, -1), -1)
+    return F.where(is_singular, scalar(math.nan, x.dtype), found)

@@ -95,7 +95,7 @@ def _layer(
         starts = [None if each is None else F.swap_axes(each, 0, 1) for each in starts]
     functions = _activations(node, defaults, len(reversals))
     outputs: list[Tensor] = []
-    lasts: list[tuple[Tensor, ...]] = []
+    lasts: list[Sequence[Tensor]] = []
     for i, reverse in enumerate(reversals):
         first, second = (None, None) if bias is None else F.split(_part(bias, i), 2, 0)
         if adds_biases and first is not None and second is not None:
@@ -107,6 +107,8 @@ def _layer(
         # within the loop.
         rows = _projected(weight, i, x, first)
         made, last = F.rnn(step, rows, states, reverse, lengths)
+        if lengths is not None:
+            last = [_of_begun(lengths, each) for each in last]
         outputs.append(made)
         lasts.append(last)
     whole = F.stack(outputs, 1)
@@ -115,6 +117,11 @@ def _layer(
         whole = F.transpose(whole, [2, 0, 1, 3])
         stacked = [F.swap_axes(each, 0, 1) for each in stacked]
     return (whole, *stacked)
+
+
+def _of_begun(lengths: Tensor, state: Tensor) -> Tensor:
+    """Return states, zeros for empty sequences: as in ONNX Runtime, the standard is silent."""
+    return F.where(F.expand_dims(lengths > 0, -1), state, F.zeros([], state.dtype))
 
 
 def _part(x: Tensor, direction: int) -> Tensor:

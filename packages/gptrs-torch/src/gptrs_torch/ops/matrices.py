@@ -10,24 +10,17 @@ from typing import Any
 
 import torch
 
+from gptrs.api.importers import eliminated, first_fault, over_columns, solved, unit_of
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
 from gptrs_torch.conversion import Node, converts
-from gptrs_torch.program_check import converted, scalar
+from gptrs_torch.program_check import converted
 
 
 def _places(shape: Any, axis: int) -> Tensor:
     """Return the index along an axis for each element of a shape."""
     return primitives.iota(shape, axis % len(shape), dtypes.si64)
-
-
-def _over_columns(
-    step: Callable[..., tuple[Tensor, ...]], x: Tensor, count: int, *, reverse: bool = False
-) -> tuple[Tensor, list[Tensor]]:
-    """Return x after a step for each column, and what the steps give besides, [count, ..]."""
-    (last,), others = primitives.scan(step, [x], [_places([count], 0)], reverse=reverse)
-    return last, list(others)
 
 
 def _matrices(x: Tensor, axes: int = 2) -> Tensor:
@@ -37,66 +30,14 @@ def _matrices(x: Tensor, axes: int = 2) -> Tensor:
     return x
 
 
-def _first_fault(faults: Tensor) -> Tensor:
-    """Return the number of the first column with a fault, [N, ..], counted from 1; 0 if none."""
-    first = F.argmax(F.cast(faults, dtypes.ui8), 0) + 1
-    return F.cast(F.where(F.any(faults, 0), first, 0), dtypes.si32)
-
-
 # Elimination.
-
-
-def eliminated(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return x [.., N, M] after the elimination of its first N columns, the pivots, and the swaps.
-
-    Of each column, [N, ..]: the largest element that is left, and whether its row moved. A pivot of
-    0 leaves the rows as they are.
-    """
-    rows = _places(x.shape, -2)
-
-    def step(held: Tensor, k: Tensor) -> tuple[Tensor, ...]:
-        column = F.take(held, k, -1)
-        left = F.where(F.less(_places(column.shape, -1), k), -1.0, F.abs(column))
-        spot = F.argmax(left, -1, True)
-        own, other = F.equal(rows, k), F.equal(rows, F.expand_dims(spot, -1))
-        spots = F.broadcast_to(F.expand_dims(spot, -1), [*x.shape[:-2], 1, x.shape[-1]])
-        chosen = F.gather(held, spots, x.rank - 2)
-        kept = F.where(other, F.expand_dims(F.take(held, k, -2), -2), held)
-        pivot = F.take(chosen, k, -1)
-        scaled = chosen / F.expand_dims(F.where(F.equal(pivot, 0.0), 1.0, pivot), -1)
-        rest = kept - F.expand_dims(F.take(kept, k, -1), -1) * scaled
-        swapped = F.squeeze(F.not_equal(spot, k), -1)
-        return F.where(own, scaled, rest), F.squeeze(pivot, -1), swapped
-
-    last, (pivots, swaps) = _over_columns(step, x, x.shape[-2])
-    return last, pivots, swaps
-
-
-def _parity(swaps: Tensor, like: Tensor) -> Tensor:
-    """Return -1 for an odd number of swaps, else 1."""
-    count = F.sum(F.cast(swaps, dtypes.si64), 0)
-    return F.cast(1 - 2 * F.remainder(count, scalar(2, dtypes.si64)), like.dtype)
-
-
-def solved(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Return x with `a x = b`, and for each matrix the number of its first column without pivot."""
-    shape = F.matmul(a, b).shape
-    both = [F.broadcast_to(a, [*shape[:-1], a.shape[-1]]), F.broadcast_to(b, shape)]
-    last, pivots, _ = eliminated(F.concat(both, -1))
-    found = F.slice_axis(last, last.rank - 1, a.shape[-1], b.shape[-1])
-    return found, _first_fault(F.equal(pivots, 0.0))
-
-
-def _unit(x: Tensor) -> Tensor:
-    size = x.shape[-2:]
-    return F.cast(F.equal(_places(size, 0), _places(size, 1)), x.dtype)
 
 
 @converts("linalg_inv_ex")
 def inverse(node: Node, x: Tensor, check_errors: bool = False) -> tuple[Tensor, Tensor]:
     """Return the inverse, and the number of the first column without a pivot."""
     _require_no_check(node, check_errors)
-    return solved(x, _unit(x))
+    return solved(x, unit_of(x))
 
 
 def _require_no_check(node: Node, check_errors: bool) -> None:
@@ -125,16 +66,16 @@ def solve(
 @converts("_linalg_det")
 def determinant(x: Tensor) -> tuple[Tensor, ...]:
     """Return the determinant; nothing but gradients reads the factors behind it."""
-    last, pivots, swaps = eliminated(x)
-    return F.prod(pivots, 0) * _parity(swaps, pivots), last, swaps
+    last, pivots, sign = eliminated(x)
+    return F.prod(pivots, 0) * sign, last, sign
 
 
 @converts("_linalg_slogdet")
 def log_determinant(x: Tensor) -> tuple[Tensor, ...]:
     """Return the sign of the determinant, and the logarithm of its magnitude."""
-    last, pivots, swaps = eliminated(x)
-    sign = F.prod(F.sign(pivots), 0) * _parity(swaps, pivots)
-    return sign, F.sum(F.log(F.abs(pivots)), 0), last, swaps
+    last, pivots, sign = eliminated(x)
+    signs = F.prod(F.sign(pivots), 0) * sign
+    return signs, F.sum(F.log(F.abs(pivots)), 0), last, sign
 
 
 # Triangles.
@@ -153,7 +94,7 @@ def _substituted(a: Tensor, b: Tensor, *, upper: bool, unit: bool = False) -> Te
         rest = F.where(ahead, held - F.expand_dims(column, -1) * row, held)
         return (F.where(F.equal(rows, k), row, rest),)
 
-    return _over_columns(step, whole, a.shape[-1], reverse=upper)[0]
+    return over_columns(step, whole, a.shape[-1], reverse=upper)[0]
 
 
 @converts("linalg_solve_triangular")
@@ -178,9 +119,9 @@ def _factor(x: Tensor, *, upper: bool) -> tuple[Tensor, Tensor]:
         made = F.where(F.less(rows, k), 0.0, column / F.sqrt(F.expand_dims(pivot, -1)))
         return held - F.expand_dims(made, -1) * F.expand_dims(made, -2), made, pivot
 
-    _, (columns, pivots) = _over_columns(step, given, x.shape[-1])
+    _, (columns, pivots) = over_columns(step, given, x.shape[-1])
     lower = F.transpose(columns, [*range(1, x.rank), 0])
-    fault = _first_fault(F.logical_not(F.greater(pivots, 0.0)))
+    fault = first_fault(F.logical_not(F.greater(pivots, 0.0)))
     return (F.swap_axes(lower, -2, -1) if upper else lower), fault
 
 
@@ -211,7 +152,7 @@ def matrix_exponential(node: Node, x: Tensor) -> Tensor:
     given = converted(x, node.dtype)
     norm = F.max(F.sum(F.abs(given), -2), -1)
     halvings = F.maximum(F.ceil(F.log2(F.where(norm > 0.5, norm, 0.5))) + 1.0, 0.0)
-    small, unit = given / _matrices(F.exp2(halvings)), _unit(given)
+    small, unit = given / _matrices(F.exp2(halvings)), unit_of(given)
     found = F.broadcast_to(unit, given.shape)
     for term in range(_TERMS, 0, -1):
         found = unit + F.matmul(small, found) * (1.0 / term)
