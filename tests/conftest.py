@@ -126,17 +126,20 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark all but a sample of the cases of each test, and leave out what is not asked for.
 
-    A test keeps an eighth of its cases, at least `_ENOUGH`, or one if it is `long`; on `ref` and
-    without a backend, one that is not `long` keeps all. Where the cases are a product of parameters
-    the sample grows until each value of each parameter occurs. `sample(N)` sets another number, and
-    keeps all on `ref`; `whole` keeps all. The others are marked `exhaustive`, as some
-    are already, the same ones in every process.
+    A test keeps an eighth of its cases, at least `_ENOUGH`; on `ref` and without a backend, all. If
+    it is `long`, it keeps an eighth, at least one, each case on one of its backends. Where the
+    cases are a product of parameters the sample grows until each value of each parameter occurs.
+    `sample(N)` sets another number, and keeps all on `ref`; `whole` keeps all. The others are
+    marked `exhaustive`, as some are already, the same ones in every process.
     """
     cases: defaultdict[tuple[str, str], list[pytest.Function]] = defaultdict(list)
     for item in items:
         fixed = item.get_closest_marker("whole") or item.get_closest_marker("exhaustive")
         if isinstance(item, pytest.Function) and fixed is None:
-            cases[item.nodeid.partition("[")[0], _backend(item)].append(item)
+            # A case of a long test finds most faults on any backend: they need not all run it.
+            together = item.get_closest_marker("long") and not item.get_closest_marker("sample")
+            backend = "" if together else _backend(item)
+            cases[item.nodeid.partition("[")[0], backend].append(item)
     for (_, backend), of_one_test in cases.items():
         _sample(of_one_test, backend)
     part, parts = _part(config)
@@ -171,20 +174,27 @@ def _part(config: pytest.Config) -> tuple[int, int]:
 def _sample(items: list[pytest.Function], backend: str) -> None:
     """Mark `exhaustive` what is beyond the sample, unless it brings a new value of a parameter.
 
-    Where a parameter has a value of its own for each case, values say nothing about coverage.
+    Where a parameter has a value of its own for each case, values say nothing about coverage. Nor
+    does a `seed`: one draws as much as another.
     """
     mark = items[0].get_closest_marker("sample")
     long = items[0].get_closest_marker("long") is not None
-    # By a hash: neighbours in a table are alike, and each process has to find the same.
-    items.sort(key=lambda item: zlib.crc32(item.name.encode()))
-    values = [_values(item) for item in items]
-    product = all(len({each[k] for each in values}) < len(items) for k in values[0])
     compiles = backend not in ("", "ref")
     if (mark and backend == "ref") or not (mark or compiles or long):
         return
-    kept: int = mark.args[0] if mark else max(1 if long else _ENOUGH, len(items) // _SHARE)
+    # By a hash: neighbours in a table are alike, and each process has to find the same.
+    items.sort(key=lambda item: zlib.crc32(item.name.encode()))
+    cases: dict[Hashable, pytest.Function] = {}
+    for item in items:
+        if cases.setdefault(frozenset(_values(item).items()), item) is not item:
+            item.add_marker(pytest.mark.exhaustive)  # another backend has it
+    kept: int = mark.args[0] if mark else max(1 if long else _ENOUGH, len(cases) // _SHARE)
+    values = [_values(item) for item in cases.values()]
+    for each in values:
+        each.pop("seed", None)
+    product = all(len({each[k] for each in values}) < len(cases) for k in values[0])
     seen = {pair for each in values[:kept] for pair in each.items()}
-    for item, each in zip(items[kept:], values[kept:], strict=True):
+    for item, each in list(zip(cases.values(), values, strict=True))[kept:]:
         if not (product and kept) or seen.issuperset(each.items()):
             item.add_marker(pytest.mark.exhaustive)
         seen.update(each.items())
@@ -197,10 +207,14 @@ def _backend(item: pytest.Function) -> str:
 
 
 def _values(item: pytest.Function) -> dict[str, tuple[type, Hashable]]:
-    """Return the parameters of a case by name, what cannot be hashed by its identity."""
+    """Return the parameters of a case by name, what cannot be hashed by its identity.
+
+    The backend is none of them.
+    """
     return {
         name: (type(value), value if _hashable(value) else id(value))
         for name, value in _parameters(item).items()
+        if name not in ("backend", "compiling")
     }
 
 

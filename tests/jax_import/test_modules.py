@@ -15,7 +15,6 @@ from .module_cases import MODULES, ModuleCase  # noqa: E402
 from .operation_cases import CASES  # noqa: E402
 
 
-@pytest.mark.whole
 @pytest.mark.parametrize("engine", ["ref", "numba"])
 @pytest.mark.parametrize("case", MODULES, ids=str)
 def test_a_module_gives_its_numbers(case: ModuleCase, engine: str) -> None:

@@ -36,6 +36,11 @@ def test_subjects(backend, case): pass
 @pytest.mark.parametrize("y", range(10))
 def test_sampled_product(x, y): pass
 
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("x", range(4))
+def test_drawn_product(seed, x): pass
+
 @pytest.mark.whole
 @pytest.mark.parametrize("x", range(100))
 def test_whole(backend, x): pass
@@ -54,6 +59,11 @@ def test_on_the_reference_only(backend, x): pass
 @pytest.mark.long
 @pytest.mark.parametrize("x", range(30))
 def test_long(backend, x): pass
+
+@pytest.mark.long
+@pytest.mark.parametrize("x", range(5))
+@pytest.mark.parametrize("y", range(4))
+def test_long_product(backend, x, y): pass
 
 @pytest.mark.long
 @pytest.mark.parametrize("x", range(5))
@@ -105,8 +115,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.mark.long
 def test_the_default_tier_has_a_sample_of_the_cases(everything: list[str], kept: list[str]):
-    several = 200 + conftest._ENOUGH + 300 + 100 + 100 + 5 + 30 + 1
-    assert len(everything) == 2 * several + 100 + 100 + 30 + 5 + 31 + 1 + 20
+    several = 200 + conftest._ENOUGH + 300 + 100 + 100 + 5 + 30 + 20 + 1
+    assert len(everything) == 2 * several + 100 + 40 + 100 + 30 + 5 + 31 + 1 + 20
     assert set(kept) <= set(everything)
     counts = {
         "test_many": 200 + 25,
@@ -116,7 +126,7 @@ def test_the_default_tier_has_a_sample_of_the_cases(everything: list[str], kept:
         "test_without_a_backend": 100,
         "test_sampled": 7,
         "test_on_the_reference_only": 5,
-        "test_long": 3 + 3,
+        "test_long": 3,
         "test_long_without_a_backend": 1,
         "test_long_with_marked_ones": 1,
         "test_marked": 0,
@@ -133,6 +143,13 @@ def test_the_default_tier_has_a_sample_of_the_cases(everything: list[str], kept:
     product = [name for name in kept if name.startswith("test_sampled_product[")]
     assert 10 <= len(product) <= 2 + 20
     _require_all_values([name.replace("[", "-") for name in product], 10, 10)
+    product = [name for name in kept if name.startswith("test_drawn_product[")]
+    assert 4 <= len(product) <= 2 + 3
+    # Each case of a long test is on one of the backends.
+    product = [name for name in kept if name.startswith("test_long_product[")]
+    backends, cases = zip(*(name.partition("[")[2].split("-", 1) for name in product), strict=True)
+    assert {*backends} == {"ref", "numba"}
+    assert 5 <= len(cases) == len({*cases}) <= 2 + 4 + 3
 
 
 @pytest.mark.long
