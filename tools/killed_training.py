@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from gptrs_train.runs import Data, Outputs, Watch, finetune, train
 from gptrs_train.saved_run import METRICS, STATE
 from gptrs_train.trainer import Settings
 
-_KINDS = ("lora", "full", "new")
+KINDS = ("lora", "full", "new")
 """What learns: an adapter, all weights, or all weights of a new model."""
 _SHORTEST, _LONGEST = 1, 5
 """Updates that a child makes before it is killed; each state is of every second update."""
@@ -73,18 +73,25 @@ def child(model: str, data: str, out: str, what: str, how: str, *, steps: int) -
     finetune(model, Data(Path(data)), outputs, learnt, settings, watch=watch)
 
 
-def compare(folder: Path, model: str, kills: int, steps: int, seed: int) -> int:
-    """Return how many bits of states, results and measurements differ."""
+def compare(
+    folder: Path,
+    model: str,
+    kills: int,
+    steps: int,
+    seed: int,
+    kinds: Sequence[str] = KINDS,
+) -> int:
+    """Return how many bits of states, results and measurements differ, of runs of `kinds`."""
     data = folder / "train.bin"
     start = partial(_started, model, data, steps)
     np.random.default_rng(1).integers(0, 64, 20_000).astype("<u2").tofile(data)
     draw = random.Random(seed)
-    whole = {what: folder / f"whole-{what}" for what in _KINDS}
+    whole = {what: folder / f"whole-{what}" for what in kinds}
     for what, out in whole.items():
         start(out, what, "new").communicate()
     differing = number = done = 0
     while done < kills:
-        what = _KINDS[number % len(_KINDS)]
+        what = kinds[number % len(kinds)]
         out = folder / f"killed-{number}"
         done += _killed(start, out, what, kills - done, draw)
         differing += _differing(whole[what], out)

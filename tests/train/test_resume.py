@@ -27,9 +27,10 @@ def metrics(folder: Path) -> list[dict]:
 
 
 @pytest.mark.long
-def test_a_killed_run_goes_on_with_the_same_bits(tmp_path):
+@pytest.mark.parametrize("kind", killed_training.KINDS)
+def test_a_killed_run_goes_on_with_the_same_bits(kind, tmp_path):
     save_lm(tmp_path / "model", "llama")
-    assert killed_training.compare(tmp_path, str(tmp_path / "model"), 8, 16, 0) == 0
+    assert killed_training.compare(tmp_path, str(tmp_path / "model"), 3, 16, 0, (kind,)) == 0
 
 
 def test_a_run_goes_on_only_with_its_own_settings(tmp_path):
