@@ -8,7 +8,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
@@ -77,12 +79,17 @@ def _a_machine_that_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def gptrs(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command line in this process: `gptrs("list", "models").out`."""
+def gptrs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command line in this process: `gptrs("list", "models").out`; `stdin` may be given."""
 
-    def run(*arguments: object) -> Outcome:
+    def run(*arguments: object, stdin: bytes | None = None) -> Outcome:
         capsys.readouterr()
-        code = main([str(argument) for argument in arguments])
+        with monkeypatch.context() as patch, TemporaryFile() as file:
+            if stdin is not None:
+                file.write(stdin)
+                file.seek(0)
+                patch.setattr("sys.stdin", TextIOWrapper(file, encoding="utf-8"))
+            code = main([str(argument) for argument in arguments])
         return Outcome(code, *capsys.readouterr())
 
     return run

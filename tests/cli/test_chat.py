@@ -277,22 +277,22 @@ def test_a_conversation_goes_on_from_a_file(model, tmp_path):
         assert terminal.end() == 0
 
 
-def test_each_line_of_a_pipe_is_answered(gptrs_process, model):
+def test_each_line_of_a_pipe_is_answered(gptrs, model):
     asked = ("chat", "--model", model, "--greedy", "--max-tokens", 3, "--ignore-eos")
-    result = gptrs_process(*asked, "--stats", stdin=b"the cat\nthe dog\n")
+    result = gptrs(*asked, "--stats", stdin=b"the cat\nthe dog\n")
     assert result.code == 0
     assert len(result.out.splitlines()) >= 2
     assert "> " not in result.out
     assert result.err.count("3 new tokens") == 2
-    refused = gptrs_process(*asked, stdin=b"the cat " * 9000)
+    refused = gptrs(*asked, stdin=b"the cat " * 9000)
     assert refused.code == 2
     assert "do not fit into the context" in refused.err
 
 
-def test_an_answer_that_loses_its_form_is_told(gptrs_process, model):
+def test_an_answer_that_loses_its_form_is_told(gptrs, model):
     pytest.importorskip("llguidance", reason="llguidance is not installed")
     asked = ("chat", "--model", model, "--regex", "(a?){2000}a{2000}")
-    result = gptrs_process(*asked, stdin=b"the cat\n")
+    result = gptrs(*asked, stdin=b"the cat\n")
     assert (result.code, result.out.strip()) == (2, "a")
     assert "error: the form cannot be kept after 1 token" in result.err
 

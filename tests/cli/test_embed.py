@@ -121,11 +121,11 @@ def test_texts_are_read_from_a_file(gptrs, bert, vectors, tmp_path, name):
     np.testing.assert_allclose(fields["embeddings"], vectors, atol=1e-6)
 
 
-def test_texts_are_read_from_standard_input(gptrs_process, bert):
+def test_texts_are_read_from_standard_input(gptrs, bert):
     piped = "\n".join(TEXTS).encode()
-    run = gptrs_process("embed", "--model", bert, "--input", "-", "--json", stdin=piped)
+    run = gptrs("embed", "--model", bert, "--input", "-", "--json", stdin=piped)
     assert run.json["texts"] == TEXTS
-    nothing = gptrs_process("embed", "--model", bert, "--input", "-", stdin=b"\n")
+    nothing = gptrs("embed", "--model", bert, "--input", "-", stdin=b"\n")
     assert (nothing.code, nothing.out) == (3, "")
     assert "standard input has no texts" in nothing.err
 

@@ -47,12 +47,12 @@ def test_a_model_tuned_to_chat_that_says_nothing_to_a_prompt(gptrs, tmp_path):
         assert "try --chat" not in made.err
 
 
-def test_an_answer_that_is_cut_says_so(gptrs_process, tmp_path):
+def test_an_answer_that_is_cut_says_so(gptrs, tmp_path):
     model = save_tiny_chat(tmp_path / "m")
     options = ("--ignore-eos", "--max-tokens", "3", "--greedy")
-    chat = gptrs_process("chat", model, *options, stdin=b"hello\n")
+    chat = gptrs("chat", model, *options, stdin=b"hello\n")
     assert "the answer was cut after 3 tokens: `--max-tokens N` allows more" in chat.err
-    text = gptrs_process("generate", "--model", model, "hello", *options)
+    text = gptrs("generate", "--model", model, "hello", *options)
     assert "3 new tokens" in text.err
     assert "cut there (--max-tokens)" in text.err
 

@@ -97,11 +97,9 @@ def test_a_prompt_can_come_from_standard_input(gptrs_process, model_directory):
     assert result.json["prompt"] == "smile 😀"
 
 
-def test_a_prompt_may_be_an_argument_or_be_piped_in(
-    gptrs, gptrs_process, model_directory, tmp_path, monkeypatch
-):
+def test_a_prompt_may_be_an_argument_or_be_piped_in(gptrs, model_directory, tmp_path, monkeypatch):
     asked = ("generate", "--model", model_directory, "--max-tokens", 2, "--json")
-    assert gptrs_process(*asked, stdin=b"the dog\n").json["prompt"] == "the dog"
+    assert gptrs(*asked, stdin=b"the dog\n").json["prompt"] == "the dog"
 
     def given(text: str, *arguments: object):
         (tmp_path / "in").write_text(text)

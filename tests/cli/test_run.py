@@ -262,9 +262,9 @@ def test_a_model_with_a_prompt_answers_it_as_a_message_if_it_has_a_template(gptr
     assert plain.json["prompt_token_ids"] == [1, 2]
 
 
-def test_a_model_without_a_template_continues_what_is_piped_in(gptrs_process, model_directory):
+def test_a_model_without_a_template_continues_what_is_piped_in(gptrs, model_directory):
     options = ("--max-tokens", "2", "--greedy", "--json")
-    made = gptrs_process("run", model_directory, *options, stdin=b"the cat\n")
+    made = gptrs("run", model_directory, *options, stdin=b"the cat\n")
     assert (made.code, made.json["prompt"]) == (0, "the cat"), made.err
 
 

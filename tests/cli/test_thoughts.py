@@ -108,6 +108,6 @@ def test_a_text_of_a_form_has_no_thoughts_that_the_prompt_begins(gptrs, folders)
     assert "reasoning_content" not in found
 
 
-def test_a_conversation_keeps_thoughts_out_of_a_pipe(gptrs_process, folders):
-    found = gptrs_process("chat", folders["special"], "--max-tokens", 60, stdin=b"hi\n")
+def test_a_conversation_keeps_thoughts_out_of_a_pipe(gptrs, folders):
+    found = gptrs("chat", folders["special"], "--max-tokens", 60, stdin=b"hi\n")
     assert found.out == "Yes.\n"

@@ -27,12 +27,12 @@ def test_there_and_back(run):
     assert run("--tokens", f"0,{ids[0]}", "--no-special").out == "the\n"
 
 
-def test_a_file_and_standard_input(run, gptrs_process, model_directory, tmp_path):
+def test_a_file_and_standard_input(run, gptrs, model_directory, tmp_path):
     file = tmp_path / "text.txt"
     file.write_bytes(b"the cat\n")
     kept = run("--file", file, "--json").json
     assert kept["text"] == "the cat\n"
-    piped = gptrs_process("tokenize", "--model", model_directory, "--json", stdin=b"the cat\n")
+    piped = gptrs("tokenize", "--model", model_directory, "--json", stdin=b"the cat\n")
     assert piped.json["text"] == "the cat"
 
 
