@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,6 +18,7 @@ from torch.nn import functional as nnf  # noqa: E402
 
 import gptrs_torch  # noqa: E402
 from gptrs.api.backends import Backend  # noqa: E402
+from gptrs_torch import partition  # noqa: E402
 from gptrs_torch.dynamo import table  # noqa: E402
 from gptrs_torch.graph import GraphFunction  # noqa: E402
 
@@ -151,3 +153,22 @@ def test_layers_with_padded_texts(weights: bool) -> None:
     with torch.no_grad():
         found = torch.compile(attended, backend="gptrs", options={"backend": "ref"})(x, padding)
     require_close(found, wanted, "float32", f"weights: {weights}")
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_encoder_layers_leave_nothing_to_torch(
+    norm_first: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In inference, torch has one operator for a layer; rows that may see nothing are NaN in it."""
+    kind = "gelu" if norm_first else "relu"
+    model = nn.TransformerEncoderLayer(8, 2, 16, 0.0, kind, batch_first=True, norm_first=norm_first)
+    padded = torch.tensor([[False, False, True], [True, True, True]])
+    later = torch.ones(3, 3).triu(1).bool()
+    fast = torch.compile(model.eval(), backend="gptrs", options={"backend": "ref"})
+    monkeypatch.setattr(partition, "_said", set())
+    with torch.no_grad(), caplog.at_level(logging.WARNING, "gptrs"):
+        for masks in ({}, {"src_mask": later}, {"src_key_padding_mask": padded}):
+            x = torch.randn(2, 3, 8)
+            found, wanted = fast(x, **masks), model(x, **masks)
+            torch.testing.assert_close(found, wanted, equal_nan=True)
+    assert not [each for each in caplog.records if each.name == "gptrs"]

@@ -25,6 +25,7 @@ from gptrs.api import UsageError
 from gptrs.api.backends import Backend, Precision
 from gptrs_torch import ops
 from gptrs_torch.conversion import converter_of
+from gptrs_torch.encoder_layers import encoder_rules
 from gptrs_torch.grids import grid_rules
 from gptrs_torch.memory_orders import order_rules
 from gptrs_torch.partition import PartitionedGraph, keep_layers, rules, separate_operands
@@ -60,7 +61,6 @@ _MORE = (
     _ATEN._native_batch_norm_legit_functional,
     _ATEN._native_batch_norm_legit.no_stats,
     _ATEN.native_batch_norm.default,
-    _ATEN.native_dropout,
     _ATEN.split_with_sizes_copy,
 )
 """Operators of the core set without a converter."""
@@ -76,7 +76,8 @@ def table() -> Rules:
     more = cast("Rules", cast("Any", _decomp).get_decompositions(_MORE))
     found: Rules = {**core_aten_decompositions(), **more}
     taken_apart = {op: rule for op, rule in found.items() if converter_of(op) is None}
-    ours = {**resizing_rules(found), **grid_rules(found), **quantized_rules(), **rules()}
+    images = {**resizing_rules(found), **grid_rules(found)}
+    ours = {**images, **quantized_rules(), **rules(), **encoder_rules()}
     return {**taken_apart, **order_rules(taken_apart), **ours}
 
 
