@@ -33,7 +33,8 @@ def channels_last(x: Any) -> list[Any]:
     x = x.to(memory_format=torch.channels_last)
     normed = [F.batch_norm(x, None, None, training=True), x.softmax(1)]
     rolled = [x.roll((1, 1), (1, 2)), x.roll(1, 3), x.roll(3)]
-    return [*normed, *rolled, torch.cat([x, x], 1), torch.channel_shuffle(x, 2)]
+    stacked = [torch.stack([x, x], axis) for axis in (0, 2, -1)]
+    return [*normed, *rolled, *stacked, torch.cat([x, x], 1), torch.channel_shuffle(x, 2)]
 
 
 @pytest.mark.whole

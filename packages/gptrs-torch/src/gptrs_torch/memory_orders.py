@@ -44,6 +44,7 @@ def order_rules(table: dict[Any, Rule]) -> dict[Any, Rule]:
     return {
         **made,
         _ATEN.roll.default: partial(_rolled, made[_ATEN.roll.default]),
+        _ATEN.stack.default: partial(_stacked, made[_ATEN.stack.default]),
         _ATEN._fft_r2c.default: _transform,
         _ATEN.channel_shuffle.default: _shuffled,
     }
@@ -51,11 +52,24 @@ def order_rules(table: dict[Any, Rule]) -> dict[Any, Rule]:
 
 def _rolled(rule: Rule, x: torch.Tensor, shifts: list[int], dims: Sequence[int] = ()) -> Any:
     """Trace a roll: images keep their order, except in a roll of all elements in a row."""
-    image = _IMAGES.get(x.ndim)
-    if image is None or x.is_contiguous() or not x.is_contiguous(memory_format=image):
+    if not _is_image(x):
         return rule(x, shifts, dims)
     made = _ATEN.roll.default(x.contiguous(), shifts, dims)
-    return made.contiguous(memory_format=image) if dims else made
+    return made.contiguous(memory_format=_IMAGES[x.ndim]) if dims else made
+
+
+def _stacked(rule: Rule, parts: list[torch.Tensor], dim: int = 0) -> Any:
+    """Trace a stack: of images, along one of their axes, it is that axis of their `cat`, in two."""
+    axis = dim % (parts[0].ndim + 1)
+    if axis == parts[0].ndim or not all(map(_is_image, parts)):
+        return rule(parts, dim)
+    return _ATEN.cat.default(parts, axis).unflatten(axis, (len(parts), -1))
+
+
+def _is_image(x: torch.Tensor) -> bool:
+    """Return whether a tensor has its channels last in memory, and is not in row-major order."""
+    image = _IMAGES.get(x.ndim)
+    return image is not None and not x.is_contiguous() and x.is_contiguous(memory_format=image)
 
 
 def _shuffled(x: torch.Tensor, groups: int) -> torch.Tensor:
