@@ -133,7 +133,9 @@ def test_keep_alive_0_of_ollama_unloads_after_the_answer(managed):
         assert "response" in first
         eventually(lambda: not served.models)
         assert client.get("/api/ps").json() == {"models": []}
-        assert client.get("/api/tags").json()["models"][0]["name"] == "chat"
+        (tagged,) = client.get("/api/tags").json()["models"]
+        assert (tagged["name"], tagged["size"]) == ("chat", 0)
+        assert {"modified_at", "digest", "details"} < tagged.keys()
         again = client.post("/api/generate", json={**body, "keep_alive": "5m"}).json()
         assert "response" in again
         assert list(served.models) == ["chat"]

@@ -53,6 +53,26 @@ def test_a_chat_is_a_line_for_each_piece_and_one_for_its_end(talking, name):
     assert whole["done"] is True
 
 
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("chat", {**ASKED, "top_logprobs": 2}),
+        ("generate", {"model": "say", "prompt": "hi", "raw": True, "top_logprobs": 2,
+                      "options": {"num_predict": 5, "temperature": 0}}),
+        ("generate", {"model": "say", "prompt": "hi"}),
+    ],
+)  # fmt: skip
+def test_log_probabilities_are_those_of_all_tokens_whole_or_in_lines(talking, path, asked):
+    asked = {"options": {"temperature": 0}} | asked | {"logprobs": True}
+    whole = post(talking, path, {**asked, "stream": False}).json()
+    rows = [row for line in lines(talking, path, asked) for row in line.get("logprobs", ())]
+    assert [row["token"] for row in rows] == [row["token"] for row in whole["logprobs"]]
+    assert len(rows) == whole["eval_count"]
+    assert {len(row["top_logprobs"]) for row in rows} == {asked.get("top_logprobs", 0)}
+    without = post(talking, path, {**asked, "logprobs": False, "top_logprobs": None})
+    assert "logprobs" not in without.text
+
+
 def test_generate_is_a_message_or_a_text_that_goes_on(talking):
     greedy = {"model": "say", "prompt": "hi", "options": {"temperature": 0}}
     assert "".join(line["response"] for line in lines(talking, "generate", greedy)) == HELLO
@@ -178,6 +198,7 @@ def test_a_body_may_have_no_type_unless_it_comes_from_a_page(talking):
         ({"model": "x"}, 404, "there is no model called 'x'"),
         ({"options": {"mirostat": 2}}, 400, "options.mirostat"),
         ({"options": {"tfs_z": 2}}, 400, "tfs_z"),
+        ({"top_logprobs": 2}, 400, "`top_logprobs` needs `logprobs`"),
         ({"messages": [{"role": "user", "content": "a", "images": ["Zm94"]}]}, 400, "image"),
         ({"tools": [{"type": "function"}]}, 400, "function"),
     ],

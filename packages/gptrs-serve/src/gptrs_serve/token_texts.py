@@ -53,9 +53,9 @@ class TokenTexts:
         self._known: dict[int, tuple[str, list[int] | None, bool]] = {}
         """Per token: its text, its bytes in an answer, and whether the text is whole."""
 
-    def chat(self, scores: Sequence[TokenScores]) -> dict[str, object]:
+    def chat(self, scores: Sequence[TokenScores], name: str = "content") -> dict[str, object]:
         """Return scores in the format of chats; the joined `bytes` of an answer are its text."""
-        return {"content": Rows(self._row, scores)}
+        return {name: Rows(self._row, scores)}
 
     def completion(self, found: Scored | None) -> dict[str, object] | None:
         """Return scores in the format of completions."""

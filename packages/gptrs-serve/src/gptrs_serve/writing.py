@@ -6,13 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from gptrs_runtime.chat.answer_reader import AnswerEvent, ThoughtsDelta
 from gptrs_runtime.generation.outcome import FinishReason
+from gptrs_runtime.generation.text_stream import TokenScores
 from gptrs_runtime.serving.answers import Piece
 from gptrs_serve.chat import Chat
-from gptrs_serve.events import CLOSED_BY_CLIENT, EventStream, QuickEvents
+from gptrs_serve.events import CLOSED_BY_CLIENT, EventStream, QuickEvents, json_answer
 from gptrs_serve.requests import require_written
 
 
@@ -31,6 +32,8 @@ class AnswerWriter(ABC):
         """The finish reason; None before the end."""
         self.keep: Callable[[], None] | None = None
         """Called once the answer is whole."""
+        self.scores: list[TokenScores] = []
+        """Requested ones that `told` and `end` have not written."""
 
     @abstractmethod
     def told(self, event: AnswerEvent) -> Iterator[bytes]:
@@ -56,6 +59,7 @@ class AnswerWriter(ABC):
         """Return the bytes of a stream for pieces; empty if they have no text."""
         parts: list[bytes] = []
         for piece in pieces:
+            self.scores += piece.scores
             found = self.reader.push(piece.text)
             if piece.finish_reason is not None:
                 found += self.reader.finish()
@@ -99,6 +103,7 @@ class AnswerWriter(ABC):
             return Response(status_code=CLOSED_BY_CLIENT)
         (made,) = chat.stream.generations
         # A whole answer goes the way of a stream, so that both have the same items.
-        self.of([Piece(0, made.text, made.token_ids, (), made.finish_reason)])
+        scores = made.logprobs or ()
+        self.of([Piece(0, made.text, made.token_ids, scores, made.finish_reason)])
         self._ended()
-        return JSONResponse(self.whole())
+        return json_answer(self.whole(), sum(1 + len(each.top) for each in scores))

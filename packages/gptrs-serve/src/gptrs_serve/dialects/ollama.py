@@ -197,12 +197,18 @@ class LineWriter(AnswerWriter):
         self, text: str = "", thinking: str = "", calls: list[dict[str, Any]] | None = None
     ) -> bytes:
         said = self._said(text, thinking, calls or [])
-        return line_of({**_stamp(self._called), **said, "done": False})
+        return line_of({**_stamp(self._called), **said, "done": False, **self._scores()})
+
+    def _scores(self) -> dict[str, object]:
+        """Return the log-probabilities of the tokens since the last line, if requested."""
+        scores, self.scores = self.scores, []
+        return self.chat.texts.chat(scores, "logprobs") if scores else {}
 
     @override
     def end(self) -> bytes:
         last = b"".join(self._end_call())
-        return last + line_of({**_stamp(self._called), **self._said("", "", []), **self._counts()})
+        said = {**self._said("", "", []), **self._counts(), **self._scores()}
+        return last + line_of({**_stamp(self._called), **said})
 
     @override
     def failed(self, error: Exception) -> bytes:
@@ -211,7 +217,8 @@ class LineWriter(AnswerWriter):
     @override
     def whole(self) -> dict[str, object]:
         said = self._said(self._text, self._thinking, self._calls)
-        return {**_stamp(self._called), **said, **self._counts()}
+        self.scores = [*(self.chat.stream.generations[0].logprobs or ())]
+        return {**_stamp(self._called), **said, **self._counts(), **self._scores()}
 
     def _counts(self) -> dict[str, object]:
         """Return the reason for the end, the counts of tokens, and nanoseconds."""
@@ -293,7 +300,14 @@ def tags(served: Served) -> Response:
     """Return the served models, including those that a request would load."""
     found = [_listed(name, served) for name in served.models]
     names = [] if served.residence is None else served.residence.unloaded
-    unloaded = [{"name": name, "model": name, "digest": _digest(name)} for name in names]
+    # Of what is not read yet there are no facts, but clients show these fields without asking.
+    unread: dict[str, object] = {
+        "modified_at": _time(served.created),
+        "size": 0,
+        "details": {"parent_model": "", "format": "gptrs", "family": "", "families": [],
+                    "parameter_size": "", "quantization_level": ""},
+    }  # fmt: skip
+    unloaded = [{"name": name, "model": name, "digest": _digest(name), **unread} for name in names]
     return JSONResponse({"models": [*found, *unloaded]})
 
 

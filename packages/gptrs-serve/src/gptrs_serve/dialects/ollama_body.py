@@ -24,6 +24,7 @@ from gptrs_serve.bodies import (
 )
 from gptrs_serve.dialects.turns import Turns, chat_of
 from gptrs_serve.fields import NOTHING, RequestFields, converted
+from gptrs_serve.problems import RequestError
 
 _Name = Annotated[
     str, Meta(min_length=1, description="The name of the model, optionally with `:latest`.")
@@ -184,13 +185,12 @@ class Answering(RequestFields, kw_only=True):
     options: Annotated[RuntimeOptions, Meta(description="See below.")] | None = None
     keep_alive: _Kept = None
     logprobs: (
-        Annotated[
-            Literal[False], Meta(description="`/v1` returns log-probabilities.", extra=NOTHING)
-        ]
-        | None
+        Annotated[bool, Meta(description="Return the log-probability of each token.")] | None
     ) = None
     top_logprobs: (
-        Annotated[Literal[0], Meta(description="`/v1` returns log-probabilities.", extra=NOTHING)]
+        Annotated[
+            int, Meta(ge=0, le=20, description="Also return those of the N likeliest tokens.")
+        ]
         | None
     ) = None
 
@@ -199,6 +199,8 @@ class Answering(RequestFields, kw_only=True):
         fields: dict[str, object] = {
             "model": name,
             "stream": self.stream,
+            "logprobs": self.logprobs,
+            "top_logprobs": self.top_logprobs or None,
             **(self.options or RuntimeOptions()).given(),
         }
         if self.format == "json":
@@ -295,6 +297,11 @@ class GenerateBody(Answering, kw_only=True):
     def completion(self, name: str) -> CompletionBody:
         """Return the completion for the text itself."""
         fields = {**self.fields(name), "prompt": self.prompt, "suffix": self.suffix or None}
+        # Where a completion has one number, a chat has two fields.
+        likeliest = fields.pop("top_logprobs")
+        if likeliest is not None and not self.logprobs:
+            raise RequestError("`top_logprobs` needs `logprobs`", param="top_logprobs")
+        fields["logprobs"] = (likeliest or 0) if self.logprobs else None
         return converted(fields, CompletionBody)
 
 
