@@ -364,6 +364,25 @@ def test_a_tokenizer_of_sentencepiece(tmp_path: Path) -> None:
     assert model.tokenizer.decode(tokens) == "the\nT"
 
 
+def test_a_tokenizer_of_gemma_4_has_merges(tmp_path: Path) -> None:
+    """Spaces are `▁`, without one before a text; characters that are no tokens become bytes."""
+    tokens = ["<pad>", "<eos>", "<bos>", "<unk>", "<0xC3>", "<0xA9>", *"▁the", "he", "the"]
+    own: dict[str, Value] = {
+        "tokenizer.ggml.model": "gemma4", "tokenizer.ggml.pre": "gemma4",
+        "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.bos_token_id": 2,
+        "tokenizer.ggml.unknown_token_id": 3, "tokenizer.ggml.eos_token_id": 1,
+        "tokenizer.ggml.merges": ["h e", "t he"],
+        "tokenizer.ggml.token_type": [3, 3, 3, 2, 6, 6, *[1] * (len(tokens) - 6)],
+    }  # fmt: skip
+    table: dict[str, Stored] = {"token_embd.weight": random_blocks("F16", (40, 32), 0)}
+    path = saved(tmp_path / "x.gguf", gguf({**_settings("llama", 2), **own}, table))
+    read = Tokenizer.from_buffer(find_model(path).read_bytes("tokenizer.json") or b"")
+    assert read.encode("the thé<eos>").tokens == [
+        *("<bos>", "the", "▁", "t", "h", "<0xC3>", "<0xA9>", "<eos>")
+    ]
+    assert read.decode(read.encode("the é").ids) == "the é"
+
+
 @pytest.mark.parametrize(
     ("name", "parts"),
     [

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import gptrs
-from checkpoint.test_gguf_writing import TOKENS, tiny
+from checkpoint.test_gguf_writing import SIZES, TOKENS, tiny
 from fuzzing.tiny_gguf import Stored, Value, gguf
 from gptrs.errors import ModelError
 from gptrs_runtime.sources.find_model import find_model
@@ -36,7 +36,7 @@ def converted(folder: Path, architecture: str, changes: Changes, **settings: Val
         "feed_forward_length": 96, "attention.head_count": 4, "attention.head_count_kv": 2,
         "attention.key_length": 16, "attention.value_length": 16, "rope.dimension_count": 16,
         "attention.layer_norm_rms_epsilon": config.get("rms_norm_eps") or config.get("norm_eps"),
-        "rope.freq_base": config["rope_parameters"]["rope_theta"], **settings,
+        "rope.freq_base": config["rope_parameters"].get("rope_theta"), **settings,
     }  # fmt: skip
     metadata: dict[str, Value] = {"general.architecture": architecture}
     named = {key.replace("__", "."): value for key, value in own.items()}
@@ -48,7 +48,7 @@ def converted(folder: Path, architecture: str, changes: Changes, **settings: Val
         for changed, array in changes(name, source.weights.load(name)):
             merged = re.sub(r"\.experts\.\d+\.", ".experts.", changed)
             found = known.get_name(merged, try_suffixes=(".weight", ".bias"))
-            found = changed if changed.startswith("rope_factors") else found
+            found = changed if changed.startswith(("rope_", "blk.")) else found
             assert found is not None, changed
             stacks.setdefault(found, []).append(np.asarray(array, np.float32))
     tensors: dict[str, Stored] = {}
@@ -132,6 +132,28 @@ def tiled_delta(name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]
     yield from delta(name, array)
 
 
+def gemma4(name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield factors with a suffix, and the divisors of half of the angles of layers without it."""
+    layer, _, inner = name.removeprefix("model.layers.").partition(".")
+    own = {
+        "router.scale": f"blk.{layer}.ffn_gate_inp.scale",
+        "router.per_expert_scale": f"blk.{layer}.ffn_down_exps.scale",
+    }
+    suffixed = inner.startswith(("layer_scalar", "experts."))
+    yield own.get(inner, f"{name}.weight" if suffixed else name), array
+    if name == "model.norm.weight":
+        yield "rope_freqs.weight", np.array([1.0] * 4 + [1e30] * 4)
+
+
+def gemma4_in_parts(name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the same, with the gates of experts apart, and no matrices that nothing reads."""
+    if name.endswith("gate_up_proj"):
+        for each, part in zip(("gate", "up"), np.split(array, 2, axis=1), strict=True):
+            yield f"blk.{name.split('.')[2]}.ffn_{each}_exps.weight", part
+        return
+    yield from gemma4(name, array)
+
+
 LATENT: dict[str, Any] = {
     "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8,
     "v_head_dim": 16, "head_dim": 8, "num_key_value_heads": 4,
@@ -176,6 +198,21 @@ SHARING: dict[str, Any] = {
 SHARING_IN_FILE: dict[str, Value | None] = {
     "expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 32,
     "expert_shared_feed_forward_length": 48,
+}  # fmt: skip
+
+
+TYPES = ["sliding_attention", "full_attention"] * 2
+HALF = {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 1e6}
+GEMMA4: dict[str, Any] = {
+    "num_hidden_layers": 4, "layer_types": TYPES, "head_dim": 8, "global_head_dim": 16,
+    "sliding_window": 4, "rope_parameters": {
+        "full_attention": HALF, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    },
+}  # fmt: skip
+GEMMA4_IN_FILE: dict[str, Value | None] = {
+    "attention__key_length_swa": 8, "attention__value_length_swa": 8, "rope__freq_base": 1e6,
+    "rope__freq_base_swa": 1e4, "rope__dimension_count_swa": 8, "attention__sliding_window": 4,
+    "attention__sliding_window_pattern": [True, False] * 2,
 }  # fmt: skip
 
 
@@ -267,6 +304,32 @@ CASES: dict[str, tuple[str, dict[str, Any], str, Changes, dict[str, Value | None
     "older qwen3next": (
         "qwen3_next", {**NET, **SHARING}, "qwen3next", joined_delta,
         {**NET_IN_FILE, **SHARING_IN_FILE},
+    ),
+    "gemma4": (
+        "gemma4_text",
+        {**GEMMA4, "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
+         "hidden_size_per_layer_input": 6, "vocab_size_per_layer_input": SIZES["vocab_size"]},
+        "gemma4", gemma4,
+        {**GEMMA4_IN_FILE, "attention__shared_kv_layers": 2,
+         "feed_forward_length": [96, 96, 192, 192], "embedding_length_per_layer_input": 6},
+    ),
+    "gemma4 of experts": (
+        "gemma4_text",
+        {**GEMMA4, "hidden_size_per_layer_input": 0, "enable_moe_block": True, "num_experts": 5,
+         "top_k_experts": 2, "moe_intermediate_size": 32, "attention_k_eq_v": True,
+         "num_global_key_value_heads": 1, "final_logit_softcapping": 3.0},
+        "gemma4", gemma4,
+        {**GEMMA4_IN_FILE, "attention__head_count_kv": [2, 1, 2, 1], "expert_count": 5,
+         "expert_used_count": 2, "expert_feed_forward_length": 32, "final_logit_softcapping": 3.0},
+    ),
+    "gemma4 of experts in parts": (
+        "gemma4_text",
+        {**GEMMA4, "hidden_size_per_layer_input": 0, "enable_moe_block": True, "num_experts": 5,
+         "top_k_experts": 2, "moe_intermediate_size": 32, "attention_k_eq_v": True,
+         "num_global_key_value_heads": 1, "final_logit_softcapping": 3.0},
+        "gemma4", gemma4_in_parts,
+        {**GEMMA4_IN_FILE, "attention__head_count_kv": [2, 1, 2, 1], "expert_count": 5,
+         "expert_used_count": 2, "expert_feed_forward_length": 32, "final_logit_softcapping": 3.0},
     ),
     "qwen3vlmoe": (
         "qwen3_moe",

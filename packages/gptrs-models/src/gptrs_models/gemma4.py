@@ -286,8 +286,13 @@ class Experts(Module):
         self.scale = params.tensor("router.scale", (dim,))
         self.expert_scale = params.tensor("router.per_expert_scale", (experts.count,))
         own = params / "experts"
-        self.gate_up_proj = ExpertMatrices.whole(own, "gate_up_proj", experts.count, dim, 2 * inner)
-        self.down_proj = ExpertMatrices.whole(own, "down_proj", experts.count, inner, dim)
+        names = ["gate_up_proj"]
+        if "0.gate_proj.weight" in own:
+            names = ["gate_proj", "up_proj"]
+        self.into = [
+            _matrices(own, name, experts.count, dim, 2 * inner // len(names)) for name in names
+        ]
+        self.down_proj = _matrices(own, "down_proj", experts.count, inner, dim)
         self.norm = RMSNorm(params / "pre_feedforward_layernorm_2", dim, config.epsilon)
         self._chosen, self._epsilon = experts.chosen, config.epsilon
         self._activation = ACTIVATIONS[config.activation]
@@ -298,7 +303,8 @@ class Experts(Module):
         weights, experts = self._route(x)
         groups = F.reshape(experts, (rows * self._chosen,))
         repeated = F.repeat_interleave(self.norm(x), self._chosen, 0)  # (N * k, C)
-        gate, up = F.split(self.gate_up_proj(repeated, groups), 2)
+        found = [each(repeated, groups) for each in self.into]
+        gate, up = found if len(found) > 1 else F.split(found[0], 2)
         found = self.down_proj(self._activation(gate) * up, groups)
         found = F.reshape(found, (rows, self._chosen, width))
         return F.sum(found * F.expand_dims(weights, 2), axis=1)
@@ -309,6 +315,14 @@ class Experts(Module):
         weights, experts = F.top_k(F.softmax(self.proj(scaled), axis=-1), self._chosen)
         weights = weights / F.sum(weights, axis=-1, keepdims=True)
         return weights * F.take(self.expert_scale, experts), experts
+
+
+def _matrices(params: Params, name: str, count: int, inputs: int, outputs: int) -> ExpertMatrices:
+    """Return the matrices of all experts: one weight, or one of each, as in GGUF files."""
+    if name in params:
+        return ExpertMatrices.whole(params, name, count, inputs, outputs)
+    names = [f"{at}.{name}.weight" for at in range(count)]
+    return ExpertMatrices.of_each(params, names, inputs, outputs)
 
 
 class Block(Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import cast
 
 import numpy as np
@@ -29,6 +29,7 @@ _LLAMA = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_DENSE = ("ffn_gate", "ffn_up", "ffn_down")
 _GPT2 = {
     "token_embd": "transformer.wte",
     "position_embd": "transformer.wpe",
@@ -69,6 +70,26 @@ _GEMMA2 = {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 _GEMMA3 = {**_GEMMA2, "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
+_GEMMA4 = {
+    **_GEMMA3,
+    "layer_output_scale.weight": "layer_scalar",
+    "per_layer_token_embd": "model.embed_tokens_per_layer",
+    "per_layer_model_proj": "model.per_layer_model_projection",
+    "per_layer_proj_norm": "model.per_layer_projection_norm",
+    "inp_gate": "per_layer_input_gate",
+    "proj": "per_layer_projection",
+    "post_norm": "post_per_layer_input_norm",
+    "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
+    "post_ffw_norm_1": "post_feedforward_layernorm_1",
+    "post_ffw_norm_2": "post_feedforward_layernorm_2",
+    "ffn_gate_inp": "router.proj",
+    "ffn_gate_inp.scale": "router.scale",
+    "ffn_down_exps.scale": "router.per_expert_scale",
+}
+_GEMMA4_EXPERTS = {
+    "ffn_gate_up": "experts.{}.gate_up_proj",
+    **{key: f"experts.{{}}.{_LLAMA[key].removeprefix('mlp.')}" for key in _DENSE},
+}
 _GLM4 = {
     **_LLAMA,
     "ffn_up": "mlp.gate_up_proj",
@@ -107,7 +128,6 @@ _BLOOM = {
 }
 _FALCON = {key: name for key, name in _BLOOM.items() if key not in ("token_embd_norm", "ffn_norm")}
 _FALCON_NORMS = {"attn_norm": "ln_mlp", "attn_norm_2": "ln_attn"}
-_DENSE = ("ffn_gate", "ffn_up", "ffn_down")
 _MIXTRAL = {
     **{key: name for key, name in _LLAMA.items() if key not in _DENSE},
     "ffn_gate_inp": "block_sparse_moe.gate",
@@ -198,7 +218,7 @@ _LFM2_EXPERTS = {
 }
 _DELTA = {
     "ssm_a": "linear_attn.A_log",
-    "ssm_dt": "linear_attn.dt_bias",
+    "ssm_dt.bias": "linear_attn.dt_bias",
     "ssm_conv1d": "linear_attn.conv1d",
     "ssm_norm": "linear_attn.norm",
     "ssm_out": "linear_attn.out_proj",
@@ -338,7 +358,7 @@ def _gemma3(fields: ConfigFields, settings: Settings) -> Settings:
     return settings
 
 
-def _delta_net(fields: ConfigFields, settings: Settings) -> Settings:
+def _delta_net(fields: ConfigFields, settings: Settings, _: Container[str]) -> Settings:
     """Add the sizes of delta nets, and their layers if the file lists them."""
     heads, inner = fields.integer("ssm.time_step_rank"), fields.integer("ssm.inner_size")
     if inner % heads:
@@ -350,6 +370,80 @@ def _delta_net(fields: ConfigFields, settings: Settings) -> Settings:
         settings = {**settings, "layer_types": words[: cast("int", settings["num_hidden_layers"])]}
         del settings["full_attention_interval"]
     return {**settings, "linear_value_head_dim": inner // heads}
+
+
+def _same(fields: ConfigFields, name: str, among: Sequence[int]) -> int:
+    """Return the number that all layers `among` have; a file may have one for all layers."""
+    found = fields.get(name)
+    if not isinstance(found, np.ndarray):
+        return fields.integer(name)
+    numbers = cast("list[object]", found.tolist())
+    different = {numbers[at] if at < len(numbers) else None for at in among}
+    number = different.pop()
+    if different or not isinstance(number, int) or number < 1:
+        raise fields.error(name, "must be one positive number for all layers of a type")
+    return number
+
+
+def _gemma4(fields: ConfigFields, settings: Settings, has: Container[str]) -> Settings:
+    """Add what differs between layers with and without the window."""
+    layers, name = fields.integer("block_count"), "attention.sliding_window_pattern"
+    flags = fields.get(name)
+    sliding = cast("list[object]", flags.tolist()) if isinstance(flags, np.ndarray) else []
+    full, windowed = ([at for at, own in enumerate(sliding) if own == each] for each in (0, 1))
+    if not full or not windowed or len(full) + len(windowed) != layers:
+        raise fields.error(name, f"must be true or false for each of {layers} layers")
+    heads, size = "attention.head_count_kv", fields.integer("attention.key_length_swa")
+    for key in ("attention.value_length_swa", "rope.dimension_count_swa"):
+        fields.require(key, size)
+    theta = fields.number("rope.freq_base")
+    local = {"rope_type": "default", "rope_theta": fields.number("rope.freq_base_swa", theta)}
+    own = {
+        "head_dim": settings["global_head_dim"], "num_key_value_heads": _same(fields, heads, full)
+    }  # fmt: skip
+    words = ("full_attention", "sliding_attention")
+    return {
+        **settings,
+        **_gemma4_sizes(fields, layers),
+        "layer_types": [words[bool(each)] for each in sliding],
+        "head_dim": size,
+        "num_key_value_heads": _same(fields, heads, windowed),
+        "per_layer_config": {str(at): own for at in full},
+        # Keys are values, too, where no matrix makes values.
+        "attention_k_eq_v": f"blk.{full[0]}.attn_v.weight" not in has,
+        "sliding_window": fields.integer("attention.sliding_window"),
+        "vocab_size_per_layer_input": settings["vocab_size"],
+        "rope_parameters": dict(zip(words, (settings["rope_parameters"], local), strict=True)),
+    }
+
+
+def _gemma4_sizes(fields: ConfigFields, layers: int) -> Settings:
+    """Return the widths of MLPs, experts and vectors per layer."""
+    shared = fields.integer("attention.shared_kv_layers", 0, minimum=0)
+    if shared >= layers:
+        raise fields.error("attention.shared_kv_layers", f"must be less than {layers}, all layers")
+    name = "feed_forward_length"
+    width = _same(fields, name, range(layers - shared))
+    last = _same(fields, name, range(layers - shared, layers)) if shared else width
+    if last not in (width, 2 * width):
+        raise fields.error(name, "of the last layers must be that of the first, or twice as much")
+    found: Settings = {
+        "num_kv_shared_layers": shared,
+        "intermediate_size": width,
+        "use_double_wide_mlp": last != width,
+        "hidden_size_per_layer_input": fields.integer(
+            "embedding_length_per_layer_input", 0, minimum=0
+        ),
+    }
+    if not fields.get("expert_count"):
+        return found
+    return {
+        **found,
+        "enable_moe_block": True,
+        "num_experts": fields.integer("expert_count"),
+        "top_k_experts": fields.integer("expert_used_count"),
+        "moe_intermediate_size": fields.integer("expert_feed_forward_length"),
+    }
 
 
 def _convolution(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -470,6 +564,13 @@ GEMMA3_TEXT = GgufArchitecture(
     options=(("final_logit_softcapping", "final_logit_softcapping"),),
     local_theta=("rope_local_base_freq", _SLIDING_THETA), prepare=_gemma3,
     defaults=_defaults("gemma3_text"),
+)  # fmt: skip
+GEMMA4_TEXT = GgufArchitecture(
+    _GEMMA4, experts=_GEMMA4_EXPERTS, finish=_gemma4, written=False, unused_window=True,
+    sizes=(
+        ("head_dim", "global_head_dim"), ("num_key_value_heads", ""), ("intermediate_size", ""),
+    ),
+    options=(("final_logit_softcapping", "final_logit_softcapping"),),
 )  # fmt: skip
 LFM2 = GgufArchitecture(
     _LFM2, epsilon=("attention.layer_norm_rms_epsilon", "norm_eps"), keyless="conv", written=False,
@@ -651,7 +752,7 @@ HUNYUAN_V1_MOE = GgufArchitecture(
 )  # fmt: skip
 _TILED = {key: f"tiled_{name}" for key, name in _DELTA.items()}
 QWEN3_5_TEXT = GgufArchitecture(
-    {**_SEED_OSS, **_TILED}, share=0.25, offset=1.0, bare=("ssm_dt.bias",), decays=("ssm_a",),
+    {**_SEED_OSS, **_TILED}, share=0.25, offset=1.0, decays=("ssm_a",),
     shapes={"ssm_conv1d.weight": _convolution}, finish=_delta_net, written=False,
     integers=(
         ("ssm.conv_kernel", "linear_conv_kernel_dim"), ("ssm.state_size", "linear_key_head_dim"),

@@ -217,6 +217,7 @@ KINDS: tuple[Family, ...] = (
         {
             "gemma4_text": "the text models of Gemma 4, dense and with experts",
         },
+        gguf={"gemma4_text": "gemma4"},
     ),
     Family(
         WORDS, "mamba", "`causal_lm`",

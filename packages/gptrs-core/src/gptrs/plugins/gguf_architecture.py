@@ -18,7 +18,7 @@ Settings = dict[str, object]
 ToModel = Callable[[tuple[int, ...]], tuple[int, ...]]
 
 RMS_EPSILON = "attention.layer_norm_rms_epsilon"
-_EXPERT = re.compile(r"(ffn_[a-z]+)\.(0|[1-9][0-9]{0,4})")
+_EXPERT = re.compile(r"(ffn_[a-z_]+)\.(0|[1-9][0-9]{0,4})")
 _NEXT = {
     "nextn.eh_proj": "eh_proj",
     "nextn.enorm": "enorm",
@@ -39,7 +39,8 @@ class GgufArchitecture(Struct, frozen=True):
     """
 
     names: Mapping[str, str]
-    """Tensor names in the model by those in the file."""
+    """Tensor names in the model by those in the file; a name with its suffix, or of a tensor that
+    has none there, stands for a tensor without a suffix in the model."""
     layers: str = "model.layers"
     experts: Mapping[str, str] | None = None
     """The same for tensors of one expert; `{}` is its number."""
@@ -112,9 +113,9 @@ class GgufArchitecture(Struct, frozen=True):
     prepare: Callable[[ConfigFields, Settings], Settings] | None = None
     """Changes the settings of config.json, given as they are and under Llama's names, for writing;
     ModelError for settings that llama.cpp lacks."""
-    finish: Callable[[ConfigFields, Settings], Settings] | None = None
-    """Changes the config of a file, given all its settings and the config made of the usual ones;
-    ModelError for settings that the kind lacks."""
+    finish: Callable[[ConfigFields, Settings, Container[str]], Settings] | None = None
+    """Changes the config of a file, given all its settings, the config made of the usual ones, and
+    the names of its tensors; ModelError for settings that the kind lacks."""
     read: bool = True
     """Whether files are read, too: of several kinds with one architecture, one reads the files that
     do not say which."""

@@ -38,6 +38,8 @@ _LONG_ROPE = {
 """The tensors of LongRoPE by their names in config.json."""
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 _LLAMA3_POSITIONS = 8192
+_ENDLESS = 1e20
+"""A divisor from which on angles are taken as 0; files have 1e30."""
 
 
 def _plain(value: object) -> object:
@@ -75,7 +77,8 @@ class GgufSettings:
             self._fields.require(_GROUPS, 0, 1)
         settings = self._settings()
         if self._own.finish is not None:
-            settings = self._own.finish(ConfigFields(read, str(architecture)), settings)
+            fields = ConfigFields(read, str(architecture))
+            settings = self._own.finish(fields, settings, tensors)
         settings = {"model_type": kind, **settings}
         # What this does not read stays under its own name, and is told as an unread setting.
         unread = (key for key in read.unseen() if not _HARMLESS.fullmatch(key))
@@ -85,16 +88,17 @@ class GgufSettings:
         """Return the model's name of a tensor; its own name if the model has none."""
         layer = _LAYER.fullmatch(tensor.name)
         own, inner = self._own, layer[2] if layer else tensor.name
-        stem, _, suffix = inner.rpartition(".") if "." in inner else (inner, "", "")
-        known = own.model_name(stem)
-        if known is None or suffix not in ("weight", "bias", ""):
+        stem, _, suffix = inner.rpartition(".")
+        whole = own.names.get(inner)
+        known = own.model_name(stem) if whole is None else whole
+        if known is None or (whole is None and suffix not in ("weight", "bias")):
             return TensorMapping(tensor.name)
         name = f"{own.layers}.{layer[1]}.{known}" if layer else known
         turned = stem in own.turned and len(tensor.shape) == 2
         offset = own.offset_of(stem, suffix)
         if offset and tensor.type.dtype is None:
             raise ModelError(f"norm {quoted(tensor.name)} {self._where} is quantized")
-        bare = not suffix or inner in own.bare
+        bare = whole is not None or inner in own.bare
         return TensorMapping(
             name if bare else f"{name}.{suffix}", self._order(stem, tensor), turned, offset,
             self._shape(inner, tensor), inner in own.decays,
@@ -316,7 +320,7 @@ class GgufSettings:
             if kind == "yarn" or (kind == "linear" and factor != 1):
                 problem = f"cannot be {kind} beside the tensor {quoted(_ROPE_FACTORS)}"
                 raise fields.error("rope.scaling.type", problem)
-            rope |= {"rope_type": "llama3", **self._llama3(theta, head_dim)}
+            rope |= self._divided(theta, head_dim)
         elif kind == "longrope" or any(name in self._tensors for name in _LONG_ROPE.values()):
             rope |= self._long_rope()
         elif kind == "yarn" or (kind == "linear" and factor != 1):
@@ -357,12 +361,16 @@ class GgufSettings:
             **factors,
         }
 
-    def _llama3(self, theta: float, head_dim: int) -> dict[str, object]:
+    def _divided(self, theta: float, head_dim: int) -> dict[str, object]:
         """Return the scaling that produced the divisors of the frequencies.
 
-        Files only have the divisors. ModelError if they do not come from the scaling `llama3`.
+        Files only have the divisors: of `llama3`, or of a `proportional` one, whose last angles are
+        0. ModelError if they are others.
         """
         found = np.asarray(self._rope_factors(_ROPE_FACTORS), np.float64).reshape(-1)
+        rotated = int(np.count_nonzero(found == 1))
+        if 0 < rotated < len(found) == head_dim // 2 and (found[rotated:] >= _ENDLESS).all():
+            return {"rope_type": "proportional", "partial_rotary_factor": rotated / len(found)}
         factor = float(found.max(initial=1.0))
         turns = theta ** (np.arange(0, head_dim, 2) / head_dim) * 2 * np.pi  # wavelengths
         low, high = (_LLAMA3_POSITIONS / each for each in _LLAMA3.values())
@@ -371,8 +379,8 @@ class GgufSettings:
         wanted = np.where(turns < high, 1.0, np.where(turns > low, factor, between))
         if found.shape != wanted.shape or not np.allclose(found, wanted, rtol=1e-4):
             raise ModelError(
-                f"{quoted(_ROPE_FACTORS)} {self._where} is not the scaling `llama3`, the"
-                " only one of its kind that is read"
+                f"{quoted(_ROPE_FACTORS)} {self._where} is not the scaling `llama3` or"
+                " `proportional`, the only ones of its kind that are read"
             )
         positions = {"original_max_position_embeddings": _LLAMA3_POSITIONS}
-        return {"factor": factor, **_LLAMA3, **positions}
+        return {"rope_type": "llama3", "factor": factor, **_LLAMA3, **positions}

@@ -23,7 +23,7 @@ Part = dict[str, object]
 
 WHOLE = "tokenizer.huggingface.json"
 """The key of a whole `tokenizer.json`."""
-BYTE_BPE, SENTENCEPIECE, NO_TOKENIZER = "gpt2", "llama", "none"
+BYTE_BPE, SENTENCEPIECE, GEMMA4, NO_TOKENIZER = "gpt2", "llama", "gemma4", "none"
 """Words of `tokenizer.ggml.model`."""
 _MODEL = "tokenizer.ggml.model"
 _USUAL = {"unknown": 0, "bos": 1, "eos": 2}
@@ -263,7 +263,7 @@ class GgufTokenizer:
         whole = self._fields.text(WHOLE)
         if whole is not None:
             return whole.encode("utf-8")
-        kind = self._fields.choice(_MODEL, (BYTE_BPE, SENTENCEPIECE), "")
+        kind = self._fields.choice(_MODEL, (BYTE_BPE, SENTENCEPIECE, GEMMA4), "")
         parts = self._byte_bpe() if kind == BYTE_BPE else self._sentencepiece()
         made = {
             "version": "1.0",
@@ -367,7 +367,8 @@ class GgufTokenizer:
         vocabulary = self._vocabulary()
         unknown = self.token("unknown")
         # SentencePiece puts a space before a text, and the decoder takes it away again.
-        prefixed = self._fields.boolean("tokenizer.ggml.add_space_prefix", True)
+        merged = self._metadata.get(_MODEL) == GEMMA4
+        prefixed = self._fields.boolean("tokenizer.ggml.add_space_prefix", not merged)
         steps: list[Part] = [{"type": "Prepend", "prepend": _SPACE}] if prefixed else []
         steps.append({"type": "Replace", "pattern": {"String": " "}, "content": _SPACE})
         decoders: list[Part] = [
@@ -383,7 +384,9 @@ class GgufTokenizer:
             "fuse_unk": True,
             "byte_fallback": True,
             "vocab": vocabulary,
-            "merges": _merges_of(vocabulary, self._scores(len(vocabulary))),
+            "merges": [_halves(each) for each in self._strings("tokenizer.ggml.merges")]
+            if merged
+            else _merges_of(vocabulary, self._scores(len(vocabulary))),
         }
         return {
             "normalizer": {"type": "Sequence", "normalizers": steps},
@@ -459,7 +462,7 @@ class GgufTokenizer:
     def _post_processor(self, kind: str) -> Part | None:
         """Return the post-processor that adds special tokens."""
         cut = PRE_TOKENIZERS.get(self._fields.text("tokenizer.ggml.pre", "") or "")
-        begins = kind == SENTENCEPIECE or (cut is not None and cut.begins)
+        begins = kind in (SENTENCEPIECE, GEMMA4) or (cut is not None and cut.begins)
         before = self._fields.boolean("tokenizer.ggml.add_bos_token", begins)
         after = self._fields.boolean("tokenizer.ggml.add_eos_token", False)
         around = {
