@@ -22,7 +22,7 @@ from llvmlite import ir
 from gptrs_backend_numba.codegen.inlining import register_jitable
 from gptrs_backend_numba.codegen.kernel import kernel_part
 from gptrs_backend_numba.codegen.machine import call_llvm, pointer
-from gptrs_backend_numba.codegen.vector_ir import I32, I64, WIDTH
+from gptrs_backend_numba.codegen.vector_ir import I32, I64, WIDTH, number
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS, VECTORS
 from gptrs_backend_numba.kernels.matmul.integer_ir import (
     BYTE_PAIRS,
@@ -117,7 +117,7 @@ def byte_pair_tile():
 
 def _emit_tile(emit, arguments, rows):
     """Emit the code of a tile of `rows` rows."""
-    left, step, line, _, _, count, start, out = arguments
+    left, step, line, runs, _, count, start, out = arguments
     b = emit.builder
 
     def several(_, state):
@@ -128,10 +128,20 @@ def _emit_tile(emit, arguments, rows):
     def steps(state):
         return emit.loop(count, 1, state, several)
 
+    def run_of(at):
+        """Return the run of a step; that of the only run without a division."""
+        here = b.block
+        with b.if_then(b.icmp_signed(">", runs, number(1))):
+            run, there = b.sdiv(at, count), b.block
+        found = b.phi(I64)
+        found.add_incoming(number(0), here)
+        found.add_incoming(run, there)
+        return found
+
     def spare(_, state):
         w, *sums = state
         at = b.sext(emit.load(w, I32, 4), I64)
-        before = b.sdiv(at, count)
+        before = run_of(at)
         within = b.sub(at, b.mul(before, count))
         x = emit.moved(emit.pointer(left), (b.mul(before, line), 1), (within, FOUR))
         sums = _with_products(emit, (x, step), emit.moved(w, STEP_BYTES), sums)

@@ -77,6 +77,7 @@ from gptrs_backend_numba.kernels.matmul.integer_ir import (
     copy_runs,
     integer_tile,
     interleave_three,
+    scale_words,
 )
 from gptrs_backend_numba.kernels.matmul.wide_codes_ir import (
     HAS_WIDE_CODES,
@@ -140,12 +141,11 @@ def run_integer(
 def begin_sums(G, sums, begins, column, width):
     """Write what the sums of the columns of a panel begin with; `sums` are those of its codes."""
     k = np.int32(G[K])
-    C, B = pointer(sums, np.int32), pointer(begins, np.int32)
+    B = pointer(begins, np.int32)
     zero = np.int32(G[FLIP])
     if G[HAS_ZERO]:
         zero = np.int32(zero + pointer(G[ZERO], np.int32)[0])
-    for j in range(PANEL):
-        B[j] = np.int32(np.int32(MOVED - zero) * C[j])
+    scale_words(sums, begins, np.int32(MOVED - zero))
     if G[HAS_OTHER_ZERO]:
         Q = pointer(G[OTHER_ZERO], np.int32)
         for j in range(width):
@@ -319,11 +319,15 @@ def sum_rows(rows, step, count, k, totals, *, MEMORY):
 @kernel_part
 def span_of(G, tile):
     """Return the first row of a tile and its height."""
-    rows, tiles, before = G[M], G[TILES], np.int64(0)
+    rows, tiles, before, taller = G[M], G[TILES], np.int64(0), np.int64(0)
     if G[TILES_OF_ROW]:
         rows, tiles = G[OUT_WIDTH], G[TILES_OF_ROW]
         before = tile // tiles
-    first, height = span_of_tile(rows // tiles, rows % tiles, tile - before * tiles)
+    whole = rows
+    if tiles > 1:  # divisions take a tenth of the time of a panel and one row
+        whole = rows // tiles
+        taller = rows - whole * tiles
+    first, height = span_of_tile(whole, taller, tile - before * tiles)
     return before * rows + first, height
 
 

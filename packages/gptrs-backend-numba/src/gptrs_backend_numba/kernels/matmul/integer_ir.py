@@ -21,7 +21,7 @@ from gptrs_backend_numba.codegen.byte_vectors import (
     dots,
     matrix_dots,
 )
-from gptrs_backend_numba.codegen.inlining import named_intrinsic, types
+from gptrs_backend_numba.codegen.inlining import intrinsic, named_intrinsic, types
 from gptrs_backend_numba.codegen.machine import call_llvm
 from gptrs_backend_numba.codegen.vector_ir import (
     FEATURES,
@@ -164,6 +164,26 @@ def sums_of_runs(emit, arguments, sums, steps):
 
     _, end, *found = emit.loop(runs, 1, [emit.pointer(left), emit.pointer(panel), *sums], run)
     return end, found
+
+
+@intrinsic
+def scale_words(typing_context, source, target, factor):
+    """Write `PANEL` words from one address to another, times a factor.
+
+    Loops over two arrays that may overlap become single instructions.
+    """
+
+    def generate(context, builder, signature, arguments):
+        emit = VectorEmitter(builder)
+        source, target, factor = arguments
+        vector = splat_word(builder, factor)
+        for v in range(VECTORS):
+            at = 4 * WIDTH * v
+            scaled = builder.mul(emit.load(emit.moved(emit.pointer(source), at), WORDS, 4), vector)
+            emit.store(builder.bitcast(scaled, VECTOR), emit.moved(emit.pointer(target), at))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int32), generate
 
 
 def store_sums(emit, found, size, rows, out):
