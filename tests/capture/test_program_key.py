@@ -248,7 +248,7 @@ def test_keys_are_equal_exactly_if_the_lowered_programs_are():
     key_of_text: dict[object, ProgramKey] = {}
     text_of_key: dict[ProgramKey, object] = {}
     seen = Counter[object]()
-    for seed in range(6000):
+    for seed in range(3000):
         outputs = generator.graph(seed)
         graph = GraphSlice([output.source for output in outputs])
         roles = [role_of(leaf) for leaf in graph.leaves]
@@ -257,5 +257,5 @@ def test_keys_are_equal_exactly_if_the_lowered_programs_are():
         assert key_of_text.setdefault(text, key) == key, text[0]
         assert text_of_key.setdefault(key, text) == text, text[0]
         seen[key] += 1
-    assert len(seen) > 4000
-    assert sum(count > 1 for count in seen.values()) > 500
+    assert len(seen) > 2000
+    assert sum(count > 1 for count in seen.values()) > 200

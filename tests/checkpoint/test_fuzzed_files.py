@@ -20,12 +20,12 @@ SLOW = {"chat-template": 50}
 """As in the tool: each of these has a process that renders it."""
 TOOL = Path(file_judge.__file__).parents[1] / "fuzz_files.py"
 GROUPS = {
-    "GGUF": (2000, ["gguf"]),
-    "weights": (800, ["safetensors", "shard-index", "gptrschk", "gptrsten"]),
+    "GGUF": (1000, ["gguf"]),
+    "weights": (400, ["safetensors", "shard-index", "gptrschk", "gptrsten"]),
     "settings": (150, ["config", "tokenizer"]),
-    "others": (500, list(OTHER_FORMATS)),
+    "others": (250, list(OTHER_FORMATS)),
 }
-"""How many of each format; all of them take some 20 s of CPU."""
+"""How many of each format; all of them take some 10 s of CPU."""
 
 
 def test_every_format_has_a_short_run() -> None:

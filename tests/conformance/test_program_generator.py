@@ -28,7 +28,7 @@ from gptrs_conformance.program_generator import (
 )
 from gptrs_conformance.program_generator.draft import Draft
 
-SEEDS = range(300)
+SEEDS = range(150)
 
 FINGERPRINT = """
 import hashlib
@@ -148,7 +148,7 @@ def test_random_programs_have_all_shapes_attributes_and_structure():
     for what in (*(f"rank {rank}" for rank in range(6)), "dim 0", "dim 1", "dim 7"):
         assert shapes[what] >= values / 500, what
     assert most_results >= 3
-    assert nested >= 10
+    assert nested >= 5
     assert values / 50 <= dead <= values / 2
     constant = {key for key, found in attributes.items() if len(found) < 2}
     assert constant == set(), "attributes that never vary"
@@ -171,7 +171,7 @@ def test_random_programs_call_functionals_whose_composites_backends_claim():
 def test_rules_are_kept():
     names = ("add", "constant", "reduce", "transpose", "cond", "compare")
     types = (dtypes.f32, dtypes.si32, dtypes.i1)
-    for seed in range(40):
+    for seed in range(20):
         program = random_program(seed, ops=names, dtypes=types)
         assert {step.op.name for step in instructions(program)} <= set(names)
         assert {v.type.dtype for step in instructions(program) for v in step.results} <= set(types)

@@ -25,7 +25,7 @@ from gptrs_torch.dynamo import table  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("on_reference"), pytest.mark.long]
 SAMPLES = 4
-PARTS = 16
+PARTS = 32
 LARGEST = 20_000
 DIFFERENT = {
     **dict.fromkeys(
@@ -167,4 +167,4 @@ def test_gradients_are_those_of_autograd(infos: list[Any], part: int) -> None:
                         own, want, rtol=1e-5, atol=1e-7, err_msg=f"{info.name}"
                     )
                 compared += 1
-    assert compared > 50
+    assert compared > 20

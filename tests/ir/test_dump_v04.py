@@ -282,7 +282,7 @@ def test_refuses_dumps(change, message):
 
 @pytest.mark.long
 @given(damaged(WHOLE))
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 def test_damaged_dumps_are_read_or_refused(root):
     try:
         program = parse_json(json.dumps(root))

@@ -21,7 +21,7 @@ from gptrs_conformance.program_generator.dice import Dice
 
 reference = pytest.importorskip("gptrs_backend_ref.backend", reason="programs run on it")
 
-COUNT = 600
+COUNT = 300
 TANH = "ptir.v0.5\nfunc @main(%x: f32[2]) -> f32[2] {\n  %0 = tanh %x : f32[2]\n  return %0\n}\n"
 ENDLESS = """\
 ptir.v0.5

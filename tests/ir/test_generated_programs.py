@@ -111,7 +111,7 @@ def assert_round_trip(program: Program) -> None:
 
 @pytest.mark.long
 @given(st.integers(0, 2**63), st.integers(0, 60))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 @example(0, 0)
 def test_generated_programs_are_valid_and_round_trip(seed, size):
     assert_round_trip(random_program(seed, size=size))
@@ -126,7 +126,7 @@ def test_every_op_on_every_type_round_trips(seed):
 
 @pytest.mark.long
 @given(st.data())
-@settings(deadline=None, max_examples=800)
+@settings(deadline=None, max_examples=400)
 def test_inference_answers_or_refuses(data):
     """Any attributes and any operand types: a type comes out, or a ProgramError."""
     op = draw_op(data.draw)

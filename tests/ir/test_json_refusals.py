@@ -303,7 +303,7 @@ def test_the_deepest_nesting_that_the_verifier_allows_is_read():
 
 @pytest.mark.long
 @given(st.sampled_from(TEXTS).flatmap(lambda text: damaged(program_of(text))))
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=250)
 def test_damaged_programs_are_read_or_refused(root):
     try:
         program = parse_json(json.dumps(root))

@@ -22,7 +22,7 @@ from optimizer.bait.rewrite_bait import baited_program
 pytestmark = pytest.mark.long
 
 SEEDS = range(200)
-FIRED_AT_LEAST = 25
+FIRED_AT_LEAST = 10
 BAIT_WEIGHT = 200
 """The weight of left-hand sides of rewrites in the generated programs, against 19 of all else."""
 PASSES = known_passes(evaluate)
@@ -48,10 +48,11 @@ def test_programs_of_all_sizes_keep_every_bit(first: int):
     assert tally.smaller >= 50
 
 
-def test_the_pipeline_keeps_every_bit_and_every_rewrite_fires():
+@pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
+def test_the_pipeline_keeps_every_bit_and_every_rewrite_fires(half):
     smaller: Counter[str] = Counter()
     with recording() as journal:
-        for seed in SEEDS:
+        for seed in SEEDS[half::2]:
             program = baited_program(seed, size=100, weight=BAIT_WEIGHT)
             verify(program)
             optimized = optimize(program, verify=True, evaluate=evaluate)
@@ -62,7 +63,7 @@ def test_the_pipeline_keeps_every_bit_and_every_rewrite_fires():
     expected = {rewrite.name for rewrite in SPECIALIZATION.rewrites}
     rare = {name: journal.fired[name] for name in expected if journal.fired[name] < FIRED_AT_LEAST}
     assert rare == {}
-    assert smaller["programs"] >= len(SEEDS) // 2
+    assert smaller["programs"] >= len(SEEDS) // 4
 
 
 @cache

@@ -353,7 +353,7 @@ def test_what_the_library_warns_of_is_logged(model, caplog, capfd):
 
 
 def test_random_texts_of_random_forms(capsys):
-    assert fuzz_forms.main(["--forms", "160", "--seed", "7", "--seconds", "60"]) == 0
+    assert fuzz_forms.main(["--forms", "80", "--seed", "7", "--seconds", "60"]) == 0
     counts = dict(
         part.split()[::-1] for part in capsys.readouterr().out.splitlines()[0].split(", ")
     )

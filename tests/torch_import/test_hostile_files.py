@@ -25,7 +25,7 @@ from gptrs_conformance.program_generator.dice import Dice  # noqa: E402
 
 pytestmark = pytest.mark.long
 TOOL = Path(file_judge.__file__).parents[1] / "fuzz_files.py"
-COUNTS = {"onnx": (1600, 10), "pt2": (400, 50)}
+COUNTS = {"onnx": (800, 10), "pt2": (200, 50)}
 """How many files, and how many times fewer than `--count` the tool makes: torch reads slowly."""
 
 
