@@ -254,6 +254,7 @@ def test_products_are_rounded_without_fusions(monkeypatch: pytest.MonkeyPatch) -
     assert np.abs(found - x @ w.T).max() > 1e-3  # not the product of f32
 
 
+@pytest.mark.long
 def test_a_model_in_bf16() -> None:
     tokens = np.arange(40)[None]
     exact = load_model("demo", "numba").forward(tokens)

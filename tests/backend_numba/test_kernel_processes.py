@@ -45,6 +45,7 @@ print(*(kernel(6, 7, 8, 9, 10) for kernel in found()))
 """
 
 
+@pytest.mark.long
 def test_kernels_stored_by_different_processes_keep_apart(root: Path) -> None:
     runs = [["a * b"], ["a - b"], ["a * b", "a - b"]]
     outputs = [

@@ -170,6 +170,7 @@ def test_rows_that_see_nothing_are_zero(kind: str) -> None:
     assert not np.concatenate(given.attend(parts)).any()
 
 
+@pytest.mark.long
 def test_one_program_of_two_kernels_serves_all_sizes() -> None:
     dynamic = gptrs.jit(step, donate=["pool"], dynamic=AXES)
     with gptrs.use_backend(backend()):

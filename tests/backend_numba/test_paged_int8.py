@@ -94,6 +94,7 @@ def test_results_are_those_of_pages_of_the_same_numbers(kind: str) -> None:
                 assert found.tobytes() == whole[begin:end].tobytes()
 
 
+@pytest.mark.long
 @pytest.mark.paths
 def test_rows_that_see_nothing_are_zero() -> None:
     texts, _ = in_int8("f32")
@@ -128,6 +129,7 @@ def _int8_arrays(sizes: tuple[list[int], list[int], int]) -> list[np.ndarray]:
     return arrays
 
 
+@pytest.mark.long
 def test_one_program_of_two_kernels_serves_all_sizes() -> None:
     dynamic = gptrs.jit(step, donate=["pool"], dynamic=AXES)
     for sizes in STEPS[:3]:

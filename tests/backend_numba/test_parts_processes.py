@@ -79,6 +79,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_two_processes_go_over_to_the_kernel_that_one_compiles(folder: Path) -> None:
     running = [start(folder, WAITS) for _ in range(2)]
     assert [each.communicate(timeout=400) for each in running] == [("parts kernel\n", "")] * 2

@@ -511,6 +511,7 @@ def test_sinks_are_told_parts_and_copies():
     assert [run.backend for run in parts] == ["partial", "ref", "partial", "ref"]
 
 
+@pytest.mark.long
 def test_the_demo_model_writes_the_same_text():
     texts = [  # greedy
         gptrs.generate(gptrs.load_model(backend=backend), "def read", max_tokens=24, temperature=0)

@@ -40,6 +40,7 @@ def shadowed(tmp_path, gptrs_process):
     return run
 
 
+@pytest.mark.long
 def test_our_backend_computes_and_the_contest_is_told(shadowed, tmp_path):
     arguments = ["run", tmp_path / "neg.ptir", "--random-seed", 1]
     ours = shadowed(*arguments, "--backend", "ref")

@@ -116,6 +116,7 @@ def test_a_model_that_exits_in_a_method_is_no_success(faulty, model_of):
     require_named(result, "model kind `quits_late` (from faulty 1.0) failed in `")
 
 
+@pytest.mark.long
 def test_a_backend_that_exits_in_compile_is_no_success(faulty):
     result = faulty("generate", "hello", "--max-tokens", "3", "--backend", "quitter")
     require_named(result, "backend `quitter` (from faulty 1.0) failed in `compile`: SystemExit: 0")

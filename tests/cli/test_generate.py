@@ -49,6 +49,7 @@ def test_json_is_the_contract(generated, backend):
     assert (result["model"], result["backend"]) == ("tiny", backend.name)
 
 
+@pytest.mark.long
 def test_every_backend_takes_the_same_greedy_tokens(generated):
     results = [generated("--prompt-ids", "5,9,2", "--greedy", "--backend", b) for b in BACKENDS]
     assert len({tuple(result["token_ids"]) for result in results}) == 1

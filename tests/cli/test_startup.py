@@ -59,6 +59,7 @@ def test_generate_refuses_before_anything_heavy_is_imported(arguments):
     assert imported_by("generate", *arguments).isdisjoint(HEAVY)
 
 
+@pytest.mark.long
 def test_a_warm_generate_imports_what_it_runs_only(model_directory, monkeypatch):
     monkeypatch.setenv("GPTRS_BACKEND", "numba")
     options = ("--prompt-ids", "5,9,2", "--greedy", "--max-tokens", "2")

@@ -235,6 +235,7 @@ def test_faults_of_commands_are_found(ref, tmp_path: Path, check, changes) -> No
     require_found(command(tmp_path, **changes), commands.KIT, check, ref)
 
 
+@pytest.mark.long
 def test_a_sound_model_passes(ref, tmp_path: Path) -> None:
     others = (*models.written_texts.CHECKS, *models.encoders.CHECKS)
     idle = [check.__name__.replace("_", " ") for check in others]

@@ -67,6 +67,7 @@ def test_forward_of_tensors_and_of_an_image(run):
     assert (code, found["inputs"], found["top"][0][0]["index"]) == (0, ["red.png"], 0)
 
 
+@pytest.mark.long
 def test_inspect_tells_interface_program_and_what_is_refused(run):
     code, found = run("inspect", "net.onnx")
     assert (code, found["importer"], found["outputs"], found["refused"]) == (0, "onnx", ["y"], None)
@@ -154,6 +155,7 @@ def test_bench_measures_a_run(run):
     ]
 
 
+@pytest.mark.long
 def test_validate_compares_with_a_file_a_model_and_a_backend(run):
     asked = ("validate", "--model", "net.onnx", "--input", "x.npz", "--backend", "numba")
     for against, expected in (("right.npz", 0), ("wrong.npz", 1), ("ref", 0), ("net.onnx", 0)):

@@ -79,6 +79,7 @@ def run(folder: Path, *rows: int, **variables: str) -> tuple[bool, dict[str, str
     return said["read"], said["found"]
 
 
+@pytest.mark.long
 def test_a_later_process_reads_no_onnx_until_it_must(folder: Path) -> None:
     read, found = run(folder, 6)
     assert read

@@ -134,6 +134,7 @@ def _body(body):
     return STATED.replace(b"Content-Length: 3999999", stated) + body
 
 
+@pytest.mark.long
 def test_a_stream_that_nobody_reads_is_cut(model, monkeypatch):
     with serving({"tiny": model}, most_output=4000) as (address, engine):
         body = json.dumps(

@@ -343,6 +343,7 @@ def test_requests_with_equal_watches_share_steps_and_prompts_keep_their_rows(cli
             )
 
 
+@pytest.mark.long
 def test_answers_that_give_way_to_others_have_each_row_once(model, client):
     asked = {"read": ["h.1"], "positions": "all", "encoding_format": "base64"}
     fields = {"n": 6, "temperature": 1, "max_tokens": 90, "interventions": asked}

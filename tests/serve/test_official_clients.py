@@ -50,6 +50,7 @@ def test_responses_of_openai(talking):
             client.responses.create(model="say", input="hi", tools=[{"type": "web_search"}])
 
 
+@pytest.mark.long
 @MANY
 def test_messages_of_anthropic(talking):
     anthropic = pytest.importorskip("anthropic", reason="the client of Anthropic is not installed")

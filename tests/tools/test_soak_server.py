@@ -9,6 +9,7 @@ import soak_server
 from gptrs_serve.pools import THREADS
 
 
+@pytest.mark.long
 def test_random_and_hostile_load_leaves_nothing_behind(capsys, monkeypatch):
     # The pools of the server start their threads as they are needed, in any request.
     most = soak_server.State(64, 64, 2, 3 * THREADS)

@@ -70,6 +70,7 @@ def test_losses_are_those_of_torch_with_the_same_zeros(kind, on, tmp_path, monke
         np.testing.assert_allclose(grads[name].numpy(), parameter.grad.numpy(), atol=2e-4)
 
 
+@pytest.mark.long
 def test_runs_with_dropout_resume_with_the_same_bits(tmp_path):
     save_lm(tmp_path / "model", "llama")
     what = LowRank(2, 4.0)

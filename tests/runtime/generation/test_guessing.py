@@ -141,6 +141,7 @@ def test_what_comes_true_saves_steps(any_length):
         assert counts.accepted > 25
 
 
+@pytest.mark.long
 def test_sampling_keeps_the_distribution(any_length):
     """The third token of many texts is as frequent as the model says."""
     logits = np.log(np.array([0.5, 0.25, 0.15, 0.1]))
