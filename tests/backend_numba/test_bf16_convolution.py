@@ -61,6 +61,7 @@ def require_products_of_bf16(case: Case) -> None:
 
 
 @pytest.mark.paths
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("algorithm", ["direct", "amx"])
 @pytest.mark.parametrize("case", [*GEOMETRIES, *GROUPED_CASES], ids=str)
 def test_operands_are_rounded_in_all_geometries(

@@ -104,7 +104,7 @@ def test_programs_for_all_sizes_sum_nothing_to_zero(
             assert (step(gptrs.tensor(x), gptrs.tensor(weight)).numpy() == n).all()
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(6)
 @pytest.mark.paths
 @pytest.mark.parametrize(
     "name",

@@ -321,6 +321,7 @@ def test_channels_apart_in_blocks_and_a_rest(window: str) -> None:
 
 
 @pytest.mark.paths
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("window", ["padded", "halved", "lopsided"])
 def test_long_windows_are_read_in_place_and_rows_padded_in_blocks(window: str) -> None:
     for channels, target in ((16, INTEGER_CONV2D), (44, INTEGER_CONV2D), (150, INTEGER_DEPTHWISE)):
@@ -330,6 +331,7 @@ def test_long_windows_are_read_in_place_and_rows_padded_in_blocks(window: str) -
 
 
 @pytest.mark.paths
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("target", [INTEGER_CONV2D, INTEGER_GROUPED])
 @pytest.mark.parametrize("window", ["padded", "apart"])
 @pytest.mark.parametrize("other", ["none", "each"])

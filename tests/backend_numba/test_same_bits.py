@@ -67,6 +67,7 @@ def test_products(dtype: str, axis: int, role: InputRole) -> None:
 
 
 @pytest.mark.paths
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("k", [7, 100, 768])
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 def test_products_with_a_large_table(dtype: str, k: int) -> None:
