@@ -1,8 +1,8 @@
 # Every target works on a machine with Python >= 3.11 and make; `make` alone lists them.
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2 --dist worksteal
-QUICK := backends capture conformance/test_checks.py conformance/test_op_cases.py core functionals \
-  ir models/test_llama_config.py nn optimizer repository runtime/generation
+QUICK := backends capture conformance/test_op_cases.py core functionals ir \
+  models/test_llama_config.py nn optimizer repository runtime/generation/test_scheduler.py
 # Where it is set, each of the hundreds of processes that tests start compiles all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 # The part that `make check` runs: by the date, or 3/28 to repeat the run that printed it.

@@ -134,19 +134,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     cases: defaultdict[tuple[str, str], list[pytest.Function]] = defaultdict(list)
     for item in items:
-        fixed = item.get_closest_marker("whole") or item.get_closest_marker("exhaustive")
-        if isinstance(item, pytest.Function) and fixed is None:
+        marks = {mark.name for mark in item.iter_markers()}
+        if isinstance(item, pytest.Function) and marks.isdisjoint(("whole", "exhaustive")):
             # A case of a long test finds most faults on any backend: they need not all run it.
-            together = item.get_closest_marker("long") and not item.get_closest_marker("sample")
+            together = "long" in marks and "sample" not in marks
             backend = "" if together else _backend(item)
             cases[item.nodeid.partition("[")[0], backend].append(item)
     for (_, backend), of_one_test in cases.items():
         _sample(of_one_test, backend)
     part, parts = _part(config)
-    left_out = [item for item in items if not _runs(item, part, parts)]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if _runs(item, part, parts)]
+    found: dict[bool, list[pytest.Item]] = {True: [], False: []}
+    for item in items:
+        found[_runs(item, part, parts)].append(item)
+    if found[False]:
+        config.hook.pytest_deselected(items=found[False])
+        items[:] = found[True]
 
 
 def _runs(item: pytest.Item, part: int, parts: int) -> bool:
