@@ -38,7 +38,7 @@ def test_prompts_of_any_length(
         make(self, *arguments, **settings)
 
     monkeypatch.setattr(JaxExecutable, "__init__", counted)
-    folder = save_tiny_lm(tmp_path / "m", "llama", dtypes.f32)
+    folder = save_tiny_lm(tmp_path / "m", "llama", dtypes.f32, num_hidden_layers=1)
     assert _texts(folder, jax_backend.name) == _texts(folder, "numba")
     # A prompt, a run of single tokens, and what makes constants.
     assert len(compiled) <= 5, f"{len(compiled)} programs were compiled for 4 prompts"

@@ -305,7 +305,7 @@ FORMS = {
 def test_an_answer_calls_tools_or_is_of_its_form(client, name, form):
     """Each of both comes among a few answers, nothing else does."""
     made = client.chat.completions.create(
-        **{**ASKED, "model": name, "n": 12, "max_tokens": 160, "seed": 2}, **FORMS[form]
+        **{**ASKED, "model": name, "n": 6, "max_tokens": 160, "seed": 2}, **FORMS[form]
     )
     kinds = set()
     for choice in made.choices:
