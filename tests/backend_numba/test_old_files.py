@@ -26,7 +26,7 @@ KINDS = ("mamba2", "mamba", "gpt2", "deberta-v2", "beit", "convnext", "t5", "wav
 """Programs derive weights of these from others: decays, tables of biases, convolutions."""
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", [dtypes.bf16, dtypes.f16], ids=str)
 def test_another_process_computes_the_same(dtype: dtypes.DType, tmp_path: Path) -> None:
     rng, expected = np.random.default_rng(3), {}

@@ -103,7 +103,14 @@ def _require_own_tests(made: Path, names: Names, *chosen: str) -> str:
     return run.stdout
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        # That of functionals runs the kit on every backend.
+        pytest.param(kind, marks=[pytest.mark.exhaustive] if kind is Kind.FUNCTIONAL else [])
+        for kind in Kind
+    ],
+)
 def test_the_check_of_plugins_finds_nothing_wrong(made: Path, kind: Kind) -> None:
     names = Names(kind, NAME)
     command = [sys.executable, "-m", "gptrs_cli", "plugins", "check", names.distribution]

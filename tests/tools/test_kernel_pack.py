@@ -63,6 +63,7 @@ def test_all_features_of_a_target_can_be_found_on_a_processor(target: Target) ->
     assert set(target.features) <= KNOWN_FEATURES[target.machine]
 
 
+@pytest.mark.long
 def test_a_pack_for_another_instruction_set_is_refused_here(tmp_path: Path) -> None:
     foreign = "neon_dot" if this_machine() == "x86_64" else "avx2"
     kernel_pack.build(foreign, tmp_path, 1, ["integers 3"])
@@ -76,7 +77,7 @@ def test_no_two_targets_are_for_the_same_processors() -> None:
     assert len(set(deciding)) == len(deciding)
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_a_first_run_compiles_nothing_that_a_pack_has(tmp_path: Path) -> None:
     work = tmp_path / "work"
     kernel_pack.build(kernel_pack.HERE, tmp_path, 2, ["gpt2 (f32)"], work)
