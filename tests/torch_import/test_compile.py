@@ -17,6 +17,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="these tests run models of torch")
 
 from torch import nn  # noqa: E402
+from torch._dynamo.utils import counters  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
 
 from gptrs.api.programs import CompileStart, ExecutionTraceSink  # noqa: E402
@@ -173,17 +174,33 @@ def test_programs_are_dumped_where_the_option_says(
     assert list((tmp_path / "dump").rglob("*.ptir"))
 
 
-@pytest.mark.parametrize(("broken", "told"), [(True, True), (False, False)])
-def test_a_note_says_when_torch_handed_over_nothing(broken: bool, told: bool) -> None:
-    lines = ["import torch", "def f(x):"]
-    lines += ["    torch._dynamo.graph_break()"] if broken else ["    x = x + 1"]
-    lines += ["    return x", "torch.compile(f, backend='gptrs')(torch.ones(3))"]
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False
-    )
+def broken(x: Any) -> Any:
+    torch._dynamo.graph_break()
+    return x
+
+
+NOTE = "gave the backend `gptrs` nothing to compile: all ran in torch; dynamo broke its graphs"
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("function", "told"), [(broken, True), (lambda x: x + 1, False)])
+def test_a_note_says_when_torch_handed_over_nothing(
+    function: Callable[..., Any], told: bool
+) -> None:
+    counters.clear()
+    compiled(function)(torch.ones(3))
+    note = dynamo.note_on_nothing(counters)
+    counters.clear()  # or this process ends with the note, too
+    assert (NOTE in (note or "")) == told
+
+
+@pytest.mark.exhaustive
+def test_a_process_ends_with_that_note() -> None:
+    code = "import torch\ndef f(x):\n    torch._dynamo.graph_break()\n    return x\n"
+    code += "torch.compile(f, backend='gptrs')(torch.ones(3))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    note = "gave the backend `gptrs` nothing to compile: all ran in torch; dynamo broke its graphs"
-    assert (note in done.stderr) == told
+    assert NOTE in done.stderr
 
 
 def test_weights_of_inference_mode_are_read_in_each_call() -> None:
