@@ -79,6 +79,19 @@ def test_a_model_may_stand_first(gptrs, model_directory):
         assert gptrs("generate", *wrong).code == 2
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("embed", "[MODEL] [OPTIONS]"),
+        ("generate", "[MODEL] [OPTIONS] [PROMPT]"),
+        ("chat", "[OPTIONS] [MODEL]"),
+        ("inspect", "[OPTIONS] {PATH}"),
+    ],
+)
+def test_the_usage_shows_where_the_model_stands(gptrs, command, words):
+    assert gptrs(command, "--help").out.startswith(f"Usage: gptrs {command} {words}\n")
+
+
 def test_a_word_beside_the_file_of_a_text_is_the_model(gptrs, model_directory, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("a cat", encoding="utf-8")

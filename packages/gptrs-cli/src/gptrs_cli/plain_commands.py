@@ -51,6 +51,12 @@ class PlainCommand(TyperCommand):
         return super().parse_args(ctx, _with_model(self, ctx, args))
 
     @override
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        pieces = super().collect_usage_pieces(ctx)
+        may_lead = _takes_model(self, ctx) and "[MODEL]" not in pieces
+        return ["[MODEL]", *pieces] if may_lead else pieces
+
+    @override
     def format_options(self, ctx: Any, formatter: Any) -> None:
         write_options(self, ctx, formatter)
 
@@ -94,6 +100,11 @@ _GIVE_TEXTS: Final = ("file", "prompt", "prompt_file", "prompt_ids", "prompts", 
 """Options in place of the argument that is a text."""
 
 
+def _takes_model(command: Any, context: Any) -> bool:
+    """Return whether `--model` is an option of the command."""
+    return any("--model" in parameter.opts for parameter in command.get_params(context))
+
+
 def _with_model(command: Any, context: Any, args: list[str]) -> list[str]:
     """Return the arguments with `--model` before the first, if it is a model and one too many.
 
@@ -102,7 +113,7 @@ def _with_model(command: Any, context: Any, args: list[str]) -> list[str]:
     """
     if not args or args[0].startswith("-"):
         return args
-    if not any("--model" in parameter.opts for parameter in command.get_params(context)):
+    if not _takes_model(command, context):
         return args
     try:
         # A copy, since the parser takes words off the list.

@@ -190,9 +190,9 @@ def _of_fillings(_: FillRequest, found: Sequence[Sequence[Sequence[Filling]]]) -
 _ROWS: Final[tuple[Verb, ...]] = (
     Verb(
         "embed",
-        "Give each text or image a vector.",
-        "What is alike gets vectors that point the same way. Pooling, normalization and prompts"
-        " are those of the files beside the model.",
+        "Embed texts or images as vectors.",
+        "Similar texts get vectors of similar directions. Pooling, normalization and prompts follow"
+        " the files of the model.",
         request=lambda: asked_of.EmbedRequest,
         function=lambda: embed.embed,
         result=lambda: results.Embed,
@@ -206,9 +206,8 @@ _ROWS: Final[tuple[Verb, ...]] = (
     ),
     Verb(
         "classify",
-        "Tell the classes of texts.",
-        "Classes are those of the model, or with --label your own; --pair gives each text a"
-        " second one.",
+        "Classify texts.",
+        "The classes are the model's, or your own with --label. --pair adds a second text to each.",
         request=lambda: asked_of.ClassifyRequest,
         function=lambda: classify.label_texts,
         result=lambda: results.Classify,
@@ -224,7 +223,7 @@ _ROWS: Final[tuple[Verb, ...]] = (
         "rank",
         "Rank documents by how well they answer a query.",
         "The model is a reranker (cross-encoder), which reads the query together with each"
-        " document. A prompt stands before both: an instruction, for example.",
+        " document, behind a prompt such as an instruction if there is one.",
         request=lambda: asked_of.RankRequest,
         function=lambda: classify.rank,
         result=lambda: results.Rank,
@@ -237,9 +236,9 @@ _ROWS: Final[tuple[Verb, ...]] = (
     ),
     Verb(
         "match",
-        "Tell how well texts belong to images.",
-        "The model gives both vectors of one space. The probabilities of an image sum to 1"
-        " over the texts; of a model that scores each text by itself each has its own.",
+        "Score how well texts describe images.",
+        "The model embeds both in one space. The probabilities of an image sum to 1 over the texts,"
+        " unless the model scores each text independently.",
         request=lambda: asked_of.MatchRequest,
         function=lambda: embed.match,
         result=lambda: results.Match,
@@ -252,8 +251,8 @@ _ROWS: Final[tuple[Verb, ...]] = (
     ),
     Verb(
         "tag",
-        "Find names in texts, or other classes of words.",
-        "Each is a part of its text, by characters from and to.",
+        "Find named entities in texts, or classify words.",
+        "Each result is a part of the text, characters `start` up to `end`.",
         request=lambda: asked_of.TagRequest,
         function=lambda: fill.tag,
         result=lambda: results.Tag,
@@ -269,8 +268,8 @@ _ROWS: Final[tuple[Verb, ...]] = (
     ),
     Verb(
         "fill",
-        "Predict what is masked in texts.",
-        "What stands for it is the model's own token, such as [MASK] or <mask>.",
+        "Fill in the masked words of texts.",
+        "Write the model's own mask, such as [MASK] or <mask>, in place of a word.",
         request=lambda: asked_of.FillRequest,
         function=lambda: fill.fill,
         result=lambda: results.Fill,
@@ -283,7 +282,7 @@ _ROWS: Final[tuple[Verb, ...]] = (
     ),
     Verb(
         "transcribe",
-        "Write down what is said in a file.",
+        "Transcribe the speech in a file.",
         "Text goes to standard output, figures to standard error.",
         request=lambda: asked_of.TranscribeRequest,
         function=lambda: transcribe.transcribe,

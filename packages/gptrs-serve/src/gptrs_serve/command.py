@@ -317,7 +317,7 @@ def serve(
 ) -> None:
     """Answer the clients of OpenAI, Anthropic and Ollama.
 
-    There are the routes of their APIs, /v1/rerank, /v1/classify, /v1/tag, /infill, /tokenize,
+    The server has the routes of their APIs, /v1/rerank, /v1/classify, /v1/tag, /infill, /tokenize,
     /detokenize, /health, /ready, /metrics, /openapi.json, and a chat page at /.
     """
     options = LoadOptions(**loading)
