@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,8 @@ GRAPHS = {
     "facts": "(float[n, 3] x, float[m, 3] z) => (float y) { y = Add (x, z) }",
     "values": "(float[n, 6] x, int64[k] s) => (float y) { h = Reshape (x, s) y = Neg (h) }",
     "drawn": "(float[n, 80] x) => (float y) { h = RandomUniformLike (x) y = Mul (x, h) }",
+    "staged": """(float[n, 80] x) => (float y) {
+        places = NonZero (x) h = Cast <to = 1> (places) w2 = ReduceMean (w) y = Add (h, w2) }""",
     "named": """(float[n, 80] x, string[k] s) => (float y) {
         dog = Constant <value_string = "dog"> () same = Equal (s, dog) ones = Cast <to = 1> (same)
         count = ReduceSum <keepdims = 0> (ones) y = Add (x, count) }""",
@@ -31,10 +34,21 @@ import numpy as np
 import gptrs_onnx
 from gptrs.backend import weight_identity
 from gptrs.capture.caching import source_identity
+from gptrs.capture.jitting.captured_function import CapturedFunction
 
 weight_identity._SETTLED_NS = 0  # the files were written just now
 source_identity.BEGAN_NS = time.time_ns() + 10**12
-found = {}
+found, captured = {}, 0
+begin = CapturedFunction.capture
+
+
+def capture(*arguments):
+    global captured
+    captured += 1
+    return begin(*arguments)
+
+
+CapturedFunction.capture = capture
 seed = int(os.environ.get("SEED", "1"))
 for name in os.environ.get("NAMES", "weights beside facts values drawn").split():
     model = gptrs_onnx.load(f"{sys.argv[1]}/{name}.onnx", "ref", seed=seed)
@@ -44,7 +58,7 @@ for name in os.environ.get("NAMES", "weights beside facts values drawn").split()
         x = np.linspace(-1, 1, rows * width, dtype=np.float32).reshape(rows, width)
         given = [x, {"facts": x, **more}.get(name)][: len(model.inputs)]
         found[f"{name} {rows}"] = model(*given)["y"].tobytes().hex()
-print(json.dumps({"read": "onnx" in sys.modules, "found": found}))
+print(json.dumps({"read": "onnx" in sys.modules, "found": found, "captured": captured}))
 """
 
 
@@ -70,13 +84,17 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def run(folder: Path, *rows: int, **variables: str) -> tuple[bool, dict[str, str]]:
+def said(folder: Path, *rows: int, **variables: str) -> dict[str, Any]:
     environment = {**os.environ, "GPTRS_CACHE_DIR": str(folder.parent / "cache"), **variables}
     command = [sys.executable, "-c", SCRIPT, str(folder), *map(str, rows)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    return said["read"], said["found"]
+    return json.loads(done.stdout)
+
+
+def run(folder: Path, *rows: int, **variables: str) -> tuple[bool, dict[str, str]]:
+    found = said(folder, *rows, **variables)
+    return found["read"], found["found"]
 
 
 @pytest.mark.long
@@ -90,6 +108,13 @@ def test_a_later_process_reads_no_onnx_until_it_must(folder: Path) -> None:
     assert read
     assert other["weights 6"] != found["weights 6"]
     assert other["beside 6"] != found["beside 6"]
+
+
+def test_the_programs_of_stages_are_kept_as_well(folder: Path) -> None:
+    first = said(folder, 6, NAMES="staged")
+    again = said(folder, 6, NAMES="staged")
+    assert again["found"] == first["found"]
+    assert (first["captured"], again["captured"]) == (2, 1), "only the search for the cut"
 
 
 @pytest.mark.exhaustive

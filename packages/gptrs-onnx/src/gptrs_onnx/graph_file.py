@@ -101,7 +101,8 @@ class GraphFile(Struct, frozen=True, dict=True):
     """A graph before it is known where it runs.
 
     `border` is None where inputs and outputs are tensors of numbers. `findings` are those of
-    earlier processes, `stamp` tells its file; None for one in memory.
+    earlier processes, `stamp` tells its file; None for one in memory. `part` tells a stage of the
+    graph from others, "" for all of it.
     """
 
     inputs: tuple[ModelInput, ...]
@@ -112,6 +113,7 @@ class GraphFile(Struct, frozen=True, dict=True):
     border: Border | None = None
     stamp: FileStamp | None = None
     findings: Findings | None = None
+    part: str = ""
 
     @property
     def slots(self) -> tuple[ModelInput, ...]:

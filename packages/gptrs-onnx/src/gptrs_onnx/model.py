@@ -207,7 +207,10 @@ class OnnxModel(ConvertedGraph):
             outputs = tuple([str(each.name) for each in part.outputs])
             staged = replace(graph, part=part)
             weights = self.weights
-            file = GraphFile(tuple(inputs), outputs, lambda: weights, lambda: staged)
+            file = GraphFile(
+                tuple(inputs), outputs, lambda: weights, lambda: staged,
+                stamp=self._file.stamp, part=part.name,
+            )  # fmt: skip
             found = OnnxModel(file, self.backend, self.name, self.params)
             self._parts[key] = found
         found.seed = self.seed
@@ -442,13 +445,14 @@ class OnnxModel(ConvertedGraph):
         if len(parameters) < len(leaves):
             return None
         types = [str(each.type) for each in parameters]
-        known = f"{stamp.record.key} {sorted(beside.items())} {types} {text}"
+        known = f"{stamp.record.key} {sorted(beside.items())} {types} {text} {self._file.part}"
         return Closure(known, frozenset({"gptrs_onnx"}), tuple(parameters))
 
     def _keep_on_disk(self) -> None:
         """Keep the declaration of the file, and the findings of calls, for later processes."""
         stamp, places = self._file.stamp, self.weights.places()
-        is_plain = self._file.border is None and not self._narrow
+        # A stage has no record of its own: its file begins with the whole graph.
+        is_plain = self._file.border is None and not self._narrow and not self._file.part
         if stamp is not None and places is not None and is_plain:
             findings = Findings(tuple(self._learnt), dict(self._known_inputs), self._is_static)
             stamp.keep(self._file, places, findings)

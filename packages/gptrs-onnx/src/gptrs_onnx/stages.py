@@ -23,6 +23,12 @@ class Part(Struct, frozen=True):
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
 
+    @property
+    def name(self) -> str:
+        """The names of all that it makes and takes, which no other part of its graph has."""
+        made = [each.name for node in self.nodes for each in node.outputs]
+        return repr((made, [each.name for each in (*self.inputs, *self.outputs)]))
+
 
 class Cut(Struct, frozen=True):
     """Two parts of a graph; `between` is a node that takes results of the first.
