@@ -27,6 +27,8 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "TranscriptionBody": {"file": "a"},
     "TranslationBody": {"file": "a"},
     "InfillBody": {"input_prefix": "a", "input_suffix": "b"},
+    "PredictBody": {"prompt": "a"},
+    "TemplateBody": {"messages": USER},
     "ChatBody": {"messages": USER},
     "CompletionBody": {"prompt": "a"},
     "EmbeddingBody": {"input": "a"},

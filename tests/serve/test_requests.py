@@ -28,6 +28,7 @@ REQUIRED = {
     "ClassifyBody": {"input": "a"},
     "TagBody": {"input": "a"},
     "TokenizeBody": {},
+    "TemplateBody": {"messages": USER},
     "DetokenizeBody": {"tokens": [1]},
     "LoadBody": {"model": "a"},
     "UnloadBody": {"model": "a"},
@@ -273,7 +274,7 @@ def test_a_chat_and_its_count_and_python_have_the_same_tokens(talking, name):
         ("tokens", {"add_special_tokens": True}, "add_special_tokens", "writes special tokens"),
         ("tokens", {"messages": None, "prompt": "a", "tools": [TOOL]}, "tools", "needs `mess"),
         ("tokens", {"messages": None, "prompt": "a", "tool_choice": "none"}, "tool_choice", "need"),
-        ("tokens", {"prompt": "a"}, "prompt", "give either"),
+        ("tokens", {"prompt": "a"}, "prompt", "give one of"),
     ],
 )  # fmt: skip
 def test_what_no_conversation_can_be_told_is_refused(talking, path, fields, param, message):

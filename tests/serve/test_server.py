@@ -45,9 +45,8 @@ def test_tokens_there_and_back(address, model):
     tokens = post(address, "/tokenize", {"prompt": "für Elise"}).json()
     assert tokens["tokens"] == model.tokenizer.encode("für Elise")
     assert (tokens["count"], tokens["max_model_len"]) == (len(tokens["tokens"]), 256)
-    assert post(address, "/detokenize", {"tokens": tokens["tokens"]}).json() == {
-        "prompt": "für Elise"
-    }
+    back = post(address, "/detokenize", {"tokens": tokens["tokens"]}).json()
+    assert back["prompt"] == "für Elise"
     messages = [{"role": "user", "content": "hi"}]
     rendered = post(address, "/tokenize", {"messages": messages}).json()["tokens"]
     assert rendered == model.prompt_tokens(messages)

@@ -650,13 +650,10 @@ TASKS: Final[Mapping[str, type[TaskFields]]] = {
 """The bodies of tasks by the names of the tasks."""
 
 
-class TokenizeBody(RequestFields, kw_only=True):
-    """`/tokenize`: a text, or messages as the template of the model renders them."""
+class Conversing(RequestFields, kw_only=True):
+    """The fields that a template reads besides messages."""
 
     model: Model | None = None
-    # Four megabytes would be a million tokens: a minute of a thread, and 600 MB.
-    prompt: Annotated[str, Meta(max_length=500_000, description="A text.")] | None = None
-    messages: Annotated[list[Message], Meta(description="Or a conversation.")] | None = None
     tools: Tools | None = None
     tool_choice: Choice | None = None
     chat_template_kwargs: Variables | None = None
@@ -664,9 +661,38 @@ class TokenizeBody(RequestFields, kw_only=True):
     reasoning_effort: Effort | None = None
     add_generation_prompt: Beginning | None = None
     continue_final_message: GoingOn | None = None
+
+
+class TokenizeBody(Conversing, kw_only=True):
+    """`/tokenize`: a text, or messages as the template of the model renders them."""
+
+    # Four megabytes would be a million tokens: a minute of a thread, and 600 MB.
+    prompt: Annotated[str, Meta(max_length=500_000, description="A text.")] | None = None
+    content: (
+        Annotated[
+            str,
+            Meta(
+                max_length=500_000,
+                description="The same as in llama.cpp, which adds no special tokens by default.",
+            ),
+        ]
+        | None
+    ) = None
+    messages: Annotated[list[Message], Meta(description="Or a conversation.")] | None = None
     add_special_tokens: (
         Annotated[bool, Meta(description="False: add no special tokens to the text.")] | None
     ) = None
+    add_special: (
+        Annotated[bool, Meta(description="True: add special tokens to `content`.")] | None
+    ) = None
+
+
+class TemplateBody(Conversing, kw_only=True):
+    """`/apply-template`: the text of messages."""
+
+    messages: Annotated[
+        Annotated[list[Message], Meta(min_length=1)], Meta(description="The conversation.")
+    ]
 
 
 class DetokenizeBody(RequestFields, kw_only=True):

@@ -317,8 +317,8 @@ def serve(
 ) -> None:
     """Answer the clients of OpenAI, Anthropic and Ollama.
 
-    The server has the routes of their APIs, /v1/rerank, /v1/classify, /v1/tag, /infill, /tokenize,
-    /detokenize, /health, /ready, /metrics, /openapi.json, and a chat page at /.
+    The server has the routes of their APIs, /v1/rerank, /v1/classify, /v1/tag, /completion,
+    /infill, /tokenize, /detokenize, /health, /ready, /metrics, /openapi.json, and a chat page at /.
     """
     options = LoadOptions(**loading)
     options.require_known()

@@ -26,6 +26,7 @@ MOST_OBJECTS: Final = 32_768
 MOST_NAME: Final = 80
 """Characters of a field's name that errors show: a body of megabytes may be one name."""
 _OBJECT: Final = re.compile(rb'\{\s*"')
+_INTEGERS: Final = msgspec.inspect.IntType, msgspec.inspect.LiteralType
 State = Literal["supported", "no effect", "refused"]
 Read = TypeVar("Read")
 
@@ -157,7 +158,7 @@ def _plain(value: Any, kind: msgspec.inspect.Type) -> Any:
     if isinstance(kind, msgspec.inspect.UnionType):
         for each in kind.types:
             value = _plain(value, each)
-    elif isinstance(kind, msgspec.inspect.IntType) and isinstance(value, float):
+    elif isinstance(kind, _INTEGERS) and isinstance(value, float):
         return int(value) if value.is_integer() else value
     elif isinstance(kind, msgspec.inspect.ListType) and isinstance(value, list):
         return [_plain(each, kind.item_type) for each in cast("list[Any]", value)]

@@ -316,8 +316,11 @@ def _encoded(vector: np.ndarray) -> str:
 async def tokenize(body: TokenizeBody, served: Served) -> Response:
     """Return the tokens of a text, or of messages as the template renders them."""
     _, model = _reader(body.model, served)
-    if (body.prompt is None) == (body.messages is None):
-        raise RequestError("give either `prompt` or `messages`", param="prompt")
+    given = (body.prompt, body.content, body.messages)
+    if sum(each is not None for each in given) != 1:
+        raise RequestError("give one of `prompt`, `content` and `messages`", param="prompt")
+    if body.add_special is not None and body.content is None:
+        raise RequestError("`add_special` needs `content`", param="add_special")
     if body.messages is not None:
         # Most templates write <s> themselves; two of them change every answer.
         if body.add_special_tokens:
@@ -330,7 +333,10 @@ async def tokenize(body: TokenizeBody, served: Served) -> Response:
         tokens = array("I", shown_tokens(await served.tokens(model, asked)))
     else:
         require_no_conversation(body)
+        # vLLM adds special tokens by default, and llama.cpp does not.
         text, special = body.prompt or "", body.add_special_tokens is not False
+        if body.content is not None:
+            text, special = body.content, bool(body.add_special or body.add_special_tokens)
         tokens = await served.reading.run(lambda: _tokens(model, text, special))
     length = model.token_reader().context_length
     told = {"count": len(tokens), "max_model_len": length, "tokens": tokens}
@@ -355,7 +361,7 @@ async def detokenize(body: DetokenizeBody, served: Served) -> Response:
             f"token {token} is not in the vocabulary of {most} tokens", param="tokens"
         )
     text = await served.reading.run(lambda: model.tokenizer.decode(body.tokens, special=True))
-    return JSONResponse({"prompt": text})
+    return JSONResponse({"prompt": text, "content": text})  # as in vLLM, and in llama.cpp
 
 
 def _reader(name: str | None, served: Served) -> tuple[str, LoadedModel]:

@@ -18,6 +18,7 @@ from gptrs_serve.bodies import (
     LoadAdapterBody,
     LoadBody,
     ScoreBody,
+    TemplateBody,
     TokenizeBody,
     UnloadAdapterBody,
     UnloadBody,
@@ -25,6 +26,7 @@ from gptrs_serve.bodies import (
 from gptrs_serve.dialects.anthropic_body import CountBody, MessagesBody
 from gptrs_serve.dialects.audio import BODIES
 from gptrs_serve.dialects.infill import InfillBody
+from gptrs_serve.dialects.llama_cpp import PredictBody
 from gptrs_serve.dialects.ollama_body import (
     EmbedBody,
     GenerateBody,
@@ -85,6 +87,9 @@ ROUTES: Final[Mapping[str, Route]] = {
     "/v1/score": Route("post", "Return how well texts match.", ScoreBody),
     "/score": Route("post", "Return how well texts match.", ScoreBody),
     "/infill": Route("post", "Write the text between two texts.", InfillBody),
+    "/completion": Route("post", "Continue a text, in llama.cpp's API.", PredictBody),
+    "/apply-template": Route("post", "Return the text of messages.", TemplateBody),
+    "/props": Route("get", "Describe a model, in llama.cpp's API.", query=("model",)),
     **{
         path: Route(
             "post",
@@ -134,7 +139,7 @@ ROUTES: Final[Mapping[str, Route]] = {
     "/openapi.json": Route("get", "Return this page."),
 }
 """All routes except those of the chat page."""
-_EVENTS: Final = (ChatBody, CompletionBody, ResponsesBody, MessagesBody, InfillBody)
+_EVENTS: Final = (ChatBody, CompletionBody, ResponsesBody, MessagesBody, InfillBody, PredictBody)
 _LINES: Final = (OllamaChatBody, GenerateBody)
 """Bodies whose answers may be streams, of events or of lines."""
 _REFUSALS: Final = {
@@ -261,10 +266,12 @@ def _operation(
         kind = "multipart/form-data" if route.form else "application/json"
         body = {kind: {"schema": known[route.body]}}
         told["requestBody"] = {"required": True, "content": body}
+    parameters: list[dict[str, Any]] = [
+        {"name": each, "in": "query", "schema": {"type": "string"}} for each in route.query
+    ]
     if "{name}" in path:
         name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
-        query = [
-            {"name": each, "in": "query", "schema": {"type": "string"}} for each in route.query
-        ]
-        told["parameters"] = [name, *query]
+        parameters.insert(0, name)
+    if parameters:
+        told["parameters"] = parameters
     return told

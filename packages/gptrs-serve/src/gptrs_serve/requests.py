@@ -22,7 +22,7 @@ from gptrs_runtime.generation.scheduled_text import Client
 from gptrs_runtime.input_checks import require_known_tokens
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.serving.answers import AnswerStream, Piece
-from gptrs_serve.bodies import ChatBody, CompletionBody, Generating, TokenizeBody
+from gptrs_serve.bodies import ChatBody, CompletionBody, Conversing, Generating, TokenizeBody
 from gptrs_serve.keys import Key
 from gptrs_serve.metrics import guesses_of
 from gptrs_serve.problems import KEY, RequestError, about_field
@@ -158,7 +158,7 @@ def chat_max_tokens(body: ChatBody) -> int | None:
 
 
 def asked_conversation(
-    body: ChatBody | TokenizeBody, tools: list[dict[str, Any]] | None
+    body: ChatBody | Conversing, tools: list[dict[str, Any]] | None
 ) -> Conversation:
     """Return the conversation of a request, with `tools` for its template."""
     fields = {name: getattr(body, name) for name in FIELDS}

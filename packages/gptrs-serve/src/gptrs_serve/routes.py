@@ -24,6 +24,7 @@ from gptrs_serve.bodies import (
     LoadAdapterBody,
     LoadBody,
     ScoreBody,
+    TemplateBody,
     TokenizeBody,
     UnloadAdapterBody,
     UnloadBody,
@@ -35,6 +36,7 @@ from gptrs_serve.dialects.anthropic import counted, messages
 from gptrs_serve.dialects.anthropic_body import CountBody, MessagesBody
 from gptrs_serve.dialects.audio import BODIES, heard
 from gptrs_serve.dialects.infill import InfillBody, infill
+from gptrs_serve.dialects.llama_cpp import PredictBody, applied, completion, props
 from gptrs_serve.dialects.ollama import (
     HOW,
     embeddings,
@@ -147,6 +149,8 @@ def _answers(served: Served, metrics: Metrics, responses: Responses) -> Mapping[
         OneEmbeddingBody: lambda r, b: one_embedding(r, b, served),
         ShowBody: lambda _, b: shown(b, served),
         InfillBody: lambda r, b: infill(r, b, served, metrics),
+        PredictBody: lambda r, b: completion(r, b, served, metrics),
+        TemplateBody: lambda _, b: applied(b, served),
         ScoreBody: lambda r, b: scored(r, b, served),
         TokenizeBody: lambda _, b: tokenize(b, served),
         DetokenizeBody: lambda _, b: detokenize(b, served),
@@ -174,6 +178,9 @@ def _read(served: Served, metrics: Metrics, responses: Responses) -> dict[str, H
     async def model(request: Request) -> Response:
         return one_model(str(request.path_params["name"]), served)
 
+    async def model_props(request: Request) -> Response:
+        return await props(request, served)
+
     async def tagged(_: Request) -> Response:
         return tags(served)
 
@@ -185,6 +192,7 @@ def _read(served: Served, metrics: Metrics, responses: Responses) -> dict[str, H
         "/v1/models/{name}": model,
         "/v1/responses/{name}": responses.retrieve,
         "/v1/responses/{name}/input_items": responses.input_items,
+        "/props": model_props,
         "/api/tags": tagged,
         "/api/ps": in_memory,
         "/api/version": version,

@@ -18,7 +18,7 @@ from gptrs_serve.events import event_of, for_client
 from gptrs_serve.fields import NOTHING, RequestFields, converted
 from gptrs_serve.metrics import Metrics
 from gptrs_serve.problems import problem_of
-from gptrs_serve.requests import client_of
+from gptrs_serve.requests import client_of, prompts_of
 from gptrs_serve.served import Served
 from gptrs_serve.writing import AnswerWriter
 
@@ -26,17 +26,9 @@ _SAME: Final = ("model", "stream", "stop", "temperature", "top_k", "top_p", "min
 _Ignored = Annotated[Any, Meta(description="A performance hint.", extra=NOTHING)]
 
 
-class InfillBody(RequestFields, kw_only=True):
-    """`/infill`."""
+class Predicting(RequestFields, kw_only=True):
+    """The fields that `/infill` and `/completion` share."""
 
-    refused: ClassVar[Mapping[str, str]] = {
-        "input_extra": "put other files before the prefix",
-        "samplers": "samplers run in the order of transformers",
-        "grammar": "use `/v1/completions` with `suffix`",
-    }
-    input_prefix: Annotated[str, Meta(description="The text before the gap.")]
-    input_suffix: Annotated[str, Meta(min_length=1, description="The text after the gap.")]
-    prompt: Annotated[str, Meta(description="More text before the gap, after `input_prefix`.")] = ""
     model: Model | None = None
     n_predict: (
         Annotated[
@@ -59,28 +51,51 @@ class InfillBody(RequestFields, kw_only=True):
     t_max_prompt_ms: _Ignored = None
 
 
+class InfillBody(Predicting, kw_only=True):
+    """`/infill`."""
+
+    refused: ClassVar[Mapping[str, str]] = {
+        "input_extra": "put other files before the prefix",
+        "samplers": "samplers run in the order of transformers",
+        "grammar": "use `/v1/completions` with `suffix`",
+    }
+    input_prefix: Annotated[str, Meta(description="The text before the gap.")]
+    input_suffix: Annotated[str, Meta(min_length=1, description="The text after the gap.")]
+    prompt: Annotated[str, Meta(description="More text before the gap, after `input_prefix`.")] = ""
+
+
 async def infill(request: Request, body: InfillBody, served: Served, metrics: Metrics) -> Response:
     """Write the text of a gap; RequestError for a model that cannot fill gaps."""
+    given = {"prompt": body.input_prefix + body.prompt, "suffix": body.input_suffix}
+    return await predicted(request, body, given, served, metrics)
+
+
+async def predicted(
+    request: Request,
+    body: Predicting,
+    given: Mapping[str, object],
+    served: Served,
+    metrics: Metrics,
+    writer: type[GapWriter] | None = None,
+) -> Response:
+    """Answer with the text of a completion with the fields of `body` and `given`."""
     name, model = served.named(body.model, "causal_lm")
     is_warming = body.n_predict == 0  # editors read the text into the cache before they ask
     most = 1 if is_warming else None if body.n_predict == -1 else body.n_predict
-    given: dict[str, object] = {field: getattr(body, field) for field in _SAME}
-    given |= {"prompt": body.input_prefix + body.prompt, "suffix": body.input_suffix}
-    given["max_tokens"] = most or model.causal_lm().context_length
+    fields = {**{field: getattr(body, field) for field in _SAME}, **given}
+    fields["max_tokens"] = most or model.causal_lm().context_length
 
     async def ask() -> AskedPrompt:
-        asked = await served.reading.prepared(lambda: converted(given, CompletionBody))
-        assert isinstance(asked.prompt, str)
+        asked = await served.reading.prepared(lambda: converted(fields, CompletionBody))
         options = await asked_options(asked, model, served)
-        return await asked_prompt(
-            asked, options, name, model, asked.prompt, served, client_of(request)
-        )
+        (prompt,) = prompts_of(asked)
+        return await asked_prompt(asked, options, name, model, prompt, served, client_of(request))
 
     prompt = await for_client(request, ask())
     assert prompt.stream is not None  # some token is asked for
     chat = Chat(name, model, prompt.stream, AnswerForm(), False, served.texts_of(name), metrics)
-    writer = WarmingWriter if is_warming else GapWriter
-    return await writer(chat).answer(request, stream=body.stream)
+    kind = WarmingWriter if is_warming else writer or GapWriter
+    return await kind(chat).answer(request, stream=body.stream)
 
 
 class GapWriter(AnswerWriter):

@@ -24,9 +24,9 @@ from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_serve.bodies import (
     AllowedChoice,
     ChatBody,
+    Conversing,
     Function,
     NamedTool,
-    TokenizeBody,
 )
 from gptrs_serve.forms import AskedForm, as_rule, asked_form, bounded_schema
 from gptrs_serve.problems import RequestError
@@ -267,7 +267,7 @@ def _require_tools(body: ChatBody, functions: Sequence[Function]) -> None:
                            param="tool_choice")  # fmt: skip
 
 
-def told_tools(body: ChatBody | TokenizeBody) -> list[dict[str, Any]] | None:
+def told_tools(body: ChatBody | Conversing) -> list[dict[str, Any]] | None:
     """Return the tools in the form of templates; None if the model should not know any."""
     if not body.tools or body.tool_choice == "none":
         return None

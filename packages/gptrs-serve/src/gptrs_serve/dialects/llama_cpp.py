@@ -1,0 +1,183 @@
+"""Further routes of llama.cpp's server: `/completion`, `/apply-template`, `/props`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from typing_extensions import override
+
+from gptrs import __version__
+from gptrs.errors import ModelError
+from gptrs_runtime.chat.answer_reader import AnswerEvent, TextDelta
+from gptrs_serve.bodies import Bias, TemplateBody, Tokens
+from gptrs_serve.dialects.infill import GapWriter, Predicting, predicted
+from gptrs_serve.events import event_of, json_answer
+from gptrs_serve.fields import NOTHING
+from gptrs_serve.listing import context_length
+from gptrs_serve.metrics import Metrics
+from gptrs_serve.problems import RequestError, about_field, fields_called
+from gptrs_serve.requests import asked_conversation
+from gptrs_serve.served import WRITING, Served
+from gptrs_serve.tools.use import told_tools
+
+_Off = Annotated[Literal[0], Meta(description="This sampler is always off.", extra=NOTHING)] | None
+_OfOff = Annotated[Any, Meta(description="A setting of a sampler that is off.", extra=NOTHING)]
+_SAME: Final = ("typical_p", "presence_penalty", "frequency_penalty", "ignore_eos")
+_CALLED: Final = {"repetition_penalty": "repeat_penalty", "response_format": "json_schema"}
+
+
+class PredictBody(Predicting, kw_only=True):
+    """`/completion`."""
+
+    refused: ClassVar[Mapping[str, str]] = {
+        "samplers": "samplers run in the order of transformers",
+        "image_data": "messages of `/v1/chat/completions` may have images",
+        "lora": "an adapter is named as the `model`",
+        "response_fields": "answers have all fields",
+    }
+    prompt: Annotated[str | Tokens, Meta(description="A text, or its tokens.")]
+    typical_p: (
+        Annotated[float, Meta(gt=0, le=1, description="Sample among tokens of typical surprise.")]
+        | None
+    ) = None
+    repeat_penalty: (
+        Annotated[
+            float, Meta(gt=0, description="Above 1: make tokens that occurred before less likely.")
+        ]
+        | None
+    ) = None
+    presence_penalty: (
+        Annotated[float, Meta(ge=-2, le=2, description="The same as in OpenAI's API.")] | None
+    ) = None
+    frequency_penalty: (
+        Annotated[float, Meta(ge=-2, le=2, description="The same as in OpenAI's API.")] | None
+    ) = None
+    ignore_eos: Annotated[bool, Meta(description="Continue past end-of-text tokens.")] = False
+    logit_bias: (
+        Annotated[
+            dict[str, Bias] | list[tuple[int, Bias | Literal[False]]],
+            Meta(description="Add to the logits of tokens; `[token, false]` bans one."),
+        ]
+        | None
+    ) = None
+    grammar: Annotated[str, Meta(description="The grammar of the answer: GBNF or Lark.")] = ""
+    json_schema: (
+        Annotated[dict[str, Any], Meta(description="The JSON schema of the answer.")] | None
+    ) = None
+    return_tokens: Annotated[bool, Meta(description="Also return the tokens of the answer.")] = (
+        False
+    )
+    n_probs: (
+        Annotated[Literal[0], Meta(description="`/v1` returns log-probabilities.", extra=NOTHING)]
+        | None
+    ) = None
+    repeat_last_n: (
+        Annotated[
+            int, Meta(description="`repeat_penalty` always covers all tokens.", extra=NOTHING)
+        ]
+        | None
+    ) = None
+    dynatemp_range: _Off = None
+    dynatemp_exponent: _OfOff = None
+    dry_multiplier: _Off = None
+    dry_base: _OfOff = None
+    dry_allowed_length: _OfOff = None
+    dry_penalty_last_n: _OfOff = None
+    dry_sequence_breakers: _OfOff = None
+    xtc_probability: _Off = None
+    xtc_threshold: _OfOff = None
+    mirostat: _Off = None
+    mirostat_tau: _OfOff = None
+    mirostat_eta: _OfOff = None
+    n_keep: (
+        Annotated[
+            int, Meta(description="A prompt that does not fit is refused, not cut.", extra=NOTHING)
+        ]
+        | None
+    ) = None
+
+    def given(self) -> dict[str, object]:
+        """Return the fields of a completion."""
+        bias = self.logit_bias
+        if isinstance(bias, list):
+            bias = {str(token): -100.0 if value is False else value for token, value in bias}
+        form: dict[str, object] | None = None
+        if self.json_schema is not None:
+            form = {"type": "json_object", "schema": self.json_schema}
+        return {
+            **{name: getattr(self, name) for name in _SAME},
+            "prompt": self.prompt,
+            "repetition_penalty": self.repeat_penalty,
+            "logit_bias": bias,
+            "grammar": self.grammar or None,
+            "response_format": form,
+        }
+
+
+async def completion(
+    request: Request, body: PredictBody, served: Served, metrics: Metrics
+) -> Response:
+    """Continue a text."""
+    if isinstance(body.prompt, list) and not body.prompt:
+        raise RequestError("`prompt` has no token", param="prompt")
+    writer = TokensWriter if body.return_tokens else None
+    with fields_called(_CALLED):
+        return await predicted(request, body, body.given(), served, metrics, writer)
+
+
+class TokensWriter(GapWriter):
+    """Writes the tokens of the pieces, too."""
+
+    @override
+    def told(self, event: AnswerEvent) -> Iterator[bytes]:
+        assert isinstance(event, TextDelta)  # it is read as text alone
+        self._text += event.text
+        yield event_of({"content": event.text, "tokens": self._new(), "stop": False})
+
+    def _new(self) -> list[int]:
+        tokens = self.chat.stream.texts[0].tokens
+        begin, self._told = self._told, len(tokens)
+        return tokens[begin:]
+
+    _told = 0
+
+    @override
+    def whole(self) -> dict[str, object]:
+        return {**super().whole(), "tokens": list(self.chat.stream.texts[0].tokens)}
+
+
+async def applied(body: TemplateBody, served: Served) -> Response:
+    """Return the text of messages as the template of the model renders them."""
+    _, model = served.named(body.model, served.capability(body.model, WRITING))
+
+    def render() -> str:
+        asked = asked_conversation(body, told_tools(body))
+        template = model.chat_template(with_tools=asked.tools is not None)
+        return template.render(asked)
+
+    with about_field("messages"):
+        return json_answer({"prompt": await served.reading.run(render)}, 1)
+
+
+async def props(request: Request, served: Served) -> Response:
+    """Describe a model, by default the first."""
+    name = request.query_params.get("model")
+    called, model = served.named(name, served.capability(name, WRITING))
+    try:
+        template = model.chat_template().source
+    except ModelError:
+        template = ""
+    has_images = "image_lm" in model.capabilities
+    return JSONResponse(
+        {
+            "default_generation_settings": {"n_ctx": context_length(model)},
+            "model_alias": called,
+            "chat_template": template,
+            "modalities": {"vision": has_images, "audio": False},
+            "build_info": f"gptrs {__version__}",
+        }
+    )

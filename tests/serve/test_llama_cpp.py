@@ -1,0 +1,74 @@
+"""Routes of llama.cpp's server: `/completion`, `/apply-template`, `/props`, its `/tokenize`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import gptrs
+from serve.clients import http, post
+
+PLAIN = {"prompt": "the cat", "temperature": 0, "n_predict": 6, "ignore_eos": True}
+
+
+def test_a_completion_is_that_of_python_whole_or_in_events(address, model):
+    told = gptrs.generate(model, "the cat", max_tokens=6, temperature=0, ignore_eos=True)
+    whole = post(address, "/completion", {**PLAIN, "return_tokens": True}).json()
+    assert (whole["content"], whole["tokens"]) == (told.text, list(told.token_ids))
+    assert (whole["stop"], whole["stop_type"], whole["tokens_predicted"]) == (True, "limit", 6)
+    tokens = {**PLAIN, "prompt": model.tokenizer.encode("the cat"), "stream": True}
+    for more in ({}, {"return_tokens": True}):
+        answer = http.post(f"{address}/completion", json={**tokens, **more})
+        lines = [line for line in answer.text.split("\n\n") if line]
+        found = [json.loads(line.removeprefix("data: ")) for line in lines]
+        assert "".join(event["content"] for event in found) == told.text
+        assert [event["stop"] for event in found] == [False] * (len(found) - 1) + [True]
+        if more:
+            assert [t for event in found[:-1] for t in event["tokens"]] == list(told.token_ids)
+    read = post(address, "/completion", {**PLAIN, "n_predict": 0}).json()
+    assert (read["content"], read["tokens_predicted"]) == ("", 0)
+
+
+def test_options_that_ask_for_nothing_are_taken_and_others_refused(address, model):
+    idle = {"mirostat": 0, "dry_multiplier": 0.0, "dry_base": 1.75, "xtc_probability": 0,
+            "grammar": "", "json_schema": None, "n_probs": 0, "logit_bias": [], "n_keep": 0,
+            "cache_prompt": True, "stop": [], "repeat_last_n": 64, "typical_p": 1}  # fmt: skip
+    plain = post(address, "/completion", PLAIN).json()["content"]
+    assert post(address, "/completion", {**PLAIN, **idle}).json()["content"] == plain
+    first = gptrs.generate(model, "the cat", max_tokens=1, temperature=0).token_ids[0]
+    for bias in ([[first, False]], {str(first): -100}):
+        found = post(address, "/completion", {**PLAIN, "logit_bias": bias, "return_tokens": True})
+        assert first not in found.json()["tokens"]
+    for form in ({"grammar": 'root ::= "abc"'}, {"json_schema": {"const": "abc"}}):
+        found = post(address, "/completion", {**PLAIN, "ignore_eos": False, "n_predict": 40} | form)
+        assert found.json()["content"].strip('"') == "abc"
+    for wrong, param in (
+        ({"dry_multiplier": 0.8}, "dry_multiplier"),
+        ({"samplers": ["top_k"]}, "samplers"),
+        ({"repeat_penalty": -1}, "repeat_penalty"),
+        ({"json_schema": {"type": "x"}}, "json_schema"),
+        ({"prompt": []}, "prompt"),
+    ):
+        refused = post(address, "/completion", {**PLAIN, **wrong})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
+def test_a_template_is_applied_as_for_the_tokens_of_a_chat(address, model):
+    asked = {"messages": [{"role": "user", "content": "hi"}]}
+    text = post(address, "/apply-template", asked).json()["prompt"]
+    counted = post(address, "/tokenize", asked).json()["tokens"]
+    assert post(address, "/tokenize", {"content": text}).json()["tokens"] == counted
+    assert post(address, "/detokenize", {"tokens": counted}).json()["content"] == text
+    refused = post(address, "/apply-template", {"messages": []})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "messages")
+    assert http.get(f"{address}/props").json()["chat_template"] == model.chat_template().source
+    assert http.get(f"{address}/props?model=none").status_code == 404
+
+
+@pytest.mark.parametrize("special", [True, False, None])
+def test_content_has_special_tokens_if_asked_for(address, model, special):
+    found = post(address, "/tokenize", {"content": "the cat", "add_special": special}).json()
+    assert found["tokens"] == model.tokenizer.encode("the cat", special=bool(special))
+    both = post(address, "/tokenize", {"content": "a", "prompt": "a"})
+    assert both.status_code == 400
