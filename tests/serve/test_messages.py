@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 
 import pytest
 
@@ -181,6 +182,15 @@ def test_an_error_in_a_stream_is_an_event(talking, monkeypatch):
     monkeypatch.setattr(anthropic.MessageWriter, "end", broken)
     last = events(talking, {**ASKED, "model": "say", "tools": []})[-1]
     assert (last["type"], last["error"]["type"]) == ("error", "api_error")
+
+
+def test_models_are_listed_as_anthropic_has_them(talking):
+    page = http.get(f"{talking[0]}/v1/models").json()
+    names = [*talking[1]]
+    assert (page["first_id"], page["last_id"], page["has_more"]) == (names[0], names[-1], False)
+    for name, each in zip(names, page["data"], strict=True):
+        assert (each["type"], each["id"], each["display_name"]) == ("model", name, name)
+        assert datetime.fromisoformat(each["created_at"]).timestamp() == each["created"]
 
 
 def test_a_key_is_read_where_anthropic_has_it(talking):

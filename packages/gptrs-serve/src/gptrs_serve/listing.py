@@ -7,6 +7,7 @@ import time
 import uuid
 from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -381,10 +382,15 @@ def context_length(model: LoadedModel) -> int | None:
 
 
 def listed_models(served: Served) -> Response:
-    """Return the list of models."""
-    return JSONResponse(
-        {"object": "list", "data": [_model(name, served) for name in served.models]}
-    )
+    """Return the list of models, with the fields of OpenAI and of Anthropic."""
+    names = [*served.models]
+    page = {
+        "has_more": False,
+        "first_id": next(iter(names), None),
+        "last_id": (names or [None])[-1],
+    }
+    data = [_model(name, served) for name in names]
+    return JSONResponse({"object": "list", "data": data, **page})
 
 
 def one_model(name: str, served: Served) -> Response:
@@ -407,5 +413,8 @@ def _model(name: str, served: Served) -> dict[str, object]:
         "created": served.created,
         "owned_by": "gptrs",
         "max_model_len": context_length(model),
+        "type": "model",
+        "display_name": name,
+        "created_at": datetime.fromtimestamp(served.created, UTC).isoformat(),
         "capabilities": sorted(model.capabilities),
     }
