@@ -70,5 +70,9 @@ def test_a_template_is_applied_as_for_the_tokens_of_a_chat(address, model):
 def test_content_has_special_tokens_if_asked_for(address, model, special):
     found = post(address, "/tokenize", {"content": "the cat", "add_special": special}).json()
     assert found["tokens"] == model.tokenizer.encode("the cat", special=bool(special))
-    both = post(address, "/tokenize", {"content": "a", "prompt": "a"})
-    assert both.status_code == 400
+    for wrong in (
+        {"content": "a", "prompt": "a"},
+        {"content": "a", "add_special_tokens": True},
+        {"prompt": "a", "add_special": True},
+    ):
+        assert post(address, "/tokenize", wrong).status_code == 400

@@ -320,8 +320,10 @@ async def tokenize(body: TokenizeBody, served: Served) -> Response:
     given = (body.prompt, body.content, body.messages)
     if sum(each is not None for each in given) != 1:
         raise RequestError("give one of `prompt`, `content` and `messages`", param="prompt")
-    if body.add_special is not None and body.content is None:
-        raise RequestError("`add_special` needs `content`", param="add_special")
+    own, other = "add_special", "add_special_tokens"
+    own, other = (own, other) if body.content is not None else (other, own)
+    if getattr(body, other) is not None:
+        raise RequestError(f"`{other}` does not go with this text: use `{own}`", param=other)
     if body.messages is not None:
         # Most templates write <s> themselves; two of them change every answer.
         if body.add_special_tokens:
@@ -337,7 +339,7 @@ async def tokenize(body: TokenizeBody, served: Served) -> Response:
         # vLLM adds special tokens by default, and llama.cpp does not.
         text, special = body.prompt or "", body.add_special_tokens is not False
         if body.content is not None:
-            text, special = body.content, bool(body.add_special or body.add_special_tokens)
+            text, special = body.content, bool(body.add_special)
         tokens = await served.reading.run(lambda: _tokens(model, text, special))
     length = model.token_reader().context_length
     told = {"count": len(tokens), "max_model_len": length, "tokens": tokens}
