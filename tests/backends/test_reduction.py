@@ -14,7 +14,7 @@ from backends.op_runner import run_op
 from gptrs.backend.contract import Backend
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs.ir.ops.reduction import Argmax, Argmin, Reduce
+from gptrs.ir.ops.reduction import Argmax, Argmin, Cumulative, Reduce
 from gptrs_conformance.numerics import GREATEST, assert_close, decode, integer_range, wrapped
 from gptrs_conformance.samples import edge_floats, edge_integers, integers, sample
 
@@ -239,3 +239,9 @@ def test_order_of_si64_is_exact(backend: Backend) -> None:
         rows = x[list(order)]
         assert int(rows[int(run_op(backend, Argmax(axis=0), rows))]) == 2**62 + 1
         assert int(rows[int(run_op(backend, Argmin(axis=0), rows))]) == -(2**63)
+
+
+def test_running_totals_of_many_numbers_are_as_exact_as_those_of_few(backend: Backend) -> None:
+    x = np.full(200_000, 0.1, np.float32)
+    found = run_op(backend, Cumulative("sum", 0), x)
+    np.testing.assert_allclose(found, np.cumsum(x.astype(np.float64)), rtol=2e-7)

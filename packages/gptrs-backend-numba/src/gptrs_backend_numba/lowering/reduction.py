@@ -228,6 +228,8 @@ def cumulative(builder: ScheduleBuilder, unit: Unit) -> None:
     numbers = [along.count, along.block, along.length]
     numbers += [number for step in steps for number in (first * step, direction * step)]
     accumulator = op.accumulator(unit.last.operands[0].type)
+    if accumulator is dtypes.f32 and op.kind in ("sum", "prod"):
+        accumulator = dtypes.f64  # as in torch: a total in f32 loses all that is small beside it
     start, nothing = _beginning(op.kind, accumulator)
     kernel = reduction_kernels.cumulative(
         op.kind,

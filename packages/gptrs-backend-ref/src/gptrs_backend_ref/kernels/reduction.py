@@ -91,6 +91,8 @@ def cumulative(op: reduction_ops.Cumulative, x: np.ndarray) -> np.ndarray:
     """Return the totals up to each element along the axis."""
     type_ = TensorType.of(x)
     result, accum = op.infer(type_), op.accumulator(type_)
+    if accum is dtypes.f32 and op.kind in ("sum", "prod"):
+        accum = dtypes.f64  # as in torch: a total in f32 loses all that is small beside it
     along = np.moveaxis(to_accumulator(x, accum), op.axis, 0)
     ahead = along[::-1] if op.reverse else along
     total = COMBINE[op.kind].accumulate(ahead, axis=0, dtype=ahead.dtype)

@@ -192,20 +192,24 @@ def running(
 
 @converts("logcumsumexp")
 def running_log_sum(x: Tensor, dim: int) -> Tensor:
-    """Return the logarithms of the cumulative sums of `exp(x)`, by a loop without overflow."""
+    """Return the logarithms of the cumulative sums of `exp(x)`, by a loop without overflow.
+
+    As in torch, the running sum is f64: beside a large one, small steps are lost in f32.
+    """
     if x.rank == 0:
         return x
     axis = axis_of(dim, x)
     rows = F.transpose(x, [axis, *(i for i in range(x.rank) if i != axis)])
 
     def step(before: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
-        top, low = F.maximum(before, row), F.minimum(before, row)
+        wide = F.cast(row, dtypes.f64)
+        top, low = F.maximum(before, wide), F.minimum(before, wide)
         # Of two equal infinities the difference is NaN.
         gap = F.where(F.equal(top, low), 0.0, low - top)
         total = F.where(F.is_inf(top), top, top + F.log1p(F.exp(gap)))
-        return total, total
+        return total, F.cast(total, x.dtype)
 
-    start = F.full(rows.shape[1:], -math.inf, x.dtype)
+    start = F.full(rows.shape[1:], -math.inf, dtypes.f64)
     _, (found,) = primitives.scan(step, [start], [rows])
     return F.transpose(found, [*range(1, axis + 1), 0, *range(axis + 1, x.rank)])
 
