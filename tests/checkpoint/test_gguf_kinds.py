@@ -27,6 +27,9 @@ def same(name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     yield name, array
 
 
+EPSILONS = "rms_norm_eps", "norm_eps", "layer_norm_epsilon"
+
+
 def converted(folder: Path, architecture: str, changes: Changes, **settings: Value | None) -> Path:
     """Write a file with the names of the package `gguf`, experts stacked; None drops a setting."""
     source = find_model(folder)
@@ -35,8 +38,10 @@ def converted(folder: Path, architecture: str, changes: Changes, **settings: Val
         "block_count": config["num_hidden_layers"], "context_length": 128, "embedding_length": 64,
         "feed_forward_length": 96, "attention.head_count": 4, "attention.head_count_kv": 2,
         "attention.key_length": 16, "attention.value_length": 16, "rope.dimension_count": 16,
-        "attention.layer_norm_rms_epsilon": config.get("rms_norm_eps") or config.get("norm_eps"),
-        "rope.freq_base": config["rope_parameters"].get("rope_theta"), **settings,
+        "attention.layer_norm_rms_epsilon": next(
+            config[each] for each in EPSILONS if each in config
+        ),
+        "rope.freq_base": config.get("rope_parameters", {}).get("rope_theta"), **settings,
     }  # fmt: skip
     metadata: dict[str, Value] = {"general.architecture": architecture}
     named = {key.replace("__", "."): value for key, value in own.items()}
@@ -92,6 +97,32 @@ def split_heads(name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]
     keys, values = np.split(array.reshape(4, -1, array.shape[1]), [12], axis=1)
     yield name.replace("kv_b", "k_b"), keys.swapaxes(1, 2)
     yield name.replace("kv_b", "v_b"), values
+
+
+def mixers(name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the tensors of state spaces, with those of heads in other shapes, and the rest."""
+    if name.endswith("A_log"):
+        array = -np.exp(array)
+    if name.endswith(("mamba.norm.weight", "mixer.norm.weight")):
+        array = array.reshape(2, -1)
+    elif name.endswith("conv1d.weight"):
+        array = array.squeeze(1)
+    yield from granite(name.replace("dt_bias", "dt_proj.bias"), array)
+
+
+def heads(name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the same, with a decay and a skip of each head as a column."""
+    columns = name.endswith(("A_log", ".D"))
+    yield from mixers(name, array[:, None] if columns else array)
+
+
+def heads_beside_mlps(name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the same, of layers with MLPs only."""
+    for changed, values in heads(name, array):
+        yield (
+            changed.replace("_shexp", "").replace("shared_mlp.output_linear", "mlp.down_proj"),
+            values,
+        )
 
 
 def delta(name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
@@ -216,6 +247,23 @@ GEMMA4_IN_FILE: dict[str, Value | None] = {
 }  # fmt: skip
 
 
+MIXERS: dict[str, Any] = {
+    "mamba_n_heads": 8, "mamba_d_state": 12, "mamba_d_conv": 3, "mamba_n_groups": 2,
+    "layer_types": ["linear_attention", "full_attention"], "shared_intermediate_size": 48,
+    "num_local_experts": 4, "num_experts_per_tok": 2, "residual_multiplier": 0.5,
+}  # fmt: skip
+MIXERS_IN_FILE: dict[str, Value | None] = {
+    "attention__head_count_kv": [0, 2], "rope__scaling__finetuned": False, "ssm__conv_kernel": 3,
+    "ssm__state_size": 12, "ssm__group_count": 2, "ssm__time_step_rank": 8, "ssm__inner_size": 128,
+    "residual_scale": 0.5, "expert_shared_feed_forward_length": 48,
+}  # fmt: skip
+NO_HEADS: dict[str, Value | None] = {
+    "attention__head_count": 0, "attention__head_count_kv": None, "feed_forward_length": 0,
+    "attention__key_length": None, "attention__value_length": None, "rope__dimension_count": None,
+    "ssm__conv_kernel": 4, "ssm__inner_size": 128,
+}  # fmt: skip
+
+
 def with_long_rope(name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the divisors of LongRoPE, too."""
     yield name, array
@@ -330,6 +378,24 @@ CASES: dict[str, tuple[str, dict[str, Any], str, Changes, dict[str, Value | None
         "gemma4", gemma4_in_parts,
         {**GEMMA4_IN_FILE, "attention__head_count_kv": [2, 1, 2, 1], "expert_count": 5,
          "expert_used_count": 2, "expert_feed_forward_length": 32, "final_logit_softcapping": 3.0},
+    ),
+    "granitehybrid": (
+        "granitemoehybrid", MIXERS, "granitehybrid", heads,
+        {**MIXERS_IN_FILE, "expert_count": 4, "expert_used_count": 2},
+    ),
+    "granitehybrid without experts": (
+        "granitemoehybrid",
+        {**MIXERS, "num_local_experts": 0, "num_experts_per_tok": 0,
+         "position_embedding_type": "rope"},
+        "granitehybrid", heads_beside_mlps, {**MIXERS_IN_FILE, "rope__scaling__finetuned": True},
+    ),
+    "mamba": (
+        "mamba", {"state_size": 6, "time_step_rank": 5, "intermediate_size": 128}, "mamba", mixers,
+        {**NO_HEADS, "ssm__state_size": 6, "ssm__time_step_rank": 5, "ssm__dt_b_c_rms": False},
+    ),
+    "mamba2": (
+        "mamba2", {"state_size": 6, "num_heads": 8, "head_dim": 16, "n_groups": 2}, "mamba2", heads,
+        {**NO_HEADS, "ssm__state_size": 6, "ssm__time_step_rank": 8, "ssm__group_count": 2},
     ),
     "qwen3vlmoe": (
         "qwen3_moe",

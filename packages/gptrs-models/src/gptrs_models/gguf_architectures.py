@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
-from typing import cast
-
-import numpy as np
 from msgspec.structs import replace
 
-from gptrs.api.models import ConfigFields, GgufArchitecture
-from gptrs_models.llama_kinds import KINDS
-
-Settings = dict[str, object]
+from gptrs.api.models import GgufArchitecture
+from gptrs_models.gguf_settings import (
+    SLIDING_THETA,
+    bloom,
+    convolution,
+    defaults,
+    delta_net,
+    dots1,
+    ernie4_5_moe,
+    falcon,
+    gemma3,
+    gemma4,
+    granitemoehybrid,
+    mamba2,
+    many_keys,
+    minimax,
+    olmo3,
+    olmoe,
+    smollm3,
+    starcoder,
+    switched_window,
+    vector,
+    without_window,
+)
 
 _LLAMA = {
     "token_embd": "model.embed_tokens",
@@ -230,12 +246,38 @@ _DELTA = {
     "attn_gate": "linear_attn.in_proj_z",
 }
 _GLM4_MOE = {**{key: name for key, name in _DOTS1.items() if key != "ffn_norm"}, **_SEED_OSS}
+_MIXER = {
+    "ssm_in": "in_proj",
+    "ssm_conv1d": "conv1d",
+    "ssm_x": "x_proj",
+    "ssm_dt": "dt_proj",
+    "ssm_a": "A_log",
+    "ssm_d": "D",
+    "ssm_norm": "norm",
+    "ssm_out": "out_proj",
+}
+_MAMBA = {
+    "token_embd": "backbone.embeddings",
+    "output_norm": "backbone.norm_f",
+    "output": "lm_head",
+    "attn_norm": "norm",
+    **{key: f"mixer.{name}" for key, name in _MIXER.items()},
+}
+_MAMBA2 = {**_MAMBA, "ssm_dt.bias": "mixer.dt_bias"}
+_GRANITE_HYBRID = {
+    **_GRANITE_MOE,
+    # Models without experts have their MLP as the shared one.
+    **{key: _GRANITE_MOE[f"{key}_shexp"] for key in _DENSE},
+    **{key: f"mamba.{name}" for key, name in _MIXER.items()},
+    "ssm_dt.bias": "mamba.dt_bias",
+}
 _WIDTH = ("expert_feed_forward_length", "moe_intermediate_size")
 _SHARED_WIDTH = ("expert_shared_feed_forward_length", "shared_expert_intermediate_size")
 
 
 _ONE_GROUP = (("expert_group_count", "n_group", 1), ("expert_group_used_count", "topk_group", 1))
 _SIGMOID = ("expert_gating_func", 2)
+_RMS_EPSILON = "attention.layer_norm_rms_epsilon"
 
 
 def _chosen(count: str) -> tuple[tuple[str, str], ...]:
@@ -246,267 +288,40 @@ _LAYER_EPSILON = "attention.layer_norm_epsilon"
 _QUERY, _UP = "blk.0.attn_q.bias", "blk.0.ffn_up.bias"
 _OF_ALL = (("attention_bias", _QUERY), ("mlp_bias", _UP))
 _QUERY_NORM = ("use_qk_norm", "blk.0.attn_q_norm.weight")
-_SLIDING_THETA, _OLMO3_THETA = 10000.0, 500000.0
-
-
-def _without_window(_: ConfigFields, settings: Settings) -> Settings:
-    """Drop a window, which models of this kind do not use."""
-    return {**settings, "sliding_window": None}
-
-
-def _switched_window(fields: ConfigFields, settings: Settings) -> Settings:
-    """Drop a window that is switched off."""
-    switched = fields.boolean("use_sliding_window", False)
-    return settings if switched else {**settings, "sliding_window": None}
-
-
-def _smollm3(fields: ConfigFields, settings: Settings) -> Settings:
-    layers = range(1, fields.integer("num_hidden_layers") + 1)
-    # llama.cpp computes this pattern, and a file cannot state another one.
-    fields.require("no_rope_layers", [int(layer % 4 != 0) for layer in layers])
-    return _switched_window(fields, settings)
-
-
-def _olmoe(fields: ConfigFields, settings: Settings) -> Settings:
-    """Refuse grouped heads: llama.cpp has a norm of keys as wide as that of queries."""
-    fields.require("num_key_value_heads", fields.integer("num_attention_heads"))
-    return settings
-
-
-def _olmo3(fields: ConfigFields, settings: Settings) -> Settings:
-    """Keep the rotary embedding of layers without the window; the other has no scaling."""
-    own = _table(settings.get("rope_parameters"))
-    theta, sliding = (
-        fields.number("rope_theta", _OLMO3_THETA),
-        fields.number("rope_local_base_freq", _OLMO3_THETA),
-    )
-    if "full_attention" in own or "sliding_attention" in own:
-        full, other = (
-            ConfigFields(_table(own.get(f"{word}_attention")), "olmo3")
-            for word in ("full", "sliding")
-        )
-        other.require("rope_type", "default")
-        theta, sliding = (each.number("rope_theta", _OLMO3_THETA) for each in (full, other))
-        settings["rope_parameters"] = {**full.settings, "rope_theta": theta}
-    # A file has one base for all layers.
-    if theta != sliding:
-        raise fields.error("rope_parameters", "must have one base for all layers in a GGUF file")
-    return settings
-
-
-def _ernie4_5_moe(fields: ConfigFields, settings: Settings) -> Settings:
-    """Refuse dense layers after those with experts."""
-    fields.require("moe_layer_end_index", -1, fields.integer("num_hidden_layers") - 1)
-    return settings
-
-
-def _dots1(fields: ConfigFields, settings: Settings) -> Settings:
-    """Drop a window, which llama.cpp does not use; layers may have none."""
-    fields.require("layer_types", ["full_attention"] * fields.integer("num_hidden_layers"))
-    return {**settings, "sliding_window": None}
-
-
-def _minimax(fields: ConfigFields, settings: Settings) -> Settings:
-    """Put the rotated part of a head where other kinds have it."""
-    if fields.get("rotary_dim") is None:
-        return settings
-    share = fields.integer("rotary_dim") / fields.integer("head_dim")
-    rope = {**_table(settings.get("rope_parameters")), "partial_rotary_factor": share}
-    return {**settings, "rope_parameters": rope}
-
-
-def _many_keys(_: ConfigFields, settings: Settings) -> Settings:
-    """Set the number of key/value heads to that of the queries."""
-    return {**settings, "num_key_value_heads": settings.get("num_attention_heads")}
-
-
-def _bloom(fields: ConfigFields, settings: Settings) -> Settings:
-    return {**_many_keys(fields, settings), "intermediate_size": None}
-
-
-def _starcoder(_: ConfigFields, settings: Settings) -> Settings:
-    return {**settings, "num_key_value_heads": 1}
-
-
-def _falcon(fields: ConfigFields, settings: Settings) -> Settings:
-    """Translate to the newer architecture; the older one is a special case of it."""
-    new = fields.boolean("new_decoder_architecture", False)
-    if not new:
-        fields.require("parallel_attn", True)
-    heads = fields.integer("num_attention_heads")
-    single = 1 if fields.boolean("multi_query", True) else heads
-    return {
-        **settings,
-        "num_key_value_heads": fields.integer("num_kv_heads", heads) if new else single,
-        "new_decoder_architecture": True,
-        "num_ln_in_parallel_attn": fields.integer("num_ln_in_parallel_attn", 2) if new else 1,
-    }
-
-
-def _gemma3(fields: ConfigFields, settings: Settings) -> Settings:
-    """Keep the rotary embedding of layers without the window; the other one is fixed."""
-    own = _table(settings.get("rope_parameters"))
-    theta = fields.number("rope_local_base_freq", _SLIDING_THETA)
-    if "full_attention" in own or "sliding_attention" in own:
-        sliding = ConfigFields(_table(own.get("sliding_attention")), "gemma3_text")
-        sliding.require("rope_type", "default")
-        theta = sliding.number("rope_theta", _SLIDING_THETA)
-        settings["rope_parameters"] = own.get("full_attention")
-    # llama.cpp has the number in its code, not in the file.
-    if theta != _SLIDING_THETA:
-        raise fields.error("rope_local_base_freq", f"must be {_SLIDING_THETA:g} in a GGUF file")
-    return settings
-
-
-def _delta_net(fields: ConfigFields, settings: Settings, _: Container[str]) -> Settings:
-    """Add the sizes of delta nets, and their layers if the file lists them."""
-    heads, inner = fields.integer("ssm.time_step_rank"), fields.integer("ssm.inner_size")
-    if inner % heads:
-        raise fields.error("ssm.inner_size", f"must be a multiple of {heads}, the heads of values")
-    recurrent = fields.get("attention.recurrent_layers")
-    if isinstance(recurrent, np.ndarray):
-        flags = cast("list[object]", recurrent.tolist())
-        words = ["linear_attention" if each else "full_attention" for each in flags]
-        settings = {**settings, "layer_types": words[: cast("int", settings["num_hidden_layers"])]}
-        del settings["full_attention_interval"]
-    return {**settings, "linear_value_head_dim": inner // heads}
-
-
-def _same(fields: ConfigFields, name: str, among: Sequence[int]) -> int:
-    """Return the number that all layers `among` have; a file may have one for all layers."""
-    found = fields.get(name)
-    if not isinstance(found, np.ndarray):
-        return fields.integer(name)
-    numbers = cast("list[object]", found.tolist())
-    different = {numbers[at] if at < len(numbers) else None for at in among}
-    number = different.pop()
-    if different or not isinstance(number, int) or number < 1:
-        raise fields.error(name, "must be one positive number for all layers of a type")
-    return number
-
-
-def _gemma4(fields: ConfigFields, settings: Settings, has: Container[str]) -> Settings:
-    """Add what differs between layers with and without the window."""
-    layers, name = fields.integer("block_count"), "attention.sliding_window_pattern"
-    flags = fields.get(name)
-    sliding = cast("list[object]", flags.tolist()) if isinstance(flags, np.ndarray) else []
-    full, windowed = ([at for at, own in enumerate(sliding) if own == each] for each in (0, 1))
-    if not full or not windowed or len(full) + len(windowed) != layers:
-        raise fields.error(name, f"must be true or false for each of {layers} layers")
-    heads, size = "attention.head_count_kv", fields.integer("attention.key_length_swa")
-    for key in ("attention.value_length_swa", "rope.dimension_count_swa"):
-        fields.require(key, size)
-    theta = fields.number("rope.freq_base")
-    local = {"rope_type": "default", "rope_theta": fields.number("rope.freq_base_swa", theta)}
-    own = {
-        "head_dim": settings["global_head_dim"], "num_key_value_heads": _same(fields, heads, full)
-    }  # fmt: skip
-    words = ("full_attention", "sliding_attention")
-    return {
-        **settings,
-        **_gemma4_sizes(fields, layers),
-        "layer_types": [words[bool(each)] for each in sliding],
-        "head_dim": size,
-        "num_key_value_heads": _same(fields, heads, windowed),
-        "per_layer_config": {str(at): own for at in full},
-        # Keys are values, too, where no matrix makes values.
-        "attention_k_eq_v": f"blk.{full[0]}.attn_v.weight" not in has,
-        "sliding_window": fields.integer("attention.sliding_window"),
-        "vocab_size_per_layer_input": settings["vocab_size"],
-        "rope_parameters": dict(zip(words, (settings["rope_parameters"], local), strict=True)),
-    }
-
-
-def _gemma4_sizes(fields: ConfigFields, layers: int) -> Settings:
-    """Return the widths of MLPs, experts and vectors per layer."""
-    shared = fields.integer("attention.shared_kv_layers", 0, minimum=0)
-    if shared >= layers:
-        raise fields.error("attention.shared_kv_layers", f"must be less than {layers}, all layers")
-    name = "feed_forward_length"
-    width = _same(fields, name, range(layers - shared))
-    last = _same(fields, name, range(layers - shared, layers)) if shared else width
-    if last not in (width, 2 * width):
-        raise fields.error(name, "of the last layers must be that of the first, or twice as much")
-    found: Settings = {
-        "num_kv_shared_layers": shared,
-        "intermediate_size": width,
-        "use_double_wide_mlp": last != width,
-        "hidden_size_per_layer_input": fields.integer(
-            "embedding_length_per_layer_input", 0, minimum=0
-        ),
-    }
-    if not fields.get("expert_count"):
-        return found
-    return {
-        **found,
-        "enable_moe_block": True,
-        "num_experts": fields.integer("expert_count"),
-        "top_k_experts": fields.integer("expert_used_count"),
-        "moe_intermediate_size": fields.integer("expert_feed_forward_length"),
-    }
-
-
-def _convolution(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """[C, K] -> [C, 1, K]."""
-    return (shape[0], 1, shape[-1])
-
-
-def _defaults(name: str, **more: object) -> Settings:
-    """Return the defaults of a kind, which are those of transformers, and `more`."""
-    kind = KINDS[name]
-    found: Settings = {
-        "vocab_size": kind.vocab_size,
-        "hidden_size": kind.hidden_size,
-        "intermediate_size": kind.intermediate_size,
-        "num_hidden_layers": kind.layers,
-        "num_attention_heads": kind.heads,
-        "num_key_value_heads": kind.key_value_heads,
-        "head_dim": kind.head_dim,
-        "max_position_embeddings": kind.max_position,
-        "rms_norm_eps": kind.epsilon,
-        "rope_theta": kind.theta,
-        "rope_parameters": kind.rope,
-        "sliding_window": kind.sliding_window,
-    }
-    return {**{kind.own(key): each for key, each in found.items() if each is not None}, **more}
-
-
-def _table(value: object) -> Mapping[str, object]:
-    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
 
 
 LLAMA = GgufArchitecture(
-    _LLAMA, rotated=True, biases=_OF_ALL, unused_window=True, prepare=_without_window,
-    defaults=_defaults("llama"),
+    _LLAMA, rotated=True, biases=_OF_ALL, unused_window=True, prepare=without_window,
+    defaults=defaults("llama"),
 )  # fmt: skip
 MISTRAL = replace(  # `general.architecture` is `llama`
-    LLAMA, prepare=None, read=False, defaults=_defaults("mistral")
+    LLAMA, prepare=None, read=False, defaults=defaults("mistral")
 )
 QWEN2 = GgufArchitecture(
-    _LLAMA, unused_window=True, prepare=_switched_window, defaults=_defaults("qwen2")
+    _LLAMA, unused_window=True, prepare=switched_window, defaults=defaults("qwen2")
 )
-QWEN3 = replace(QWEN2, fixed=(("attention_bias", False, False),), defaults=_defaults("qwen3"))
+QWEN3 = replace(QWEN2, fixed=(("attention_bias", False, False),), defaults=defaults("qwen3"))
 GPT2 = GgufArchitecture(
     _GPT2, "transformer.h", turned=("attn_qkv", "attn_output", "ffn_up", "ffn_down"),
     epsilon=(_LAYER_EPSILON, "layer_norm_epsilon"), rotary=False, wide=True,
-    defaults=_defaults("gpt_bigcode", intermediate_size=None),  # the same in GPT-2
+    defaults=defaults("gpt_bigcode", intermediate_size=None),  # the same in GPT-2
     activations=("gelu_new", "gelu_pytorch_tanh"),
     sizes=(*_SIZES_OF_GPT2, ("num_key_value_heads", ""), ("head_dim", "")),
     fixed=(("scale_attn_weights", True, True), ("scale_attn_by_inverse_layer_idx", False, False)),
 )  # fmt: skip
-OLMO2 = GgufArchitecture(_OLMO2, defaults=_defaults("olmo2"))
+OLMO2 = GgufArchitecture(_OLMO2, defaults=defaults("olmo2"))
 OLMO3 = replace(
-    OLMO2, window=4096, pattern=4, marker="olmo2.attention.sliding_window", prepare=_olmo3,
+    OLMO2, window=4096, pattern=4, marker="olmo2.attention.sliding_window", prepare=olmo3,
     local_theta=("rope_local_base_freq", None),
-    defaults=_defaults("olmo3"),
+    defaults=defaults("olmo3"),
 )  # fmt: skip
-EXAONE4 = GgufArchitecture(_OLMO2, window=0, pattern=4, defaults=_defaults("exaone4"))
+EXAONE4 = GgufArchitecture(_OLMO2, window=0, pattern=4, defaults=defaults("exaone4"))
 SEED_OSS = GgufArchitecture(
-    _SEED_OSS, biases=_OF_ALL[:1], defaults=_defaults("seed_oss"),
+    _SEED_OSS, biases=_OF_ALL[:1], defaults=defaults("seed_oss"),
     fixed=(("attention_out_bias", False, False), ("mlp_bias", False, False)),
 )  # fmt: skip
 HUNYUAN_V1_DENSE = GgufArchitecture(
-    _HUNYUAN, fixed=(("attention_bias", False, False),), defaults=_defaults("hunyuan_v1_dense")
+    _HUNYUAN, fixed=(("attention_bias", False, False),), defaults=defaults("hunyuan_v1_dense")
 )
 GRANITE = GgufArchitecture(
     _LLAMA, rotated=True, biases=_OF_ALL,
@@ -517,37 +332,37 @@ GRANITE = GgufArchitecture(
         ("logit_scale", "logits_scaling", 1.0),
     ),
     stated=(("rope.scaling.finetuned", True),),  # false would mean no rotary embedding
-    defaults=_defaults("granite"),
+    defaults=defaults("granite"),
 )  # fmt: skip
 STARCODER2 = GgufArchitecture(
     _STARCODER2, epsilon=(_LAYER_EPSILON, "norm_epsilon"),
     biases=(("use_bias", _QUERY),), activations=("gelu_pytorch_tanh",),
-    defaults=_defaults("starcoder2"),
+    defaults=defaults("starcoder2"),
 )  # fmt: skip
-PHI3 = GgufArchitecture(_PHI3, share=1.0, defaults=_defaults("phi3"))
+PHI3 = GgufArchitecture(_PHI3, share=1.0, defaults=defaults("phi3"))
 STABLELM = GgufArchitecture(
     _LLAMA, epsilon=(_LAYER_EPSILON, "layer_norm_eps"),
     biases=(("use_qkv_bias", _QUERY),), share=0.25,
     fixed=(("use_parallel_residual", False, False), ("qk_layernorm", False, False)),
     stated=(("use_parallel_residual", False),),
-    defaults=_defaults("stablelm"),
+    defaults=defaults("stablelm"),
 )  # fmt: skip
 COHERE = GgufArchitecture(
     _LLAMA, epsilon=(_LAYER_EPSILON, "layer_norm_eps"),
     biases=(*_OF_ALL[:1], _QUERY_NORM),
     numbers=(("logit_scale", "logit_scale", 0.0625),),
-    defaults=_defaults("cohere"),
+    defaults=defaults("cohere"),
 )  # fmt: skip
 ARCEE = GgufArchitecture(
-    _LLAMA, rotated=True, biases=_OF_ALL, activations=("relu2",), defaults=_defaults("arcee")
+    _LLAMA, rotated=True, biases=_OF_ALL, activations=("relu2",), defaults=defaults("arcee")
 )
 NEMOTRON = GgufArchitecture(
     _LLAMA, epsilon=(_LAYER_EPSILON, "norm_eps"), biases=_OF_ALL,
     activations=("relu2",), share=0.5, offset=1.0,
-    defaults=_defaults("nemotron"),
+    defaults=defaults("nemotron"),
 )  # fmt: skip
 GEMMA = GgufArchitecture(
-    _LLAMA, activations=("gelu_pytorch_tanh",), offset=1.0, defaults=_defaults("gemma")
+    _LLAMA, activations=("gelu_pytorch_tanh",), offset=1.0, defaults=defaults("gemma")
 )
 GEMMA2 = GgufArchitecture(
     _GEMMA2, activations=("gelu_pytorch_tanh",), offset=1.0, window=4096,
@@ -556,25 +371,25 @@ GEMMA2 = GgufArchitecture(
         ("attn_logit_softcapping", "attn_logit_softcapping", 50.0),
         ("final_logit_softcapping", "final_logit_softcapping", 30.0),
     ),
-    defaults=_defaults("gemma2"),
+    defaults=defaults("gemma2"),
 )  # fmt: skip
 GEMMA3_TEXT = GgufArchitecture(
     _GEMMA3, activations=("gelu_pytorch_tanh",), offset=1.0, window=0,
     pattern=6, largest=62, fixed=(("attn_logit_softcapping", None, None),),
     options=(("final_logit_softcapping", "final_logit_softcapping"),),
-    local_theta=("rope_local_base_freq", _SLIDING_THETA), prepare=_gemma3,
-    defaults=_defaults("gemma3_text"),
+    local_theta=("rope_local_base_freq", SLIDING_THETA), prepare=gemma3,
+    defaults=defaults("gemma3_text"),
 )  # fmt: skip
 GEMMA4_TEXT = GgufArchitecture(
-    _GEMMA4, experts=_GEMMA4_EXPERTS, finish=_gemma4, written=False, unused_window=True,
+    _GEMMA4, experts=_GEMMA4_EXPERTS, finish=gemma4, written=False, unused_window=True,
     sizes=(
         ("head_dim", "global_head_dim"), ("num_key_value_heads", ""), ("intermediate_size", ""),
     ),
     options=(("final_logit_softcapping", "final_logit_softcapping"),),
 )  # fmt: skip
 LFM2 = GgufArchitecture(
-    _LFM2, epsilon=("attention.layer_norm_rms_epsilon", "norm_eps"), keyless="conv", written=False,
-    shapes={"shortconv.conv.weight": _convolution},
+    _LFM2, epsilon=(_RMS_EPSILON, "norm_eps"), keyless="conv", written=False,
+    shapes={"shortconv.conv.weight": convolution},
     integers=(("shortconv.l_cache", "conv_L_cache"),),
     fixed=(("block_auto_adjust_ff_dim", False, True), ("conv_bias", False, False)),
 )  # fmt: skip
@@ -591,52 +406,52 @@ COHERE2 = GgufArchitecture(
     _LLAMA, epsilon=(_LAYER_EPSILON, "layer_norm_eps"), window=4096, pattern=4,
     numbers=(("logit_scale", "logit_scale", 0.0625),),
     fixed=(("attention_bias", False, False),),
-    defaults=_defaults("cohere2"),
+    defaults=defaults("cohere2"),
 )  # fmt: skip
 OLMO = GgufArchitecture(
     _LLAMA, rotated=True, epsilon=(_LAYER_EPSILON, "layer_norm_eps"),
     options=(("attention.clamp_kqv", "clip_qkv"),), fixed=(("attention_bias", False, False),),
-    defaults=_defaults("olmo"),
+    defaults=defaults("olmo"),
 )  # fmt: skip
 SMOLLM3 = GgufArchitecture(
     _LLAMA, rotated=True, biases=_OF_ALL,
-    fixed=(("no_rope_layer_interval", 4, 4),), prepare=_smollm3,
-    defaults=_defaults("smollm3"),
+    fixed=(("no_rope_layer_interval", 4, 4),), prepare=smollm3,
+    defaults=defaults("smollm3"),
 )  # fmt: skip
 GLM4 = GgufArchitecture(
     _GLM4, biases=_OF_ALL[:1], share=0.5,
-    defaults=_defaults("glm4"),
+    defaults=defaults("glm4"),
 )  # fmt: skip
 ERNIE4_5 = GgufArchitecture(
-    _LLAMA, fixed=(("use_bias", False, False),), defaults=_defaults("ernie4_5")
+    _LLAMA, fixed=(("use_bias", False, False),), defaults=defaults("ernie4_5")
 )
 PHI = GgufArchitecture(
     _PHI2, epsilon=(_LAYER_EPSILON, "layer_norm_eps"), share=0.5,
     activations=("gelu_new", "gelu_pytorch_tanh"), fixed=(("qk_layernorm", False, False),),
-    defaults=_defaults("phi"),
+    defaults=defaults("phi"),
 )  # fmt: skip
 GPT_NEOX = GgufArchitecture(
     _NEOX, "gpt_neox.layers", epsilon=(_LAYER_EPSILON, "layer_norm_eps"),
-    grouped=True, share=0.25, activations=("gelu",), wide=True, prepare=_many_keys,
+    grouped=True, share=0.25, activations=("gelu",), wide=True, prepare=many_keys,
     sizes=(("rope_theta", "rotary_emb_base"), ("partial_rotary_factor", "rotary_pct")),
     flags=(("use_parallel_residual", "use_parallel_residual"),),
     fixed=(("attention_bias", True, True), ("tie_word_embeddings", False, False)),
-    defaults=_defaults("gpt_neox"),
+    defaults=defaults("gpt_neox"),
 )  # fmt: skip
 BLOOM = GgufArchitecture(
     _BLOOM, "transformer.h", epsilon=(_LAYER_EPSILON, "layer_norm_epsilon"),
-    grouped=True, rotary=False, activations=("gelu_pytorch_tanh",), wide=True, prepare=_bloom,
+    grouped=True, rotary=False, activations=("gelu_pytorch_tanh",), wide=True, prepare=bloom,
     sizes=(
         ("num_hidden_layers", "n_layer"), ("num_attention_heads", "n_head"),
         ("max_position_embeddings", "seq_length"),
     ),
     fixed=(("apply_residual_connection_post_layernorm", False, False),),
-    defaults=_defaults("bloom"),
+    defaults=defaults("bloom"),
 )  # fmt: skip
 _OLDER_FALCON = GgufArchitecture(
     _FALCON, "transformer.h", epsilon=(_LAYER_EPSILON, "layer_norm_epsilon"),
-    grouped=True, activations=("gelu",), wide=True, prepare=_falcon,
-    defaults=_defaults("falcon", intermediate_size=None),
+    grouped=True, activations=("gelu",), wide=True, prepare=falcon,
+    defaults=defaults("falcon", intermediate_size=None),
     sizes=(("num_key_value_heads", "num_kv_heads"), ("intermediate_size", "ffn_hidden_size")),
     fixed=(
         ("new_decoder_architecture", True, False), ("num_ln_in_parallel_attn", 1, 2),
@@ -651,42 +466,42 @@ FALCON = replace(_OLDER_FALCON, variants=((("num_ln_in_parallel_attn", 2), _NEWE
 GPT_BIGCODE = GgufArchitecture(
     _GPT2, "transformer.h", epsilon=(_LAYER_EPSILON, "layer_norm_epsilon"),
     rotary=False, activations=("gelu_pytorch_tanh",),
-    sizes=_SIZES_OF_GPT2, wide=True, prepare=_starcoder,
+    sizes=_SIZES_OF_GPT2, wide=True, prepare=starcoder,
     fixed=(
         ("multi_query", True, True), ("scale_attn_weights", True, True),
         ("add_cross_attention", False, False),
     ),
-    defaults=_defaults("gpt_bigcode", intermediate_size=None),
+    defaults=defaults("gpt_bigcode", intermediate_size=None),
 )  # fmt: skip
 MIXTRAL = GgufArchitecture(
     _MIXTRAL, experts=_MIXTRAL_EXPERTS, rotated=True, integers=_chosen("num_local_experts"),
     marker="blk.0.ffn_gate_inp.weight",
-    defaults=_defaults("mixtral"),
+    defaults=defaults("mixtral"),
 )  # fmt: skip
 QWEN2_MOE = GgufArchitecture(
-    _MIXTURE, experts=_EXPERTS, prepare=_switched_window,
+    _MIXTURE, experts=_EXPERTS, prepare=switched_window,
     integers=(*_chosen("num_experts"), _WIDTH, _SHARED_WIDTH),
     fixed=(
         ("norm_topk_prob", False, False), ("decoder_sparse_step", 1, 1),
         ("mlp_only_layers", [], []), ("qkv_bias", True, True),
     ),
-    defaults=_defaults("qwen2_moe"),
+    defaults=defaults("qwen2_moe"),
 )  # fmt: skip
 QWEN3_MOE = GgufArchitecture(
-    _MIXTURE, experts=_EXPERTS, prepare=_switched_window,
+    _MIXTURE, experts=_EXPERTS, prepare=switched_window,
     integers=(*_chosen("num_experts"), _WIDTH),
     fixed=(
         ("norm_topk_prob", True, False), ("decoder_sparse_step", 1, 1),
         ("mlp_only_layers", [], []), ("attention_bias", False, False),
     ),
-    defaults=_defaults("qwen3_moe"),
+    defaults=defaults("qwen3_moe"),
 )  # fmt: skip
 GPT_OSS = GgufArchitecture(
     _GPT_OSS, experts=_EXPERTS, window=128, pattern=2, bare=("attn_sinks.weight",),
     rounded=False, integers=_chosen("num_local_experts"),
     biases=(("attention_bias", _QUERY),), written=False,
     fixed=(("swiglu_limit", 7.0, 7.0), ("swiglu_alpha", 1.702, 1.702)),
-    defaults=_defaults("gpt_oss"),
+    defaults=defaults("gpt_oss"),
 )  # fmt: skip
 GLM4_MOE = GgufArchitecture(
     _GLM4_MOE, experts=_EXPERTS, share=0.5, bare=("exp_probs_b.bias",),
@@ -697,7 +512,7 @@ GLM4_MOE = GgufArchitecture(
     numbers=(("expert_weights_scale", "routed_scaling_factor", 1.0),),
     flags=(("expert_weights_norm", "norm_topk_prob"),), stated=(_SIGMOID,),
     biases=(("attention_bias", _QUERY), _QUERY_NORM), counts=_ONE_GROUP,
-    defaults=_defaults("glm4_moe", n_shared_experts=1),
+    defaults=defaults("glm4_moe", n_shared_experts=1),
 )  # fmt: skip
 YOUTU = GgufArchitecture(_LATENT, latent=True, written=False)
 DEEPSEEK_V2 = replace(
@@ -711,8 +526,8 @@ DEEPSEEK_V3 = replace(
     switches=(("expert_weights_norm", "norm_topk_prob"),), fixed=(),
 )  # fmt: skip
 DOTS1 = replace(
-    GLM4_MOE, names=_DOTS1, share=None, biases=(), prepare=_dots1,
-    defaults=_defaults("dots1", norm_topk_prob=False),
+    GLM4_MOE, names=_DOTS1, share=None, biases=(), prepare=dots1,
+    defaults=defaults("dots1", norm_topk_prob=False),
 )  # fmt: skip
 ERNIE4_5_MOE = GgufArchitecture(
     _ERNIE_MOE, experts=_EXPERTS, bare=("exp_probs_b.bias",),
@@ -726,34 +541,68 @@ ERNIE4_5_MOE = GgufArchitecture(
         ("expert_shared_count", "moe_num_shared_experts", 0),
         ("interleave_moe_layer_step", "moe_layer_interval", 1),
     ),
-    fixed=(("use_bias", False, False),), prepare=_ernie4_5_moe,
-    defaults=_defaults("ernie4_5_moe", moe_num_shared_experts=2),
+    fixed=(("use_bias", False, False),), prepare=ernie4_5_moe,
+    defaults=defaults("ernie4_5_moe", moe_num_shared_experts=2),
 )  # fmt: skip
 _GRANITE_SHARED_WIDTH = ("expert_shared_feed_forward_length", "shared_intermediate_size")
 GRANITEMOE = replace(
     GRANITE, names=_GRANITE_MOE, experts=_GRANITE_EXPERTS, written=False,
     integers=_chosen("num_local_experts"), biases=_OF_ALL[:1],
-    defaults=_defaults("granitemoe"),
+    defaults=defaults("granitemoe"),
 )  # fmt: skip
 GRANITEMOESHARED = replace(
     GRANITEMOE, marker="blk.0.ffn_gate_shexp.weight",
     integers=(*GRANITEMOE.integers, _GRANITE_SHARED_WIDTH),
-    defaults=_defaults("granitemoeshared"),
+    defaults=defaults("granitemoeshared"),
+)  # fmt: skip
+_OF_MIXERS = {
+    "ssm_conv1d.weight": convolution, "ssm_a": vector, "ssm_d": vector,
+    "ssm_norm.weight": vector,
+}  # fmt: skip
+MAMBA = GgufArchitecture(
+    _MAMBA, "backbone.layers", epsilon=(_RMS_EPSILON, "layer_norm_epsilon"), rotary=False,
+    decays=("ssm_a",), shapes={"ssm_conv1d.weight": convolution}, written=False,
+    sizes=tuple((name, "") for name in (
+        "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size",
+        "max_position_embeddings",
+    )),
+    integers=(
+        ("ssm.conv_kernel", "conv_kernel"), ("ssm.state_size", "state_size"),
+        ("ssm.inner_size", "intermediate_size"), ("ssm.time_step_rank", "time_step_rank"),
+    ),
+    stated=(("ssm.dt_b_c_rms", False),),
+)  # fmt: skip
+MAMBA2 = replace(
+    MAMBA, names=_MAMBA2, shapes=_OF_MIXERS, finish=mamba2, stated=(),
+    integers=(
+        *MAMBA.integers[:2], ("ssm.group_count", "n_groups"), ("ssm.time_step_rank", "num_heads"),
+    ),
+)  # fmt: skip
+GRANITEMOEHYBRID = replace(
+    GRANITEMOE, names=_GRANITE_HYBRID, decays=("ssm_a",), shapes=_OF_MIXERS, keyless="mamba",
+    finish=granitemoehybrid, stated=(), biases=(), fixed=(("attention_bias", False, False),),
+    integers=(
+        ("ssm.conv_kernel", "mamba_d_conv"), ("ssm.state_size", "mamba_d_state"),
+        ("ssm.group_count", "mamba_n_groups"), ("ssm.time_step_rank", "mamba_n_heads"),
+    ),
+    counts=tuple(
+        (key, name, 0) for key, name in (*_chosen("num_local_experts"), _GRANITE_SHARED_WIDTH)
+    ),
 )  # fmt: skip
 MINIMAX_M2 = GgufArchitecture(
     _MINIMAX, experts=_MIXTRAL_EXPERTS, share=1.0, bare=("exp_probs_b.bias",),
-    integers=_chosen("num_local_experts"), stated=(_SIGMOID,), prepare=_minimax,
-    defaults=_defaults("minimax_m2"),
+    integers=_chosen("num_local_experts"), stated=(_SIGMOID,), prepare=minimax,
+    defaults=defaults("minimax_m2"),
 )  # fmt: skip
 HUNYUAN_V1_MOE = GgufArchitecture(
     _HUNYUAN_MOE, experts=_EXPERTS, fixed=(("attention_bias", False, False),),
     integers=(("expert_count", "num_experts"), ("expert_used_count", "moe_topk")),
-    defaults=_defaults("hunyuan_v1_moe"),
+    defaults=defaults("hunyuan_v1_moe"),
 )  # fmt: skip
 _TILED = {key: f"tiled_{name}" for key, name in _DELTA.items()}
 QWEN3_5_TEXT = GgufArchitecture(
     {**_SEED_OSS, **_TILED}, share=0.25, offset=1.0, decays=("ssm_a",),
-    shapes={"ssm_conv1d.weight": _convolution}, finish=_delta_net, written=False,
+    shapes={"ssm_conv1d.weight": convolution}, finish=delta_net, written=False,
     integers=(
         ("ssm.conv_kernel", "linear_conv_kernel_dim"), ("ssm.state_size", "linear_key_head_dim"),
         ("ssm.group_count", "linear_num_key_heads"),
@@ -779,13 +628,13 @@ QWEN3_NEXT = replace(
 )  # fmt: skip
 JAIS2 = GgufArchitecture(
     _LLAMA, epsilon=(_LAYER_EPSILON, "layer_norm_eps"), biases=_OF_ALL, activations=("relu2",),
-    defaults=_defaults("jais2"),
+    defaults=defaults("jais2"),
 )  # fmt: skip
 OLMOE = GgufArchitecture(
-    _MIXTURE, experts=_EXPERTS, integers=_chosen("num_experts"), prepare=_olmoe,
+    _MIXTURE, experts=_EXPERTS, integers=_chosen("num_experts"), prepare=olmoe,
     fixed=(
         ("norm_topk_prob", False, False), ("clip_qkv", None, None),
         ("attention_bias", False, False),
     ),
-    defaults=_defaults("olmoe"),
+    defaults=defaults("olmoe"),
 )  # fmt: skip

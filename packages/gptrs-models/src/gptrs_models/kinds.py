@@ -224,12 +224,14 @@ KINDS: tuple[Family, ...] = (
         {
             "mamba": "Mamba: state spaces in all layers, no attention",
         },
+        gguf={"mamba": "mamba"},
     ),
     Family(
         WORDS, "mamba2", "`causal_lm`",
         {
             "mamba2": "Mamba 2: state spaces of heads in all layers, no attention",
         },
+        gguf={"mamba2": "mamba2"},
     ),
     Family(
         MIXTURES, "llama_tasks", "`causal_lm`; by the head `text_classifier`, `token_classifier`",
@@ -258,7 +260,8 @@ KINDS: tuple[Family, ...] = (
             "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": ("qwen3moe", "qwen3vlmoe"),
             "gpt_oss": "gpt-oss", "olmoe": "olmoe", "glm4_moe": "glm4moe", "dots1": "dots1",
             "ernie4_5_moe": "ernie4_5-moe", "granitemoe": "granitemoe",
-            "granitemoeshared": "granitemoe", "minimax_m2": "minimax-m2",
+            "granitemoeshared": "granitemoe", "granitemoehybrid": "granitehybrid",
+            "minimax_m2": "minimax-m2",
             "hunyuan_v1_moe": "hunyuan-moe", "lfm2_moe": "lfm2moe",
             "deepseek_v2": "deepseek2", "qwen3_5_moe_text": "qwen35moe",
         },

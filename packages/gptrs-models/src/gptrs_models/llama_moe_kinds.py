@@ -250,6 +250,8 @@ def _granitemoehybrid(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     else:
         fields.without_effect("num_experts_per_tok")
         names = Names(mlp="shared_mlp", gate_up="input_linear", down="output_linear")
+        if fields.boolean("shared_mlp_parted", False):  # as in GGUF files
+            names = Names(mlp="shared_mlp")
         inner = fields.integer("shared_intermediate_size", 1024)
         config = granite(fields, replace(config, intermediate_size=inner))
         config = replace(config, names=names, mlp_bias=False)

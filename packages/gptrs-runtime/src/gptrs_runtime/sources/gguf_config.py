@@ -26,6 +26,7 @@ _HARMLESS = re.compile(
     r"|attention\.layer_norm(_rms)?_epsilon|attention\.(key|value)_length(_swa)?"
     r"|feed_forward_length|attention\.causal|expert_group_used_count|leading_dense_block_count"
     r"|expert_shared_feed_forward_length|rope\.dimension_sections|n_deepstack_layers"
+    r"|attention\.head_count(_kv)?|context_length"
 )
 """Settings that change nothing where a kind does not read them."""
 _KV_HEADS = "attention.head_count_kv"
@@ -204,7 +205,9 @@ class GgufSettings:
         Settings that the kind lacks are not read.
         """
         fields, own = self._fields, self._own
-        width, heads = fields.integer("embedding_length"), fields.integer("attention.head_count")
+        width, heads = fields.integer("embedding_length"), 1
+        if own.own("num_attention_heads"):
+            heads = fields.integer("attention.head_count")
         if own.latent:
             fields.require(_KV_HEADS, 1, heads)
             head_dim = fields.integer("rope.dimension_count")
