@@ -429,6 +429,8 @@ def test_a_text_is_cut_as_the_file_says(tmp_path: Path, name: str, parts: str) -
         ("jais-2", "a" + " " * 7 + "b", "a|" + " " * 4 + "|  | b"),
         ("viking", "ab12", "ab|1|2"),
         ("bailingmoe", "?\n\n\nI'LL", "?\n\n\n|I|'LL"),
+        ("kimi-k2", "Ab\u6771\u4eacab's 1234?\n", "Ab|\u6771\u4eac|ab's| |123|4|?\n"),
+        ("superbpe", "ab cd 1234567, e", "ab cd |1|234|567|, e"),
     ],
 )
 def test_expressions_of_other_scripts_and_spaces(

@@ -397,6 +397,14 @@ CASES: dict[str, tuple[str, dict[str, Any], str, Changes, dict[str, Value | None
         "mamba2", {"state_size": 6, "num_heads": 8, "head_dim": 16, "n_groups": 2}, "mamba2", heads,
         {**NO_HEADS, "ssm__state_size": 6, "ssm__time_step_rank": 8, "ssm__group_count": 2},
     ),
+    "mistral3": (
+        "ministral3",
+        {"rope_parameters": {**MSCALE, "llama_4_scaling_beta": 0.1,
+                             "original_max_position_embeddings": 4}},
+        "mistral3", granite,
+        {**SCALED, "rope__scaling__original_context_length": 4, "attention__temperature_scale": 0.1,
+         "rope__scaling__yarn_log_multiplier": 1.0},
+    ),
     "qwen3vlmoe": (
         "qwen3_moe",
         {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,

@@ -20,6 +20,7 @@ from gptrs_models.gguf_settings import (
     mamba2,
     many_keys,
     minimax,
+    ministral3,
     olmo3,
     olmoe,
     smollm3,
@@ -297,6 +298,9 @@ LLAMA = GgufArchitecture(
 MISTRAL = replace(  # `general.architecture` is `llama`
     LLAMA, prepare=None, read=False, defaults=defaults("mistral")
 )
+MINISTRAL3 = replace(
+    LLAMA, unused_window=False, biases=(), log_scale=1.0, finish=ministral3, written=False,
+)  # fmt: skip
 QWEN2 = GgufArchitecture(
     _LLAMA, unused_window=True, prepare=switched_window, defaults=defaults("qwen2")
 )
@@ -514,7 +518,7 @@ GLM4_MOE = GgufArchitecture(
     biases=(("attention_bias", _QUERY), _QUERY_NORM), counts=_ONE_GROUP,
     defaults=defaults("glm4_moe", n_shared_experts=1),
 )  # fmt: skip
-YOUTU = GgufArchitecture(_LATENT, latent=True, written=False)
+YOUTU = GgufArchitecture(_LATENT, latent=True, written=False, log_scale=10.0)
 DEEPSEEK_V2 = replace(
     YOUTU, experts=_EXPERTS, marker="deepseek2.expert_count", integers=GLM4_MOE.integers,
     numbers=GLM4_MOE.numbers, counts=_ONE_GROUP, stated=(("expert_weights_norm", False),),

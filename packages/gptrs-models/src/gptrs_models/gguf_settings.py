@@ -127,6 +127,12 @@ def gemma3(fields: ConfigFields, settings: Settings) -> Settings:
     return settings
 
 
+def ministral3(fields: ConfigFields, settings: Settings, _: Container[str]) -> Settings:
+    """Add the growth of queries with their position."""
+    growth = {"llama_4_scaling_beta": fields.number("attention.temperature_scale", 0.0)}
+    return {**settings, "rope_parameters": {**_table(settings["rope_parameters"]), **growth}}
+
+
 def delta_net(fields: ConfigFields, settings: Settings, _: Container[str]) -> Settings:
     """Add the sizes of delta nets, and their layers if the file lists them."""
     heads, inner = fields.integer("ssm.time_step_rank"), fields.integer("ssm.inner_size")

@@ -207,6 +207,7 @@ KINDS: tuple[Family, ...] = (
             "qwen2": ("qwen2", "qwen2vl"), "qwen3": ("qwen3", "qwen3vl"), "olmo3": "olmo2",
             "lfm2": "lfm2", "deepseek_v3": "deepseek2", "youtu": "deepseek2",
             "hunyuan_v1_dense": "hunyuan-dense", "qwen3_5_text": "qwen35",
+            "ministral3": "mistral3",
             "qwen3_next": "qwen3next",
             "mistral": "llama", "gemma3_text": "gemma3", "phi": "phi2", "cohere": "command-r",
             "gpt_neox": "gptneox", "gpt_bigcode": "starcoder",

@@ -108,6 +108,9 @@ class GgufArchitecture(Struct, frozen=True):
     """Tensors that files have as `-exp` of the model's values."""
     shapes: Mapping[str, ToModel] = {}
     """Makes the model's shape of a tensor of that in the file, of the same elements."""
+    log_scale: float | None = None
+    """The factor from `rope.scaling.yarn_log_multiplier` to `mscale` and `mscale_all_dim` of YaRN,
+    which are equal; None: the kind has none."""
     rounded: bool = True
     """Whether the bounds of YaRN are rounded."""
     prepare: Callable[[ConfigFields, Settings], Settings] | None = None

@@ -338,8 +338,8 @@ class GgufSettings:
             fields.require("rope.scaling.yarn_attn_factor", 1.0)
             fields.require("rope.scaling.yarn_ext_factor", 1.0, -1.0)
             log = "rope.scaling.yarn_log_multiplier"
-            if self._own.latent:  # a tenth of both factors, which are equal
-                growth = 10 * fields.number(log, 0.0)
+            if self._own.log_scale is not None:
+                growth = self._own.log_scale * fields.number(log, 0.0)
                 rope |= {"mscale": growth, "mscale_all_dim": growth} if growth else {}
             else:
                 fields.require(log, 0.0)

@@ -170,6 +170,14 @@ _YOUTU = _split(
     "|[\u3105-\u312f]+|[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
     rf"{_CASED_WORDS}|\p{{N}}{_AFTER_WORDS}",
 )
+_NO_HAN = r"&&[^\p{Han}]]"
+_KIMI = _split(
+    rf"\p{{Han}}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER[:-1]}{_NO_HAN}*{_LOWER[:-1]}{_NO_HAN}+{_CONTRACTIONS}?"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER[:-1]}{_NO_HAN}+{_LOWER[:-1]}{_NO_HAN}*{_CONTRACTIONS}?"
+    rf"|\p{{N}}{{1,3}}|{_END}"
+)
+_THREES = r"(?=(\d{3})+(?!\d))"
+_SUPERBPE = _split(r"\p{N}+", _THREES)
 _DEFAULT = _split(
     r"[\p{P}\$\+<=>\^~\|]+",
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
@@ -222,6 +230,7 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
     "exaone-moe": PreTokenizer(_EXAONE_MOE), "laguna": PreTokenizer(_LAGUNA),
     "minicpm5": PreTokenizer(_MINICPM5, whole=True), "youtu": PreTokenizer(_YOUTU, whole=True),
     "viking": PreTokenizer(_split(_BLOOM_WORDS, r"\p{N}")), "ufakzeka": PreTokenizer(_UFAKZEKA),
+    "kimi-k2": PreTokenizer(_KIMI), "superbpe": PreTokenizer(_SUPERBPE),
     **dict.fromkeys(("tiny_aya", "cohere2moe"), _LIKE_TINY_AYA), "default": PreTokenizer(_DEFAULT),
 }  # fmt: skip
 """Pre-tokenizers by `tokenizer.ggml.pre` (llama-vocab.cpp)."""
