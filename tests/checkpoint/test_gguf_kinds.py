@@ -397,6 +397,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str, Changes, dict[str, Value | None
         "mamba2", {"state_size": 6, "num_heads": 8, "head_dim": 16, "n_groups": 2}, "mamba2", heads,
         {**NO_HEADS, "ssm__state_size": 6, "ssm__time_step_rank": 8, "ssm__group_count": 2},
     ),
+    "exaone": ("exaone", {}, "exaone", same, {}),
     "mistral3": (
         "ministral3",
         {"rope_parameters": {**MSCALE, "llama_4_scaling_beta": 0.1,

@@ -161,6 +161,16 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
         "HyperCLOVAX",
         {"use_post_norm": False, "attention_bias": True, "mlp_bias": True},
     ),
+    "exaone": ("Exaone", {"saved_as": "LlamaForCausalLM", "head_dim": 10}),
+    "exaone_moe": (
+        "ExaoneMoe",
+        {
+            **{"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 20},
+            **{"num_hidden_layers": 4, "sliding_window": 9, "num_shared_experts": 2},
+            **{"n_group": 2, "topk_group": 1, "first_k_dense_replace": 2},
+        },
+    ),
+    "flex_olmo": ("FlexOlmo", {"num_experts": 5, "num_experts_per_tok": 3}),
     "iquestcoder": ("IQuestCoder", {"saved_as": "LlamaForCausalLM", "head_dim": 10}),
     "jais2": ("Jais2", {"layer_norm_eps": 1e-3, "mlp_bias": False}),
     "solar_open": (

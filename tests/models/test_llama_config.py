@@ -214,6 +214,15 @@ def test_unsupported_settings_are_refused_by_name(kind, settings, message):
         read_config(config)
 
 
+def test_settings_under_older_names_count():
+    """As in the files of EXAONE on the hub; transformers saves Llama's names."""
+    older = {"num_layers": 3, "layer_norm_epsilon": 1e-3, "activation_function": "gelu"}
+    newer = {"num_hidden_layers": 3, "rms_norm_eps": 1e-3, "hidden_act": "gelu"}
+    found, wanted = (read_config({"model_type": "exaone", **own}) for own in (older, newer))
+    assert found == wanted
+    assert (found.num_hidden_layers, found.rms_norm_eps, found.hidden_act) == (3, 1e-3, "gelu")
+
+
 def test_settings_that_change_nothing_are_taken():
     settings = {
         "model_type": "llama",

@@ -78,6 +78,20 @@ _HUNYUAN = {
     "attn_q_norm": "self_attn.query_layernorm",
     "attn_k_norm": "self_attn.key_layernorm",
 }
+_EXAONE = {
+    "token_embd": "transformer.wte",
+    "output_norm": "transformer.ln_f",
+    "output": "lm_head",
+    "attn_norm": "ln_1",
+    "attn_q": "attn.attention.q_proj",
+    "attn_k": "attn.attention.k_proj",
+    "attn_v": "attn.attention.v_proj",
+    "attn_output": "attn.attention.out_proj",
+    "ffn_norm": "ln_2",
+    "ffn_gate": "mlp.c_fc_0",
+    "ffn_up": "mlp.c_fc_1",
+    "ffn_down": "mlp.c_proj",
+}
 _STARCODER2 = {**_LLAMA, "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}
 _PHI3 = {**_LLAMA, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 _GEMMA2 = {
@@ -320,6 +334,10 @@ OLMO3 = replace(
     defaults=defaults("olmo3"),
 )  # fmt: skip
 EXAONE4 = GgufArchitecture(_OLMO2, window=0, pattern=4, defaults=defaults("exaone4"))
+EXAONE = GgufArchitecture(
+    _EXAONE, "transformer.h", written=False,
+    fixed=(("attention_bias", False, False), ("mlp_bias", False, False)),
+)  # fmt: skip
 SEED_OSS = GgufArchitecture(
     _SEED_OSS, biases=_OF_ALL[:1], defaults=defaults("seed_oss"),
     fixed=(("attention_out_bias", False, False), ("mlp_bias", False, False)),

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from gptrs.api.models import ConfigFields
 from gptrs_models.llama_config import LlamaConfig, Names
-from gptrs_models.llama_gpt_kinds import GPT_KINDS, LAYER_EPSILON
-from gptrs_models.llama_moe_kinds import MOE_KINDS
+from gptrs_models.llama_gpt_kinds import GPT_KINDS, LAYER_EPSILON, TRANSFORMER
+from gptrs_models.llama_moe_kinds import MOE_KINDS, exaone_experts, mixture
 from gptrs_models.llama_settings import Kind
 from gptrs_models.llama_switches import (
     biased,
@@ -221,6 +221,36 @@ KINDS: dict[str, Kind] = {
         102400, 16384, 32, 32, 2048,
         switch(names=NORMS_AFTER, head_norm="rms", unrotated_layers=_exaone4),
         epsilon=1e-5, sliding_window=4096, pattern=4,
+    ),
+    "exaone": Kind(
+        102400, 14336, 32, 8, 4096,
+        switch(
+            biased,
+            names=Names(
+                **TRANSFORMER, embed="wte", attention="attn.attention", output="out_proj",
+                gate="c_fc_0", up="c_fc_1", down="c_proj", attention_in="ln_1", mlp_in="ln_2",
+            ),
+        ),
+        epsilon=1e-5, theta=5e5,
+        older_names={
+            "num_hidden_layers": "num_layers", "rms_norm_eps": "layer_norm_epsilon",
+            "hidden_act": "activation_function",
+        },
+    ),
+    "exaone_moe": Kind(
+        102400, 16384, 32, 32, 2048,
+        switch(head_norm="rms", unrotated_layers=_exaone4, experts=exaone_experts),
+        epsilon=1e-5, sliding_window=4096, pattern=4, mixture=True,
+    ),
+    "flex_olmo": Kind(
+        100352, 11008, 32, None, 4096,
+        switch(
+            _olmo2,
+            experts=mixture(
+                "num_experts", count=7, chosen=5, normalized=flag("norm_topk_prob")
+            ),
+        ),
+        theta=5e5, mixture=True,
     ),
     "glm": Kind(
         151552, 13696, 40, 2, 131072, _glm, epsilon=0.00000015625, head_dim=128, rotated=0.5

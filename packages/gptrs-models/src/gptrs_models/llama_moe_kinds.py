@@ -138,6 +138,18 @@ def routed(
     return read
 
 
+def exaone_experts(fields: ConfigFields, config: LlamaConfig) -> Experts:
+    """Read mixtures as of DeepSeek-V3 with other names, in the layers that the config names."""
+    shared = fields.integer("num_shared_experts", 1, minimum=0)
+    own = ConfigFields(fields.overlaid({"n_shared_experts": shared}), "exaone_moe")
+    read = routed(count=64, inner=1024, dense=1, scale=2.5)
+    experts = cast("Experts", read(own, config))
+    assert experts.routing is not None
+    routing = replace(experts.routing, bias="e_score_correction_bias")
+    sparse = layers_called(fields, config.num_hidden_layers, "mlp_layer_types", "sparse", "dense")
+    return replace(experts, routing=routing, layers=experts.layers if sparse is None else sparse)
+
+
 def _deepseek_v3(fields: ConfigFields, config: LlamaConfig) -> Experts:
     """Read mixtures with a load-balancing bias."""
     groups, chosen = fields.integer("n_group", 8), fields.integer("topk_group", 4)

@@ -23,7 +23,8 @@ class Kind(Struct, frozen=True):
     """A kind: its switches, and transformers' defaults for settings that config.json lacks.
 
     `key_value_heads` None: as many as query heads. `head_dim` None: `hidden_size // heads`.
-    `own_names` maps settings to names that differ from Llama's. `pattern` n: every n-th layer has
+    `own_names` maps settings to names that differ from Llama's, `older_names` to those that files
+    may have instead. `pattern` n: every n-th layer has
     no window; None leaves that to the kind. `rotated` None: whole heads are rotated.
     `sliding_theta`: layers with the window have their own rotary embedding. `mixture` reads the
     experts of kinds that have some. `reads_types`: `layer_types` has other words, and there is no
@@ -51,6 +52,7 @@ class Kind(Struct, frozen=True):
     mixture: bool = False
     reads_types: bool = False
     own_names: Mapping[str, str] = field(default_factory=dict[str, str])
+    older_names: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def own(self, name: str) -> str:
         """Return the kind's name of a setting of Llama."""
@@ -58,6 +60,9 @@ class Kind(Struct, frozen=True):
 
     def read(self, fields: ConfigFields, name: str) -> LlamaConfig:
         """Read the config of a model of this kind; ModelError as in `read_shared`."""
+        older = {name: fields.get(found) for name, found in self.older_names.items()}
+        given = {name: value for name, value in older.items() if value is not None}
+        fields = ConfigFields(fields.overlaid(given), name) if given else fields
         return self.switch(fields, read_shared(fields, name, self))
 
 
