@@ -209,6 +209,15 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
             **{"qk_nope_head_dim": 10, "num_key_value_heads": 4, "rope_interleave": False},
         },
     ),
+    "mellum": (
+        "Mellum",
+        {
+            **{"num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 20},
+            **{"head_dim": 10, "sliding_window": 9, "num_hidden_layers": 3},
+            **{"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+            **{"mlp_layer_types": ["dense", "sparse", "sparse"]},
+        },
+    ),
     "minimax_m2": (
         "MiniMaxM2",
         {"num_local_experts": 6, "num_experts_per_tok": 3, "head_dim": 16, "rotary_dim": 8},

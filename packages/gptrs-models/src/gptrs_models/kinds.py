@@ -244,6 +244,7 @@ KINDS: tuple[Family, ...] = (
             "olmoe": "OLMoE, a mixture of experts",
             "flex_olmo": "FlexOlmo, a mixture of experts",
             "exaone_moe": "K-EXAONE, with experts",
+            "mellum": "Mellum 2, with experts",
             "gpt_oss": "gpt-oss, mixtures of experts in MXFP4 or wider",
             "glm4_moe": "GLM-4.5 and its successors, with experts",
             "glm4_moe_lite": "GLM-4.7 Flash, with experts and latent attention",

@@ -87,6 +87,16 @@ def _qwen2_windows(fields: ConfigFields, config: LlamaConfig) -> range:
     return range(0, min(first, config.num_hidden_layers), 2)
 
 
+def _called_sparse(fields: ConfigFields, config: LlamaConfig) -> tuple[int, ...]:
+    layers = config.num_hidden_layers
+    found = layers_called(fields, layers, "mlp_layer_types", "sparse", "dense")
+    return tuple(range(layers)) if found is None else found
+
+
+def _no_layer(fields: ConfigFields, config: LlamaConfig) -> tuple[int, ...]:
+    return ()
+
+
 def _shared(default: int) -> Reading:
     return lambda fields, _: fields.integer("shared_expert_intermediate_size", default)
 
@@ -362,6 +372,18 @@ MOE_KINDS: dict[str, Kind] = {
             ),
         ),
         sliding_window=4096, hidden_size=2048, mixture=True,
+    ),
+    "mellum": Kind(
+        98304, 7168, 28, 4, 131072,
+        switch(
+            qwen3, sliding_layers=windows(_no_layer),
+            experts=mixture(
+                "num_local_experts", "num_experts", count=64, chosen=8, inner=896,
+                layers=_called_sparse, normalized=flag("norm_topk_prob", True),
+            ),
+        ),
+        head_dim=128, sliding_window=1024, hidden_size=2304, theta=5e5, sliding_theta=1e4,
+        mixture=True,
     ),
     "qwen3_next": Kind(
         151936, 5632, 48, 2, 32768,
