@@ -214,15 +214,6 @@ def test_one_tuple_names_the_axes_of_all_tensors_of_an_argument():
     assert call.compiled == 1
 
 
-def test_one_of_any_number_of_arguments_is_named_by_its_place():
-    call = gptrs.jit(lambda *xs: xs[0] + xs[1].sum(), dynamic={"xs[1]": ("N", None)})
-    for size in (2, 5):
-        assert call(rows(1), rows(size)).numpy().tolist() == (rows(1) + rows(size).sum()).tolist()
-    assert call.compiled == 1
-    with pytest.raises(UsageError, match=r"`dynamic` names argument `xs\[N\]`"):
-        gptrs.jit(lambda *xs: xs[0], dynamic={"xs[N]": ("N",)})
-
-
 def test_dataclasses_keywords_and_defaults():
     @dataclasses.dataclass(frozen=True)
     class Pair:

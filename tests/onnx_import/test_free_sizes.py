@@ -335,26 +335,6 @@ def test_sizes_at_which_numbers_are_needed_leave_the_program_of_other_sizes(
     assert "f32[1, ?1]" in str(model.program(ones(1, 3)))
 
 
-def test_a_call_of_the_shapes_of_an_earlier_one_searches_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model, chosen = model_of(GRAPHS["squeeze"]), model_of(IF_OF_DATA)
-    shapes = (1, 3), (2, 3), (2, 1)
-    found = [model(ones(*shape))["y"].shape for shape in shapes]
-    yes, no = chosen(np.asarray(True), ones(2, 2)), chosen(np.asarray(False), ones(3, 2))
-    begun: list[object] = []
-    begin = gptrs_onnx.OnnxModel._begun
-    monkeypatch.setattr(
-        gptrs_onnx.OnnxModel, "_begun", lambda *given: begun.append(given) or begin(*given)
-    )
-    assert [model(ones(*shape))["y"].shape for shape in shapes] == found
-    assert not begun
-    # Values that are compiled in are looked at in each call.
-    assert chosen(np.asarray(True), ones(2, 2))["y"].shape == yes["y"].shape == (2, 2)
-    assert chosen(np.asarray(False), ones(3, 2))["y"].shape == no["y"].shape == (3, 2)
-    assert len(begun) == 2
-
-
 def test_a_graph_that_asks_numbers_of_all_sizes_gets_them_from_then_on(
     converted: Callable[[], int],
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
@@ -22,7 +22,6 @@ from gptrs.capture.parameter import Parameter
 from gptrs.ir.program import Program
 from gptrs.ir.specialize import lone_symbol
 from gptrs.lazy_module import lazy_module
-from gptrs.plugins.imported_graph import MAX_KEPT
 from gptrs.plugins.manager import backend_of
 from gptrs_onnx.graph_file import FileStamp, Findings, GraphFile
 from gptrs_onnx.search import (
@@ -93,8 +92,6 @@ class OnnxModel(ConvertedGraph):
         """Inputs whose values are known, and what asks for them."""
         self._is_static = found.is_static
         self._is_kept = file.stamp is None or file.findings is not None
-        self._found: dict[Hashable, tuple[Step, Search]] = {}
-        """What computes calls with inputs of these shapes, where no value is compiled in."""
         self._stages: Cut | None = None
         """How the graph is cut, once a call has asked for that."""
         self._parts: dict[object, OnnxModel] = {}
@@ -243,66 +240,40 @@ class OnnxModel(ConvertedGraph):
         Those that helped are kept for later calls. UnmetNeedError for values of too much data, and
         with `in_stages` for any at which the graph may be cut without compiling them in.
         """
-        key = self.seed, *[(name, each.shape) for name, each in given.items()]
-        found = self._found.get(key)
-        search = self._begun(given) if found is None else found[1]
-        while True:
-            if found is None:
-                step, arguments = self._step(given, search.known, search.facts)
-            else:
-                step, arguments = found[0], tuple(map(Tensor.of_array, given.values()))
-            try:
-                result = call(step, arguments)
-            except NeedsKnownError as need:
-                self._ask(search, need, given, in_stages)
-            except SymbolsRefusedError as refusal:
-                search.refuse(refusal)
-            except GptrsError as error:
-                missed = self._missed(search.sizes)
-                if missed and not error.hint:
-                    error.hint = f"other calls had sizes where {missed}"
-                raise
-            else:
-                if found is None:
-                    self._succeeded(key, step, search)
-                return result
-            found = None
-
-    def _begun(self, given: Mapping[str, np.ndarray]) -> Search:
-        """Return a search that begins with what earlier calls have learnt."""
         sizes = self._sizes(given)
+        # Begins with what earlier calls have learnt: the usual call converts nothing and tries
+        # nothing.
         # A large input is asked for once more: what asks says where to cut the graph.
         known = {
             name: need
             for name, need in self._known_inputs.items()
             if name not in given or given[name].size <= SMALL
         }
-        return Search(sizes, self._facts_for(sizes), known)
-
-    def _ask(
-        self,
-        search: Search,
-        need: NeedsKnownError,
-        given: Mapping[str, np.ndarray],
-        in_stages: bool,
-    ) -> None:
-        if in_stages and self._is_staged(need):
-            raise UnmetNeedError(need, refused_values(need)) from need
-        try:
-            search.ask(need, given)
-        except GptrsError as error:
-            raise UnmetNeedError(need, error) from error
-
-    def _succeeded(self, key: Hashable, step: Step, search: Search) -> None:
-        """Keep what a call found, also on disk for later processes."""
-        self._keep(search)
-        if not search.known:
-            if len(self._found) == MAX_KEPT:
-                self._found.clear()
-            self._found[key] = step, search
-        if not self._is_kept:
-            self._is_kept = True
-            self._keep_on_disk()
+        search = Search(sizes, self._facts_for(sizes), known)
+        while True:
+            step, arguments = self._step(given, search.known, search.facts)
+            try:
+                result = call(step, arguments)
+            except NeedsKnownError as need:
+                if in_stages and self._is_staged(need):
+                    raise UnmetNeedError(need, refused_values(need)) from need
+                try:
+                    search.ask(need, given)
+                except GptrsError as error:
+                    raise UnmetNeedError(need, error) from error
+            except SymbolsRefusedError as refusal:
+                search.refuse(refusal)
+            except GptrsError as error:
+                missed = self._missed(sizes)
+                if missed and not error.hint:
+                    error.hint = f"other calls had sizes where {missed}"
+                raise
+            else:
+                self._keep(search)
+                if not self._is_kept:
+                    self._is_kept = True
+                    self._keep_on_disk()
+                return result
 
     def _is_staged(self, need: NeedsKnownError) -> bool:
         """Return whether calls compute the node that asks between two stages."""
@@ -355,7 +326,7 @@ class OnnxModel(ConvertedGraph):
                 self._is_kept = self._file.stamp is None
         if facts.static and search.always and not self._is_static:
             self._is_static, self._is_kept = True, self._file.stamp is None
-        if sizes is None or self._is_static or facts in self._learnt or facts == _NONE:
+        if sizes is None or self._is_static or facts in self._learnt or facts == Facts():
             return
         if facts.static:
             facts = replace(facts, pinned=sizes)

@@ -180,28 +180,12 @@ def jitted(
     With `describe`, captures are kept on disk, see `Jitted`.
     """
 
-    def converted(*arguments: Tensor) -> tuple[Tensor, ...]:
+    def converted(arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return convert(arguments)
 
     converted.__name__ = name
-    named = {f"arguments[{at}]": each for at, each in enumerate(axes) if any(each)}
-    return _JittedStep(Jitted(converted, dynamic=named, describe=describe))
-
-
-class _JittedStep:
-    """Passes its arguments one by one: calls of tensors alone are not flattened."""
-
-    def __init__(self, jitted: Jitted[..., tuple[Tensor, ...]]) -> None:
-        self._jitted = jitted
-
-    def __call__(self, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return self._jitted(*arguments)
-
-    def lower(self, arguments: tuple[Tensor, ...]) -> Program:
-        return self._jitted.lower(*arguments)
-
-    def captured(self, arguments: tuple[Tensor, ...]) -> Lowered:
-        return self._jitted.captured(*arguments)
+    dynamic = {"arguments": tuple(axes)} if any(map(any, axes)) else {}
+    return Jitted(converted, dynamic=dynamic, describe=describe)
 
 
 def free_axes(slot: ModelInput, rank: int) -> tuple[str | None, ...]:

@@ -188,16 +188,14 @@ class CallSignature:
         """Return the label or owner that `name` denotes; UsageError if there can be no such
         argument."""
         params = self._signature.parameters
-        star = self._star(inspect.Parameter.VAR_POSITIONAL)
         if isinstance(name, str):
             if name in params or self._star(inspect.Parameter.VAR_KEYWORD):
-                return name
-            if star and re.fullmatch(rf"{star}\[\d+\]", name):
                 return name
         else:
             positional = [param for param, found in params.items() if found.kind in _POSITIONAL]
             if 0 <= name < len(positional):
                 return positional[name]
+            star = self._star(inspect.Parameter.VAR_POSITIONAL)
             if star and name >= 0:
                 return f"{star}[{name - len(positional)}]"
         found = ", ".join(map(str, params.values()))
