@@ -335,6 +335,32 @@ def test_sizes_at_which_numbers_are_needed_leave_the_program_of_other_sizes(
     assert "f32[1, ?1]" in str(model.program(ones(1, 3)))
 
 
+def test_a_call_of_the_shapes_of_an_earlier_one_runs_its_program_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, chosen = model_of(GRAPHS["squeeze"]), model_of(IF_OF_DATA)
+    given = [ones(1, 3), ones(2, 3), ones(2, 1)]
+    conditions = [(np.asarray(True), ones(2, 2)), (np.asarray(False), ones(3, 2))]
+    first = [model(x)["y"] for x in given], [chosen(*each)["y"] for each in conditions]
+    searches: list[object] = []
+    search = gptrs_onnx.OnnxModel._searched
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        searches.append(arguments)
+        return search(*arguments, **named)
+
+    monkeypatch.setattr(gptrs_onnx.OnnxModel, "_searched", counted)
+    again = [model(2 * x)["y"] for x in given]
+    assert not searches
+    for x, before, now in zip(given, first[0], again, strict=True):
+        assert np.array_equal(2 * before, now)
+        assert not now.flags.writeable
+        assert not np.shares_memory(model(x)["y"], x)
+    # Values that are compiled in are looked at in each call.
+    assert [len(chosen(*each)["y"]) for each in conditions] == [len(each) for each in first[1]]
+    assert len(searches) == 2
+
+
 def test_a_graph_that_asks_numbers_of_all_sizes_gets_them_from_then_on(
     converted: Callable[[], int],
 ) -> None:

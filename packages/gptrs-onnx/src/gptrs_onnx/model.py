@@ -171,7 +171,8 @@ class OnnxModel(ConvertedGraph):
         """Return the outputs, computed in stages where sizes follow from much data."""
         if self._stages is None:
             try:
-                return self._searched(given, lambda step, arguments: step(arguments), True)
+                search = partial(self._searched, given, in_stages=True)
+                return self._called(given, self.seed, search)
             except UnmetNeedError as unmet:
                 found = cast("graphs.Graph", self._file.graph).cut(unmet.need)
                 if found is None:
@@ -326,7 +327,7 @@ class OnnxModel(ConvertedGraph):
                 self._is_kept = self._file.stamp is None
         if facts.static and search.always and not self._is_static:
             self._is_static, self._is_kept = True, self._file.stamp is None
-        if sizes is None or self._is_static or facts in self._learnt or facts == Facts():
+        if sizes is None or self._is_static or facts in self._learnt or facts == _NONE:
             return
         if facts.static:
             facts = replace(facts, pinned=sizes)

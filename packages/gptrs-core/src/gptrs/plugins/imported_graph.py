@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 from zlib import crc32
 
@@ -14,7 +15,7 @@ from typing_extensions import override
 from gptrs.backend.contract import Backend
 from gptrs.capture.execute import use_backend
 from gptrs.capture.jitting.captured_function import Describe
-from gptrs.capture.jitting.jit import Jitted, Lowered
+from gptrs.capture.jitting.jit import Jitted, Lowered, PinnedCall
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UnsupportedError
 from gptrs.ir.program import Program
@@ -30,6 +31,7 @@ MAX_KEPT: Final = 64
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
+Results = TypeVar("Results")
 
 
 class ImportedGraph(ABC, Generic[Argument]):
@@ -104,6 +106,10 @@ class Step(Protocol):
         """Return that program with its weights, and the conditions on its free sizes."""
         ...
 
+    def pin(self, arguments: tuple[Tensor, ...]) -> PinnedCall | None:
+        """Return calls like an earlier one as a function of arrays, None if there was none."""
+        ...
+
 
 class ConvertedGraph(ImportedGraph[np.ndarray]):
     """A graph that converters capture, called with arrays.
@@ -122,6 +128,8 @@ class ConvertedGraph(ImportedGraph[np.ndarray]):
         super().__init__(name, backend, inputs, outputs)
         self._is_static = False  # whether symbols were refused, once and for all
         self._steps = MemoryCache[Hashable, Step](MAX_KEPT)
+        self._pinned: dict[Hashable, PinnedCall] = {}
+        """Calls by the shapes of their arrays, where no value of one is compiled in."""
 
     @override
     def argument(self, name: str, value: object) -> np.ndarray:
@@ -130,8 +138,8 @@ class ConvertedGraph(ImportedGraph[np.ndarray]):
     @override
     def _run(self, given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         with use_backend(self.backend):  # a graph without weights has no backend of its own
-            results = self._tried(given, lambda step, arguments: step(arguments))
-            return [each.numpy() for each in results]
+            results = self._called(given, (), partial(self._tried, given))
+            return [each if isinstance(each, np.ndarray) else each.numpy() for each in results]
 
     @override
     def _program(self, given: Mapping[str, np.ndarray]) -> Program:
@@ -155,6 +163,39 @@ class ConvertedGraph(ImportedGraph[np.ndarray]):
 
         with use_backend(self.backend):
             return self._tried(given, capture)
+
+    def _called(
+        self,
+        given: Mapping[str, np.ndarray],
+        other: Hashable,
+        tried: Callable[[Callable[[Step, tuple[Tensor, ...]], tuple[Tensor, ...]]], Results],
+    ) -> Results | list[np.ndarray]:
+        """Return the outputs of a call, which `tried` gives for a function that runs a step.
+
+        A call like an earlier one runs its program at once, without a search for it. `other` is
+        what the step depends on besides the shapes of inputs.
+        """
+        key = other, *[(name, each.shape) for name, each in given.items()]
+        pinned = self._pinned.get(key)
+        found = None if pinned is None else pinned(list(given.values()))
+        if found is not None:
+            for each in found:
+                each.flags.writeable = False  # as in the first call: one may be there twice
+            return found
+
+        def call(step: Step, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            results = step(arguments)
+            # With fewer arguments, values are compiled in; other results are lists of tensors.
+            if len(arguments) == len(given) and all(type(each) is Tensor for each in results):
+                pinned = step.pin(arguments)
+                # Cleared, not evicted one by one: with so many shapes, little is gained.
+                if len(self._pinned) == MAX_KEPT:
+                    self._pinned.clear()
+                if pinned is not None:
+                    self._pinned[key] = pinned
+            return results
+
+        return tried(call)
 
     @abstractmethod
     def _tried(
