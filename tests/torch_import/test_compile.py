@@ -137,6 +137,49 @@ def test_results_without_gradients_are_computed_where_gradients_are_enabled() ->
     assert sink.names == ["ref"]
 
 
+def test_views_of_weights_between_parts_of_a_graph_are_no_training() -> None:
+    """They require gradients even where these are disabled."""
+
+    def parts(x: Any) -> Any:
+        rows = LAYERS[0].weight.reshape(2, 8)
+        torch._dynamo.graph_break()
+        return rows * x.sum()
+
+    x = torch.randn(2, 4)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        torch.testing.assert_close(compiled(parts)(x), parts(x))
+
+
+def test_a_graph_that_torch_does_not_trace_stays_with_torch() -> None:
+    def replaced(x: Any, y: Any) -> Any:
+        x.data = y * 2
+        return x + 1
+
+    x, y = torch.ones(3), torch.arange(3.0)
+    with torch.no_grad(), pytest.warns(UserWarning, match=r"torch does not trace.*set_"):
+        torch.testing.assert_close(compiled(replaced)(x, y), y * 2 + 1)
+    torch.testing.assert_close(x, y * 2)
+
+
+def test_windows_and_positions_of_free_sizes_leave_nothing_to_torch(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def function(x: Any) -> Any:
+        windows = torch.hamming_window(4), torch.kaiser_window(4, False), torch.blackman_window(4)
+        return torch.arange(0.5, x.shape[0]) / x.shape[0], x * sum(
+            windows, torch.bartlett_window(4)
+        )
+
+    monkeypatch.setattr(partition, "_said", set())
+    fast = torch.compile(function, backend="gptrs", options={"backend": "ref"}, dynamic=True)
+    with torch.no_grad(), caplog.at_level(logging.WARNING, "gptrs"):
+        for rows in (3, 5):
+            x = torch.randn(rows, 4)
+            torch.testing.assert_close(fast(x), function(x))
+    assert not [each for each in caplog.records if each.name == "gptrs"]
+
+
 def test_results_with_gradients_are_torchs_where_a_graph_enables_them() -> None:
     def trained(x: Any) -> Any:
         with torch.enable_grad():

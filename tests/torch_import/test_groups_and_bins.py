@@ -88,6 +88,17 @@ def test_each_group_has_a_matrix_of_its_own(divided: str) -> None:
         torch.testing.assert_close(found.double(), expected, rtol=1e-2, atol=5e-2)
 
 
+def test_experts_of_transformers_are_converted_and_rows_beyond_the_last_one_are_0() -> None:
+    experts = pytest.importorskip("transformers.integrations.moe", reason="the operator's library")
+    assert experts
+    generator = torch.Generator().manual_seed(1)
+    x, y = (torch.randn(shape, generator=generator) for shape in ((6, 4), (3, 4, 5)))
+    product = torch.ops.transformers.grouped_mm_fallback
+    for ends in ([2, 2, 6], [1, 3, 4]):
+        offs = torch.tensor(ends, dtype=torch.int32)
+        torch.testing.assert_close(converted(product, x, y, offs), product(x, y, offs))
+
+
 def grouped(x: Any, y: Any, offs: Any) -> Any:
     return torch._grouped_mm(x, y, offs=offs)
 

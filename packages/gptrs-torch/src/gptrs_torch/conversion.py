@@ -35,7 +35,7 @@ from gptrs_torch.program_check import (
 
 converts = Converters("gptrs-torch", "gptrs_torch.supported_operators()")
 """Converters by the name of an ATen overload (`add.Tensor`), or of all its other overloads
-(`add`)."""
+(`add`); an operator of a library is named with it (`library.name`)."""
 
 
 of_complex = Converters(converts.package, converts.listed_by)
@@ -54,10 +54,10 @@ def converter_of(target: object, among: Converters = converts) -> Converter | No
         return among["_to_copy"]
     if not isinstance(target, OpOverload):
         return None
-    namespace, _, name = str(cast("object", target)).partition(".")
-    if namespace not in _OURS:
-        return None
-    return among.get(name) or among.get(name.rpartition(".")[0])
+    whole = str(cast("object", target))
+    namespace, _, name = whole.partition(".")
+    known = name if namespace in _OURS else whole
+    return among.get(known) or among.get(known.rpartition(".")[0])
 
 
 def _converter_for(node: fx.Node) -> Converter | None:
@@ -133,10 +133,15 @@ class NotConvertedError(UnsupportedError):
 def operator_name(node: fx.Node) -> str:
     """Return the operator of a node for messages: `add.Tensor`, or `library.name.default`.
 
-    Of one that changes its arguments, which torch wraps, the operator inside.
+    Of one that changes its arguments, or whose errors have an order, the operator inside of what
+    torch wraps around it.
     """
-    wrapped = str(node.target).startswith("auto_functionalized")
-    target = cast("object", node.args[0] if wrapped else node.target)
+    name = str(node.target)
+    target = cast("object", node.target)
+    if name.startswith("auto_functionalized"):
+        target = node.args[0]
+    elif name == "with_effects":
+        target = node.args[1]
     if isinstance(target, OpOverload):
         whole = str(cast("object", target))
         namespace, _, name = whole.partition(".")
@@ -568,6 +573,8 @@ def _why_unsupported(node: fx.Node) -> str:
             "is not converted for complex numbers: write it with the real and the imaginary parts"
             " as two tensors (`torch.view_as_real`)"
         )
+    if operator_name(node).startswith("_linalg_check_errors"):
+        return "is torch's own error for a matrix without an inverse or a factor"
     if operator_name(node).lstrip("_").startswith("linalg_"):
         return (
             "factors matrices in a way that is not converted: of `torch.linalg`, `inv`, `solve`,"

@@ -196,7 +196,10 @@ def gptrs_backend(
     compiler = aot_autograd(
         fw_compiler=_trained_graph, inference_compiler=compile_graph, decompositions=table()
     )
-    return compiler(module, example_inputs)
+    try:
+        return compiler(module, example_inputs)
+    except (AssertionError, RuntimeError) as error:  # of torch, before anything is converted
+        return _left_to_torch(module, _UNTRACED.format(str(error).partition("\n")[0]))
 
 
 _TRAINED: Final = (
@@ -207,6 +210,7 @@ _ELSEWHERE: Final = (
     "runs on the CPU, and this graph has tensors on `{}`: torch runs it; move the model and its"
     " inputs with `.cpu()`"
 )
+_UNTRACED: Final = "cannot convert this graph, which torch does not trace: torch runs it ({})"
 
 
 def _left_to_torch(module: fx.GraphModule, why: str) -> Compiled:
@@ -216,12 +220,15 @@ def _left_to_torch(module: fx.GraphModule, why: str) -> Compiled:
 
 
 def _is_trained(module: fx.GraphModule, tensors: Sequence[torch.Tensor]) -> bool:
-    """Return whether a result of a graph has a gradient, by its types, else by its inputs."""
+    """Return whether a result of a graph has a gradient, by its types, else by its inputs.
+
+    Views of weights require one even where gradients are disabled, and have none to give.
+    """
     output = next(node for node in reversed(module.graph.nodes) if node.op == "output")
     results = [each.meta.get("example_value") for each in output.all_input_nodes]
     if any(each is None for each in results):
         return torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
-    return any(isinstance(each, torch.Tensor) and each.requires_grad for each in results)
+    return any(isinstance(each, torch.Tensor) and each.grad_fn is not None for each in results)
 
 
 def _trained_graph(module: fx.GraphModule, example_inputs: Sequence[object]) -> Compiled:

@@ -174,6 +174,14 @@ def grouped_product(
     return converted(made, node.dtype)
 
 
+@converts("transformers.grouped_mm_fallback")
+def expert_product(node: Node, x: Tensor, y: Tensor, offs: Tensor) -> Tensor:
+    """Return products of groups of rows, as experts compute them; rows after the last are 0."""
+    made = grouped_product(node, x, y, offs)
+    within = F.less(F.arange(x.shape[0]), converted(offs, dtypes.si64)[offs.shape[0] - 1])
+    return F.where(F.expand_dims(within, 1), made, F.zeros([], made.dtype))
+
+
 def _groups(node: Node, ends: Tensor, count: int) -> Tensor:
     """Return the group of each of `count` indices: the number of groups that end at or before it.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from gptrs.api.importers import is_number, is_symbol
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import DType, dtypes
-from gptrs_torch.archive import memory_order
+from gptrs_torch.archive import array_of, memory_order
 from gptrs_torch.conversion import Node, converts
 from gptrs_torch.ops.activations import truth
 from gptrs_torch.program_check import Number, Operand, axis_of, converted, operand, scalar
@@ -335,6 +335,16 @@ def scalar_tensor(node: Node, value: Number, **named: object) -> Tensor:
     return scalar(value, node.dtype)
 
 
+@converts("bartlett_window", "blackman_window", "hamming_window", "kaiser_window")
+def window(node: Node, *shape: Number | bool, **named: object) -> Tensor:
+    """Return a window as torch computes it: no tensor determines it."""
+    del named
+    if any(map(is_symbol, shape)):
+        node.refuse("has a free size")
+    made = cast("Any", node.source.target)(*shape, dtype=node.result.dtype)
+    return primitives.constant(array_of(made))
+
+
 @converts("arange.start_step", "arange.start", "arange.default")
 def arange(node: Node, *bounds: Number, **named: object) -> Tensor:
     """Return numbers from a start up to an end (excluded), in steps."""
@@ -342,11 +352,15 @@ def arange(node: Node, *bounds: Number, **named: object) -> Tensor:
     start, end, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
     dtype = node.dtype
     if any(is_symbol(each) for each in (start, end, step)):
-        if not is_number(step) or not all(is_number(x) or is_symbol(x) for x in (start, end)):
+        first = math.floor(start) if step == 1 and isinstance(start, float) else start
+        if not is_number(step) or not all(is_number(x) or is_symbol(x) for x in (first, end)):
             node.refuse("has a fractional bound or a step that is a free size")
-        count = end - start if step == 1 else (end - start + step - 1) // step
+        count = end - first if step == 1 else (end - first + step - 1) // step
         steps = F.arange(count)  # pyright: ignore[reportArgumentType]
-        return converted(steps * scalar(step, dtypes.si64) + scalar(start, dtypes.si64), dtype)
+        made = steps * scalar(step, dtypes.si64) + scalar(first, dtypes.si64)
+        return converted(
+            made if first is start else F.cast(made, dtypes.f64) + (start - first), dtype
+        )
     count = max(math.ceil((end - start) / step), 0)
     if dtype.is_integer:
         made = F.arange(int(start), int(start) + count * int(step), int(step))
