@@ -151,9 +151,10 @@ def _headers(folder: Path) -> dict[str, list[str]]:
             data = _head(folder / name, _METADATA_BYTES) or b""
         except (PluginError, OSError):
             continue
-        for line in data.decode(errors="replace").splitlines():
+        head = data.partition(b"\n\n")[0]  # the description follows, which may be long
+        for line in head.decode(errors="replace").splitlines():
             if not line:
-                break  # the description follows
+                break
             key, _, value = line.partition(":")
             if value.strip():
                 found.setdefault(key.lower(), []).append(value.strip())
