@@ -50,7 +50,7 @@ def records(text: str) -> dict[object, dict]:
 
 
 BAD = (
-    ('{"prompt": "the dog", "id": "cat"}', "is that of line 1 of"),
+    ('{"prompt": "the dog", "id": "cat"}', "is also the id of line 1 of"),
     ('{"prompt": ', "is not usable JSON"),
     ('{"prompt_ids": [1], "prompt": "a"}', "found `prompt` and `prompt_ids`"),
     (json.dumps({"prompt_ids": [1] * 5000}), "5000 prompt tokens and 6 new ones do not fit"),
@@ -315,7 +315,7 @@ def test_an_interrupt_says_how_far_it_came(tmp_path):
         ),
         ('{"prompt_ids": 1}', "`prompt_ids` must be a list, found `1`"),
         ('{"prompt": "a", "id": [1]}', "`id` must be"),
-        ('{"prompt": "a", "id": "cat"}', "line 2 of .*: the id `'cat'` is that of line 1"),
+        ('{"prompt": "a", "id": "cat"}', "line 2 of .*: the id `'cat'` is also the id of line 1"),
         ('{"prompt": "a", "max_tokens": 0}', "`max_tokens` must be an integer >= 1"),
         ('{"messages": []}', "line 2 of .*: messages must be a list"),
         ('{"prompt_ids": [999]}', "line 2 of .*: token 999 is not in the vocabulary"),
@@ -374,7 +374,7 @@ def test_options_that_do_not_fit_together_are_refused(run, options):
 def test_log_probabilities_that_nobody_would_see_are_refused(run):
     refused = run("--prompt", "x", "--logprobs", "2")
     assert (refused.code, refused.out) == (2, "")
-    assert "error: `--logprobs` stands in JSON results; add --json" in refused.err
+    assert "error: `--logprobs` is part of JSON results only; add --json" in refused.err
 
 
 def test_conversations_in_a_file(gptrs, tmp_path):
@@ -450,7 +450,7 @@ def test_a_pipe_without_an_end_is_read_as_it_is_done(run, tmp_path, small_parts)
     good = [f"{line}\n" for line in good]
     for bad, said in (
         ("{]\n", "line 21 of"),
-        (good[4], "line 21 of.*the id .'n5'.*is that of line 5 of"),
+        (good[4], "line 21 of.*the id .'n5'.*is also the id of line 5 of"),
     ):
         writer = threading.Thread(target=write, args=(*good, bad))
         writer.start()

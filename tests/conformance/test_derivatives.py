@@ -49,5 +49,5 @@ def test_a_plan_of_derivatives(reference: Backend) -> None:
     report = run_plan(reference, plan)
     assert (report.passed, report.failed, report.derivatives) == (5, 0, True)
     assert [step.subject for step in Plan(derivatives=True).steps()] == sorted(NAMES)
-    with pytest.raises(UsageError, match="derivatives are those of ops"):
+    with pytest.raises(UsageError, match="derivatives are tested op by op"):
         Plan(derivatives=True, model="demo")

@@ -92,7 +92,7 @@ REFUSALS = [
     ),
     (
         lambda: F.padding_mask(gptrs.tensor([3]), 4, "top"),  # pyright: ignore
-        '`padding_mask` knows side="right" and "left", got \'top\'',
+        '`padding_mask` takes side="right" or "left", got \'top\'',
     ),
     (
         lambda: F.update_cache(f32(1, 2, 4, 3), f32(1, 2, 5, 3), 0),

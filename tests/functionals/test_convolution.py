@@ -16,7 +16,7 @@ W = zeros(8, 4, 3, 3)
 REFUSALS = [
     (
         lambda: F.conv2d(X, W, layout="ohwi"),
-        '`conv2d` knows layout="oihw" and "hwio", got \'ohwi\'',
+        '`conv2d` takes layout="oihw" or "hwio", got \'ohwi\'',
     ),
     (
         lambda: F.conv2d(zeros(1, 5, 6, 4, dtype="i8"), W),

@@ -29,7 +29,7 @@ REFUSALS = [
     (lambda: F.gather(f32(2), si64(2), 1), "`gather` got axis 1 for `f32[2]`, which has 1 axes"),
     (lambda: F.scatter(f32(2), f32(2), 0, 0), "`scatter` needs an integer `indices`, got"),
     (lambda: F.scatter(f32(2), si64(2), 0, 0, "mean"),
-     '`scatter` knows kind="replace", "add", "mul", "max" and "min", got \'mean\''),
+     '`scatter` takes kind="replace", "add", "mul", "max" or "min", got \'mean\''),
     (lambda: F.scatter(f32(2), si64(2), si64(2), 0),
      "`scatter` needs tensors of one element type, got `f32[2]`, `si64[2]`"),
     (lambda: F.scatter(f32(2), si64(2), f32(3), 0),

@@ -68,7 +68,7 @@ REFUSALS = [
     (lambda: F.roll(f32(2), 1, 1), "`roll` got axis 1 for `f32[2]`, which has 1 axes"),
     (lambda: F.pad(f32(2), ()), "`pad` of `f32[2]` needs 1 pairs of widths, got []"),
     (lambda: F.pad(f32(2), ((1, 1),), "wrap"),
-     '`pad` knows mode="constant", "edge" and "reflect", got \'wrap\''),
+     '`pad` takes mode="constant", "edge" or "reflect", got \'wrap\''),
     (lambda: F.pad(f32(2), ((-2, -1),)), "`pad` of `f32[2]` trims axis 0 by 3"),
     (lambda: F.pad(f32(2), ((2, 0),), "reflect"),
      "`pad` of `f32[2]` cannot reflect axis 0 by (2, 0)"),

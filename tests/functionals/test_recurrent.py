@@ -23,7 +23,7 @@ REFUSALS = [
     ),
     (
         lambda: F.gru_cell(zeros(3, 6), STATE, WEIGHT, order="nrz"),
-        '`gru_cell` knows order="rzn" and "zrn", got \'nrz\'',
+        '`gru_cell` takes order="rzn" or "zrn", got \'nrz\'',
     ),
     (
         lambda: F.lstm_cell(zeros(3, 8), STATE, STATE, zeros(8, 2), order="ifco"),

@@ -13,11 +13,11 @@ X = zeros(2, 3, 4)
 REFUSALS = [
     (
         lambda: F.resize(X, (2,), (2,), "area"),
-        '`resize` knows mode="nearest", "linear" and "cubic", got \'area\'',
+        '`resize` takes mode="nearest", "linear" or "cubic", got \'area\'',
     ),
     (
         lambda: F.resize(X, (2,), (2,), rounding="up"),
-        '`resize` knows rounding="round_prefer_floor", "round_prefer_ceil", "floor" and "ceil", got'
+        '`resize` takes rounding="round_prefer_floor", "round_prefer_ceil", "floor" or "ceil", got'
         " 'up'",
     ),
     (

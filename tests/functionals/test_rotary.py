@@ -226,7 +226,7 @@ REFUSALS = [
         lambda: F.rotary(f32(5, 8), TABLE, TABLE),
         "`rotary` needs `x` of rank 4 [B, H, T, D], got `f32[5, 8]`",
     ),
-    (lambda: F.rotary(X, TABLE, TABLE, heads_axis=3), "`rotary` knows heads_axis=1 and 2, got 3"),
+    (lambda: F.rotary(X, TABLE, TABLE, heads_axis=3), "`rotary` takes heads_axis=1 or 2, got 3"),
     (
         lambda: F.rotary(F.cast(X, dtypes.f16), *[F.cast(TABLE, dtypes.bf16)] * 2),
         "`rotary` of `f16[2, 3, 5, 8]` needs tables of f16 or f32, got `bf16[5, 4]`",

@@ -131,7 +131,7 @@ def test_of_strangers_none_has_a_name_that_several_want(strangers_of_one_name, c
     with pytest.raises(PluginError) as caught:
         plugins.get_backend("x")
     assert str(caught.value) == (
-        "the backend `x` is that of several packages: `a-dist:x` and `b-dist:x`;"
+        "the backend `x` comes from several packages: `a-dist:x` and `b-dist:x`;"
         " name one of them in full, or leave one out: `-p no:a-dist:x`"
     )
     assert caught.value.exit_code == 4
@@ -203,7 +203,7 @@ def test_an_implementation_of_two_packages_under_one_name_is_an_error(install):
             f"{module}-dist", {"gptrs.functionals": {"gelu.fast": f"{module}:P"}}, {module: source}
         )
     configure()
-    with pytest.raises(PluginError, match=r"`gelu.fast` is that of several packages: `one-dist"):
+    with pytest.raises(PluginError, match=r"`gelu.fast` comes from several packages: `one-dist"):
         find_implementation("gelu", "fast")
     chosen = find_implementation("gelu", "two-dist:fast")
     assert (chosen.name, chosen.function.__module__) == ("two-dist:fast", "two")

@@ -96,7 +96,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         if self.sample is not None and self.sample < 1:
             raise UsageError(f"a sample has at least one case, got {self.sample}")
         if self.derivatives and self.model is not None:
-            raise UsageError("derivatives are those of ops: leave out the model")
+            raise UsageError("derivatives are tested op by op: leave out the model")
 
     def steps(self) -> list[CaseGroup]:
         """Return the steps to run, in order. Raises as `load_model` does for the model."""

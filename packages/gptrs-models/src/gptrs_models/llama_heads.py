@@ -295,7 +295,7 @@ class Eagle3Head(LlamaHead):
         self.offsets = params.tensor("d2t", (words,), floating=False) if known else None
         if self.offsets is None and words != model.vocab_size:
             raise ModelError(
-                f"the draft head knows {words} of {model.vocab_size} tokens and does not say which",
+                f"the draft head has {words} of {model.vocab_size} tokens and does not say which",
                 hint="its tensor `d2t` says it",
             )
 

@@ -99,7 +99,7 @@ def joined(address: str | None) -> Generator[None]:
         said = str(error).strip().splitlines()
         raise ClusterError(
             f"the Ray cluster `{where}` cannot be joined: {said[0] if said else error}",
-            hint="start one by `ray start --head`, or leave --ray out to use this machine alone",
+            hint="start one by `ray start --head`, or leave out --ray to use this machine",
         ) from error
     try:
         yield
@@ -117,7 +117,7 @@ def _require_reachable(where: str) -> None:
     except (OSError, OverflowError) as error:
         raise ClusterError(
             f"no Ray cluster answers at `{where}`: {error}",
-            hint="start one by `ray start --head`, or leave --ray out to use this machine alone",
+            hint="start one by `ray start --head`, or leave out --ray to use this machine",
         ) from error
 
 

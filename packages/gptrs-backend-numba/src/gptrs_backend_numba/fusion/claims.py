@@ -305,7 +305,7 @@ def _conv2d(call: _Call) -> Claimed:
     if x.dtype is not dtypes.f32:
         return _wrong_type(x.dtype, (dtypes.f32,))
     if forced_algorithm() == "gemm":
-        return Declined(f"`{CONVOLUTION}=gemm` wants products of patches")
+        return Declined(f"`{CONVOLUTION}=gemm` needs products of patches")
     if 0 in (*call.result.shape, *weight.shape):
         return _EMPTY
     target, rows = CONV2D, height * width * inputs
@@ -341,7 +341,7 @@ def _conv1d(call: _Call) -> Claimed:
     if x.dtype is not dtypes.f32:
         return _wrong_type(x.dtype, (dtypes.f32,))
     if forced_algorithm() == "gemm":
-        return Declined(f"`{CONVOLUTION}=gemm` wants products of patches")
+        return Declined(f"`{CONVOLUTION}=gemm` needs products of patches")
     at = _window(call, (width,))
     if at["dilation"] == (1,) or width == 1 or call.number("groups", 1) != 1:
         return Declined("the kernels take images; patches of sequences are rows of a product")

@@ -100,8 +100,8 @@ def _is_new(line: PromptLine, number: int, seen: dict[Id, int], shown: str, bad:
     if line.id in seen:
         bad(
             InputFileError(
-                f"{line.where}: the id {shown_value(line.id)} is that of line {seen[line.id]} of"
-                f" {shown}, too",
+                f"{line.where}: the id {shown_value(line.id)} is also the id of line"
+                f" {seen[line.id]} of {shown}",
                 hint="give each prompt an `id` of its own, or none of them",
             )
         )

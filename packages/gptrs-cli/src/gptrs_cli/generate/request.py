@@ -63,7 +63,7 @@ class GenerateRequest(Struct, frozen=True):
             }
             _refuse_given(only, "needs `--prompts`")
             if "logprobs" in given and not as_json:
-                _refuse("`--logprobs` stands in JSON results", "add --json")
+                _refuse("`--logprobs` is part of JSON results only", "add --json")
             return
         one_prompt = {
             **self.prompt.given,

@@ -218,7 +218,7 @@ def _require_json(text: str, what: str) -> object:
 
     def fields(pairs: Sequence[tuple[str, object]]) -> object:
         if len(dict(pairs)) < len(pairs):
-            raise ValueError(f"a name stands twice among {[name for name, _ in pairs]}")
+            raise ValueError(f"a name occurs twice among {[name for name, _ in pairs]}")
         return dict(pairs)
 
     read = partial(json.loads, parse_constant=refuse, object_pairs_hook=fields)
@@ -243,7 +243,7 @@ def fails_with_one_line(subject: Command, backend: Backend) -> None:
         raise CheckFailure(f"an error ends with {ended.code}, expected one of {_EXIT_CODES}")
     _require_one_error(ended, "an error")
     if any(line in ended.out for line in ended.err.splitlines() if line.startswith("error:")):
-        raise CheckFailure(f"an error stands on standard output, too: {ended.out[:120]!r}")
+        raise CheckFailure(f"an error is on standard output, too: {ended.out[:120]!r}")
 
 
 def fails_with_json(subject: Command, backend: Backend) -> None:

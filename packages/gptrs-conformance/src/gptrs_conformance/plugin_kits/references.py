@@ -196,7 +196,7 @@ def refuses_what_it_lacks(subject: ReferenceUnderTest, backend: Backend) -> None
     model, reference = _both(subject, backend)
     found = reference.modules(_inputs(model), ["no.such.module"])
     if found:
-        raise CheckFailure(f"`modules` knows `no.such.module`: {sorted(found)}")
+        raise CheckFailure(f"`modules` finds `no.such.module`: {sorted(found)}")
     if type(reference).hidden_states is Reference.hidden_states:
         try:
             reference.hidden_states(_inputs(model))

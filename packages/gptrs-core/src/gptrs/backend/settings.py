@@ -117,7 +117,7 @@ class ProcessGroup(Struct, frozen=True):
             if (count, number) != (None, None):
                 raise UsageError(
                     "`--coordinator auto` takes no `--processes` and no `--process-id`",
-                    hint="the launcher knows them, leave them out",
+                    hint="leave them out: the launcher provides them",
                 )
             return replace(cls.launched(environment), led=led)
         if coordinator is None or count is None or number is None:

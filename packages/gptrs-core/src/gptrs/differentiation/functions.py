@@ -232,7 +232,7 @@ class _Asked:
                 path = path_of(leaf, tree, label) or label
                 raise UsageError(
                     f"`{self.what}` differentiates by floats, got `{leaf.type}` as `{path}`",
-                    hint="cast it, pass it as another argument, or leave that out of `argnums`",
+                    hint="cast it, pass it as another argument, or leave it out of `argnums`",
                 )
         if not integers and len(self.leaves) == before:
             raise UsageError(

@@ -67,7 +67,7 @@ def padding_mask(lengths: Tensor, size: int, side: Literal["right", "left"] = "r
     `causal=True` if needed. UsageError for other lengths, a size below 0, or another side.
     """
     if side not in ("right", "left"):
-        raise UsageError(f'`padding_mask` knows side="right" and "left", got {side!r}')
+        raise UsageError(f'`padding_mask` takes side="right" or "left", got {side!r}')
     _require_sizes("padding_mask", size=size)
     require_integer("padding_mask", lengths=lengths)
     if lengths.rank != 1:

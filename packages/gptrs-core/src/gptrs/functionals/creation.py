@@ -182,7 +182,7 @@ def linear(
     `layout="in_out"`.
     """
     if layout not in ("out_in", "in_out"):
-        raise UsageError(f'`linear` knows layout="out_in" and "in_out", got {layout!r}')
+        raise UsageError(f'`linear` takes layout="out_in" or "in_out", got {layout!r}')
     require_same_dtype("linear", x, weight, *([] if bias is None else [bias]))
     contracted = 1 if layout == "out_in" else 0
     if weight.rank != 2 or x.rank == 0 or x.shape[-1] != weight.shape[contracted]:

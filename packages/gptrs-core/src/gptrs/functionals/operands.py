@@ -231,10 +231,10 @@ def require_shape(name: str, label: str, x: Tensor, shape: tuple[int, ...]) -> N
 
 
 def require_one_of(name: str, label: str, value: str, known: Sequence[str]) -> None:
-    """UsageError unless `value` is one of the words that the functional knows."""
+    """UsageError unless `value` is one of the words that the functional takes."""
     if value not in known:
-        listed = joined([f'"{word}"' for word in known], "and")
-        raise UsageError(f"`{name}` knows {label}={listed}, got {value!r}")
+        listed = joined([f'"{word}"' for word in known])
+        raise UsageError(f"`{name}` takes {label}={listed}, got {value!r}")
 
 
 def axis_of(name: str, axis: int, x: Tensor) -> int:

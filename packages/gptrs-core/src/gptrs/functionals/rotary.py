@@ -454,7 +454,7 @@ def _require_tables(x: Tensor, cos: Tensor, sin: Tensor, heads_axis: int) -> Non
     if x.rank != 4:
         raise UsageError(f"`rotary` needs `x` of rank 4 [B, H, T, D], got `{x.type}`")
     if heads_axis not in (1, 2):
-        raise UsageError(f"`rotary` knows heads_axis=1 and 2, got {heads_axis}")
+        raise UsageError(f"`rotary` takes heads_axis=1 or 2, got {heads_axis}")
     require_same_dtype("rotary", cos, sin)
     allowed = dict.fromkeys((x.dtype, x.dtype.accumulator))
     if cos.dtype not in allowed:

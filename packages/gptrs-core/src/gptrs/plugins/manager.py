@@ -127,7 +127,7 @@ class PluginManager(PluginRegistry):
         if nearest is not None:
             raise ModelError(
                 f"there is no model kind {quoted(model_type)}; the nearest architecture is "
-                f"`{nearest}`, but it must not be loaded as that",
+                f"`{nearest}`, but gptrs must not load it as that",
                 hint="docs/recipes/add_a_model_kind.md shows how to add it as a plugin of two "
                 "files, docs/torch.md how to run an export of torch; `gptrs list models --all` "
                 "shows all known kinds",
@@ -196,7 +196,7 @@ class PluginManager(PluginRegistry):
         self._warn_of_skipped()
         raise BackendError(
             "no backend is available",
-            hint="`gptrs list plugins` says why; for that of gptrs  "
+            hint="`gptrs list plugins` says why; to install one of gptrs, "
             + install_own("gptrs-backend-numba"),
         )
 

@@ -30,7 +30,7 @@ def contested(plugin: Plugin) -> PluginError:
     names = sorted([plugin.qualified, *(rival.qualified for rival in plugin.rivals)])
     listed = joined([f"`{name}`" for name in names], "and")
     return PluginError(
-        f"the {label(record.kind)} `{record.name}` is that of several packages: {listed}",
+        f"the {label(record.kind)} `{record.name}` comes from several packages: {listed}",
         hint=f"name one of them in full, or leave one out: `-p no:{names[0]}`",
     )
 

@@ -137,7 +137,7 @@ def _seed(node: Node) -> Tensor:
     if found is None:
         node.refuse(
             "makes random numbers, which each ONNX runtime chooses differently",
-            hint="give a seed to have those of gptrs: `gptrs_onnx.load(file, seed=0)`, or"
+            hint="give a seed to use those of gptrs: `gptrs_onnx.load(file, seed=0)`, or"
             " `gptrs run file.onnx --seed 0`",
         )
     return constant(np.array(found, np.uint64))

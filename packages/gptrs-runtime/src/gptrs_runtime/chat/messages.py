@@ -364,8 +364,8 @@ def call_family(template: str, model: str) -> CallFamily:
     if found is None:
         known = ", ".join(f"`{family.marks[0]}`" for family in (TAGGED, LISTED, PIPED, BARE))
         raise ModelError(
-            f"the chat template of `{model}` writes calls of tools in a form that gptrs does not"
-            f" know; it knows those that begin with {known}"
+            f"the chat template of `{model}` writes tool calls in a form that gptrs does not"
+            f" know; it reads those that begin with {known}"
         )
     return found
 

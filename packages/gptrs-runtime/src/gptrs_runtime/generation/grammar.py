@@ -59,7 +59,7 @@ def _library() -> ModuleType:
         return importlib.import_module("llguidance")
     except ImportError as error:
         raise MissingLibraryError(
-            "answers of a form need llguidance, which is not installed",
+            "structured output needs llguidance, which is not installed",
             hint=install_extra("gptrs-runtime", "grammar"),
         ) from error
 
@@ -86,7 +86,7 @@ def _new_vocabulary(model: LoadedModel) -> LLTokenizer:
     except ValueError as error:
         problem = clipped(str(error), 300)
         raise ModelError(
-            f"forms need another tokenizer than that of `{model.name}`: {problem}"
+            f"structured output does not work with the tokenizer of `{model.name}`: {problem}"
         ) from error
 
 

@@ -182,7 +182,7 @@ def require_no_images(messages: Sequence[Message], name: str) -> None:
     if has_images(messages):
         raise ModelError(
             f"`{name}` reads no images, and a message has one",
-            hint="take a model that does: `gptrs inspect` tells `image_lm` of it",
+            hint="take a model that does: `gptrs inspect` shows `image_lm` for it",
         )
 
 

@@ -195,7 +195,7 @@ def _joined(
     """Return a library whose parts, for a target each, are written by processes of their own."""
     _require_writer(engine)
     if not engine.library_targets:
-        raise UnsupportedError(f"backend `{engine.name}` writes libraries for this machine alone")
+        raise UnsupportedError(f"backend `{engine.name}` writes libraries only for this machine")
     folder, name = Path(request.folder), request.name
     written: list[WrittenPart] = []
     with tempfile.TemporaryDirectory(prefix="gptrs-library-", dir=folder.parent) as parts:

@@ -105,7 +105,7 @@ def planned(
     for pattern in keep:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise UsageError(
-                f"no tensor is called {quoted(pattern)}, which is to be kept",
+                f"no tensor to keep matches {quoted(pattern)}",
                 hint="`gptrs inspect MODEL` lists them; `*` stands for any text",
             )
     found: dict[str, WeightType] = {}

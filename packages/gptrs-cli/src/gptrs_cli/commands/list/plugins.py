@@ -237,5 +237,5 @@ def _print(
     if rows:
         print_table(columns, rows)
     else:
-        note(f"{none}; for those of gptrs {install_own('gptrs')}")
+        note(f"{none}; to install those of gptrs, {install_own('gptrs')}")
     explain_unusable(records)
