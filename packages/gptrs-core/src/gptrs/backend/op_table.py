@@ -154,7 +154,7 @@ class OpTable(Struct, Generic[Kernel]):
     ) -> Kernel:
         """Return the kernel for a program that was checked: `refusal` had no reason against it.
 
-        No `when` is asked again, which is most of the time of `find`.
+        `when` is not called again; it takes most of the time of `find`.
         """
         kernel, _ = self._entry(op, operands, results)
         assert kernel is not None, "refused before"

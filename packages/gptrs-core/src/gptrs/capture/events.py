@@ -180,7 +180,7 @@ class ExecutionTraceSink:
         """Called when an implementation was timed, or one timed earlier is being captured."""
 
     def after_binding(self, event: WeightsBound) -> None:
-        """Called after a program that takes weights got them."""
+        """Called after weights were bound to a program."""
 
     def before_run(self, event: RunStart) -> None:
         """Called before a run."""

@@ -267,8 +267,8 @@ class Params:
         """Return whether the checkpoint has values of its own for an output layer.
 
         `name` is its weight, `table` the scope of the `weight` it is tied to, if any. As in
-        transformers, a stored copy of the table is no second weight: it is left out. To find out,
-        both are read until they differ. What an adapter changes is never a copy.
+        transformers, a stored copy of the table is not a second weight and is left out. To find
+        out, both are read until they differ. What an adapter changes is never a copy.
         """
         if table is None:
             return name in self

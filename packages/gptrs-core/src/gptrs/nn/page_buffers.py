@@ -136,7 +136,7 @@ class PageBuffers:
         ]
 
     def write(self, group: int, page: int, parts: Sequence[np.ndarray]) -> None:
-        """Put what `read` returned, of buffers with such layers, into a page."""
+        """Write what `read` returned, from buffers with the same layers, into a page."""
         layers = self.groups[group].layers
         pools = [self.pools[layer] for layer in layers]
         # Whatever is read next of a state is the one state that there is.

@@ -122,7 +122,7 @@ class SeededModel(ImportedModel, Protocol):
 
 
 class LanguageModelFile(Protocol):
-    """A language model in a file of another format: its weights, and what makes a model of them."""
+    """A language model in a file of another format: its weights, and a model built from them."""
 
     @property
     def weights(self) -> ParamSource:

@@ -52,7 +52,7 @@ class ReferencedModel(Protocol):
 class Reference(ABC):
     """Another implementation of a model, on the same weights; arrays are f32.
 
-    A subclass must define only `output`; what it lacks besides raises ModelError.
+    A subclass must define only `output`; comparisons that need more raise ModelError.
     """
 
     @property

@@ -92,7 +92,7 @@ class AnswerStream:
 
     @property
     def cached_tokens(self) -> int:
-        """How many of them were cached, and not read again."""
+        """Number of prompt tokens that were cached, and not read again."""
         return self.texts[0].found
 
     @property

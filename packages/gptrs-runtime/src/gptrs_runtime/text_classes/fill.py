@@ -47,9 +47,9 @@ def tag(
     lengths: Lengths | None = None,
     progress: Progress | None = None,
 ) -> list[list[Entity]]:
-    """Return the names in each text, in its order, without the classes in `ignored`.
+    """Return the entities of each text, in order, without the classes in `ignored`.
 
-    `aggregation` is that of transformers: `none` gives each token by itself; `simple` joins tokens
+    `aggregation` is as in transformers: `none` gives each token by itself; `simple` joins tokens
     of one class, and `B-` begins a new part; `first`, `average` and `max` give a word the
     class of its first token, of the mean, or of its surest token before. `lengths` is as of
     `embed`. UsageError for no text, one that is longer than the model takes, or another
