@@ -33,8 +33,8 @@ def test_logits_and_greedy_tokens(tmp_path, backend_name, name):
     if " " in name:
         return
     prompt = tokens[0, :9].tolist()
-    ours = gptrs.generate(model, prompt, max_tokens=48, sampling=GREEDY, ignore_eos=True)
-    assert_greedy(partial(torch_logits, folder), prompt, ours.token_ids, 48)
+    ours = gptrs.generate(model, prompt, max_tokens=24, sampling=GREEDY, ignore_eos=True)
+    assert_greedy(partial(torch_logits, folder), prompt, ours.token_ids, 24)
 
 
 def test_the_words_and_names_of_older_files_of_granite(tmp_path):

@@ -75,6 +75,7 @@ def test_texts_that_share_steps_have_the_logits_of_each_alone(
     assert len(told) == (kind in CARRIED)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["a window", "grouped queries", "a bias by distance"])
 def test_generated_tokens_are_those_of_onnx_runtime(
     tmp_path: Path, kind: str, backend: Backend

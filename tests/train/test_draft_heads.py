@@ -44,6 +44,7 @@ def base(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / "base"
 
 
+@pytest.mark.long
 def test_a_head_guesses_what_its_model_writes(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     guess_any_length(monkeypatch, 2)
     data, out = Data(base.parent / "data.bin", held_out=0.1), base.parent / "head"

@@ -263,6 +263,7 @@ def any_length(monkeypatch):
     return given
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["glm4_moe", "qwen3_next"])
 def test_texts_are_those_without_heads(kind, tmp_path, any_length):
     """On numba, with heads of both sorts, in company, and with states that prompts left out.
