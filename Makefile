@@ -7,6 +7,8 @@ QUICK := backends capture conformance/test_op_cases.py core functionals ir \
 unexport PYTHONDONTWRITEBYTECODE
 # The part that `make check` runs: by the date, or 3/28 to repeat the run that printed it.
 EXHAUSTIVE ?= today
+# The half of the tests of other processors that it runs: by the date, or 1/2 to repeat a run.
+SHARE ?= today/2
 FUZZ_SECONDS ?= 60
 BENCH_FLAGS ?=
 VERSION ?=
@@ -58,7 +60,7 @@ check: .venv/.installed-check ## what CI runs: lint, types, docs, the tests with
 	@# Each of these keeps one core busy.
 	@$(MAKE) --no-print-directory -j2 types lint docs
 	@$(BIN)/pytest $(PYTEST_FLAGS) --exhaustive $(EXHAUSTIVE)
-	@$(BIN)/python tools/run_paths.py --others $(PYTEST_FLAGS) --exhaustive $(EXHAUSTIVE)
+	@$(BIN)/python tools/run_paths.py --others $(PYTEST_FLAGS) --exhaustive $(EXHAUSTIVE) --share $(SHARE)
 
 exhaustive: .venv/.installed-check ## run every test there is
 	@$(BIN)/pytest $(PYTEST_FLAGS) --exhaustive all

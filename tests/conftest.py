@@ -53,6 +53,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="exhaustive cases to run besides the others: `none` (default), `all`, `K/N` for one of"
         " N parts, or `today` for the part that the date names",
     )
+    parser.addoption(
+        "--share",
+        metavar="K/N",
+        default="1/1",
+        help="run one of N shares of what is chosen; K may be `today`, by the date",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -60,7 +66,11 @@ def pytest_configure(config: pytest.Config) -> None:
     # Resolved before xdist copies the options, so that all workers take one part past midnight.
     if config.option.exhaustive == "today":
         config.option.exhaustive = f"{date.today().toordinal() % _DAYS + 1}/{_DAYS}"
+    day, _, shares = config.option.share.partition("/")
+    if day == "today" and shares.isdecimal() and int(shares) > 0:
+        config.option.share = f"{date.today().toordinal() % int(shares) + 1}/{shares}"
     _part(config)
+    _one_of("--share", config.option.share, "K/N or today/N")
     for name in _chosen(config):
         if name not in _installed():
             listed = ", ".join(_installed())
@@ -118,8 +128,9 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Say which exhaustive cases run, in words that repeat the run."""
-    return f"exhaustive cases: --exhaustive {config.option.exhaustive}"
+    """Say which exhaustive cases and which share run, in words that repeat the run."""
+    share = f" --share {config.option.share}" if config.option.share != "1/1" else ""
+    return f"exhaustive cases: --exhaustive {config.option.exhaustive}{share}"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -143,9 +154,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for (_, backend), of_one_test in cases.items():
         _sample(of_one_test, backend)
     part, parts = _part(config)
+    share, shares = _one_of("--share", config.option.share, "K/N or today/N")
     found: dict[bool, list[pytest.Item]] = {True: [], False: []}
     for item in items:
-        found[_runs(item, part, parts)].append(item)
+        # The exhaustive cases of a day are all in its share where N divides `_DAYS`.
+        of_share = zlib.crc32(item.nodeid.encode()) % shares == share
+        found[of_share and _runs(item, part, parts)].append(item)
     if found[False]:
         config.hook.pytest_deselected(items=found[False])
         items[:] = found[True]
@@ -164,12 +178,14 @@ def _part(config: pytest.Config) -> tuple[int, int]:
     asked: str = config.option.exhaustive
     if asked in ("none", "all"):
         return 0, int(asked == "all")
+    return _one_of("--exhaustive", asked, "`none`, `all`, `today` or K/N")
+
+
+def _one_of(option: str, asked: str, expected: str) -> tuple[int, int]:
+    """Return which, from 0, of how many parts `asked` names."""
     found = re.fullmatch(r"([0-9]+)/([0-9]+)", asked)
     if found is None or not 1 <= int(found[1]) <= int(found[2]):
-        raise pytest.UsageError(
-            "`--exhaustive`: expected `none`, `all`, `today` or K/N with 1 <= K <= N,"
-            f" got `{asked}`"
-        )
+        raise pytest.UsageError(f"`{option}`: expected {expected} with 1 <= K <= N, got `{asked}`")
     return int(found[1]) - 1, int(found[2])
 
 

@@ -167,6 +167,16 @@ def test_each_exhaustive_case_runs_on_one_day_of_the_period(
     assert found == {*kept, *of_today}, "the sample is the same in every process"
 
 
+@pytest.mark.long
+def test_shares_are_the_whole_and_come_by_date(tmp_path: Path, kept: list[str]):
+    done = run(tmp_path, "--share", "today/2", "-v")
+    (today,) = re.findall(" --share ([12])/2\n", done.stdout)
+    one = re.findall("<Function (.*)>", done.stdout)
+    other = collected(tmp_path, "--share", f"{3 - int(today)}/2")
+    assert sorted(one + other) == sorted(kept)
+    assert min(len(one), len(other)) > len(kept) / 3
+
+
 def test_nothing_compiles_on_the_reference(tmp_path: Path):
     kept = collected(tmp_path, "--backends", "ref")
     assert not [name for name in kept if "where_it_compiles" in name]
