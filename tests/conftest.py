@@ -190,7 +190,7 @@ def _one_of(option: str, asked: str, expected: str) -> tuple[int, int]:
 
 
 def _sample(items: list[pytest.Function], backend: str) -> None:
-    """Mark `exhaustive` what is beyond the sample, unless it brings a new value of a parameter.
+    """Mark `exhaustive` what is beyond the sample, in which each value of a parameter occurs.
 
     Where a parameter has a value of its own for each case, values say nothing about coverage. Nor
     does a `seed`: one draws as much as another.
@@ -211,11 +211,23 @@ def _sample(items: list[pytest.Function], backend: str) -> None:
     for each in values:
         each.pop("seed", None)
     product = all(len({each[k] for each in values}) < len(cases) for k in values[0])
-    seen = {pair for each in values[:kept] for pair in each.items()}
-    for item, each in list(zip(cases.values(), values, strict=True))[kept:]:
-        if not (product and kept) or seen.issuperset(each.items()):
+    numbers = dict.fromkeys(_covering(values) if product and kept else [])
+    for number in range(len(values)):
+        if len(numbers) < kept:
+            numbers[number] = None
+    for number, item in enumerate(cases.values()):
+        if number not in numbers:
             item.add_marker(pytest.mark.exhaustive)
-        seen.update(each.items())
+
+
+def _covering(values: list[dict[str, tuple[type, Hashable]]]) -> list[int]:
+    """Return the numbers of cases in which each value of each parameter occurs, of few ones."""
+    left = {pair for each in values for pair in each.items()}
+    found: list[int] = []
+    while left:
+        found.append(max(range(len(values)), key=lambda n: len(left & values[n].items())))
+        left -= values[found[-1]].items()
+    return found
 
 
 def _backend(item: pytest.Function) -> str:
