@@ -155,6 +155,11 @@ GRAPHS = {
     ' { y = Pad <mode = "wrap"> (x, p) }',
     "pad to two": "(float[n] x) => (float y) <int64[1] two = {2}, int64[1] zero = {0}> {"
     " s = Shape (x) d = Sub (two, s) p = Concat <axis = 0> (zero, d) y = Pad (x, p) }",
+    "pad to a multiple": "(float[n] x) => (float y) <int64[1] four = {4}, int64[1] zero = {0}> {"
+    " s = Shape (x) m = Mod (s, four) d = Sub (four, m) r = Mod (d, four)"
+    " p = Concat <axis = 0> (zero, r) y = Pad (x, p) }",
+    "sampled at places": "(float[1, 1, m, n] x, float[1, p, q, 2] z) => (float y)"
+    ' { y = GridSample <padding_mode = "border"> (x, z) }',
     "pad away": "(float[n] x) => (float y) <int64[2] p = {0, -1}> { y = Pad (x, p) }",
     "crop": "(float[m, n] x) => (float y) <int64[2] s = {2, 2}> { y = CenterCropPad (x, s) }",
     "resize by scales": "(float[1, 1, n] x) => (float y) <float[0] r = {}, float[3] s = {1, 1, 2}>"
@@ -249,6 +254,13 @@ EMPTY = {
     "arg max": "ONNX Runtime finds places among no elements where the result is empty",
 }
 """Graphs that are not compared for sizes of 0, and why."""
+ONE_PROGRAM = (
+    "slice backwards from any place",
+    "pad to a multiple",
+    "average padded by the size",
+    "sampled at places",
+)
+"""Graphs that are converted once for all sizes of 2 and more."""
 COMPILED = (
     "squeeze",
     "if of a size",
@@ -384,12 +396,16 @@ def test_images_padded_by_their_size_have_one_program(converted: Callable[[], in
     assert counts == [1, 0, 0, 0]
 
 
-def test_a_slice_between_the_limits_of_64_bits_leaves_sizes_free(
-    converted: Callable[[], int],
+@pytest.mark.parametrize("name", ONE_PROGRAM)
+def test_graphs_that_compute_with_their_sizes_have_one_program(
+    name: str, converted: Callable[[], int]
 ) -> None:
-    model = model_of(GRAPHS["slice backwards from any place"])
-    for count in (3, 5, 2):
-        assert model(ones(1, count))["y"].shape == (1, count)
+    model = model_of(GRAPHS[name])
+    graph = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]> g {GRAPHS[name]}').graph
+    rng = np.random.default_rng(0)
+    for size in (7, 4, 10):
+        sizes = {each: size + place for place, each in enumerate(names_of(graph))}
+        model(**arrays(graph, sizes, rng))
     assert converted() == 1
 
 

@@ -290,6 +290,18 @@ def _div(a: Known, b: Known) -> Known:
     return np.asarray(_quietly(np.vectorize(_divided, otypes=[dtype]), a, b), dtype)
 
 
+@_evaluates("Mod")
+def _modulo(a: Known, b: Known, *, fmod: bool = False) -> Known:
+    if not _are_integers(a, b) or is_symbolic(b) or not b.all():
+        return NotImplemented
+
+    def remainder(x: Any, y: Any) -> Any:
+        return x - (_divided(x, y) if fmod else x // y) * y
+
+    dtype = np.dtype(object) if a.dtype == object else a.dtype
+    return np.asarray(_quietly(np.vectorize(remainder, otypes=[dtype]), a, b), dtype)
+
+
 @_evaluates.each(
     {
         "Equal": _equal,

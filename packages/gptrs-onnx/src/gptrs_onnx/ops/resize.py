@@ -10,10 +10,10 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from gptrs.api.importers import is_number
+from gptrs.api.importers import is_number, size_tensor
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
-from gptrs.api.programs import dtypes
+from gptrs.api.programs import DType, dtypes
 from gptrs_onnx.node import Known, Node, constant, converts, numbers
 
 _KNOWN: Final = {
@@ -197,7 +197,10 @@ def grid_sample(
     positions: list[Tensor] = []
     for axis, size in enumerate(spatial):
         unit = F.squeeze(F.slice_axis(grid, grid.rank - 1, count - 1 - axis, 1), -1)
-        position = (unit + 1.0) * ((size - 1) / 2) if corners else ((unit + 1.0) * size - 1.0) / 2.0
+        whole = _extent(size, x.dtype)
+        position = (
+            (unit + 1.0) * ((whole - 1.0) / 2.0) if corners else ((unit + 1.0) * whole - 1.0) / 2.0
+        )
         if mode == "nearest":  # before it is mirrored: at ties that is another element
             position = F.round(position)
         if mode != "cubic" and padding != "zeros":
@@ -235,10 +238,20 @@ def taps_of(position: Tensor, mode: str) -> list[tuple[Tensor, Tensor | None]]:
     return [(first + float(o), w) for o, w in zip((-1, 0, 1, 2), weights, strict=True)]
 
 
+def _extent(size: int, dtype: DType) -> Tensor | float:
+    """Return a size for arithmetic with floats; a free one is computed by the program."""
+    return float(size) if is_number(size) else size_tensor(size, dtype)
+
+
+def _clamped(position: Tensor, size: int) -> Tensor:
+    return F.clamp(position, 0.0, _extent(size - 1, position.dtype))
+
+
 def _inside(position: Tensor, size: int, padding: str, corners: bool) -> Tensor:
     """Return positions moved into the image: clamped to its border, or mirrored at it."""
     if padding == "border":
-        return F.clamp(position, 0.0, float(size - 1))
+        return _clamped(position, size)
+    size = int(size)  # a free one is asked for
     # Mirrored at the centre of the border elements, or at their outer edges.
     low, high = (0.0, float(size - 1)) if corners else (-0.5, size - 0.5)
     span = high - low
@@ -260,19 +273,19 @@ def read_places(x: Tensor, taps: list[Tensor], padding: str, corners: bool) -> T
     inside: Tensor | None = None
     for tap, size in zip(taps, spatial, strict=True):
         if padding == "zeros":
-            within = F.logical_and(tap >= 0.0, tap <= float(size - 1))
+            within = F.logical_and(tap >= 0.0, tap <= _extent(size - 1, tap.dtype))
             inside = within if inside is None else F.logical_and(inside, within)
             # Clamped before the gather, which has no bounds of its own; the zero is selected
             # afterwards.
-            tap = F.clamp(tap, 0.0, float(size - 1))
+            tap = _clamped(tap, size)
         else:
             tap = _inside(tap, size, padding, corners)
         whole = F.cast(tap, dtypes.si64)
-        flat = whole if flat is None else flat * size + whole
+        flat = whole if flat is None else flat * size_tensor(size) + whole
     assert flat is not None
-    count = int(np.prod(spatial))
+    count = math.prod(spatial)
     out = flat.shape[1:]
-    rows = F.reshape(flat, [batch, 1, int(np.prod(out))])
+    rows = F.reshape(flat, [batch, 1, math.prod(out)])
     where = F.broadcast_to(rows, [batch, channels, rows.shape[2]])
     values = F.reshape(
         F.gather(F.reshape(x, [batch, channels, count]), where, 2), [batch, channels, *out]
