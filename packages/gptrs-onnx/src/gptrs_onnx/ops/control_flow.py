@@ -76,8 +76,15 @@ def loop(
         return _unrolled(node, body, most, going, states, scanned)
     if scanned:
         assert most is not None, "it is unrolled"
-        return _repeated(node, body, most, states)
+        try:
+            return _repeated(node, body, most, states)
+        except _MayEndError:
+            return _unrolled(node, body, most, going, states, scanned)
     return _while(node, body, most, going, states)
+
+
+class _MayEndError(Exception):
+    """A loop that collects results has a condition of its own."""
 
 
 def _unrolled(
@@ -111,14 +118,17 @@ def _unrolled(
 def _repeated(
     node: Node, body: ir.Graph, count: int, states: Sequence[Bound | None]
 ) -> list[Bound]:
-    """Return the results of a loop that the program runs `count` times, whatever it computes."""
+    """Return the results of a loop that the program runs `count` times.
+
+    _MayEndError if what an iteration computes may end it.
+    """
 
     def step(*values: Tensor) -> tuple[Tensor, ...]:
         *carried, number = values
         results = _iteration(node, body, number, np.asarray(True), carried)
         going = results[0]
         if not isinstance(going, np.ndarray) or not bool(going.reshape(-1)[0]):
-            node.refuse(f"collects results, and may end before the last of {count} iterations")
+            raise _MayEndError
         return tuple(map(as_tensor, results[1:]))
 
     numbers = F.arange(count, dtype=dtypes.si64)
