@@ -14,7 +14,7 @@ onnx = pytest.importorskip("onnx", reason="these tests read ONNX models")
 from onnx import parser  # noqa: E402
 
 import gptrs_onnx  # noqa: E402
-from gptrs.errors import UnsupportedError  # noqa: E402
+from gptrs.errors import ModelError, UnsupportedError  # noqa: E402
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft": 1]>\n'
 
@@ -295,6 +295,8 @@ def test_inverses_and_determinants_of_any_size_have_one_program() -> None:
         np.testing.assert_allclose(found["d"], np.linalg.det(x), 1e-4, 1e-4)
     assert np.isnan(model(np.ones((1, 2, 2), np.float32))["y"]).all()
     assert "f32[?0, ?1, ?1]" in str(model.program(floats(2, 4, 4)))
+    with pytest.raises(ModelError, match="square"):
+        run("g (float[m, n] x) => (float d) { d = Det (x) }", {"x": floats(2, 3)})
 
 
 def test_states_after_empty_sequences_are_zeros_as_in_onnx_runtime() -> None:

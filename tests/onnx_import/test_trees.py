@@ -60,6 +60,7 @@ def test_two_classes_with_any_weights_are_refused() -> None:
     [
         ("nodes_truenodeids", [3, 0, 0, 2, 0, 0], "refers to a node that it lacks"),
         ("class_treeids", [2] * 8, "refers to a node that it lacks"),
+        ("class_nodeids", [1], "has lists of different lengths"),
         ("nodes_nodeids", [0, 1, 1, 0, 1, 2], "has nodes that occur twice"),
         ("nodes_treeids", [0, 0, 0, 1, 1, 2**31], "beyond 31 bits"),
     ],

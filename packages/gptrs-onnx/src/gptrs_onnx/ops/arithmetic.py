@@ -282,8 +282,10 @@ def matmul_integer(
 
 
 @converts("Det")
-def determinant(x: Tensor) -> Tensor:
+def determinant(node: Node, x: Tensor) -> Tensor:
     """Return the determinants of matrices [.., N, N]."""
+    if x.rank < 2 or x.shape[-1] != x.shape[-2]:
+        node.malformed(f"takes square matrices, and got `{x.type}`")
     _, pivots, sign = eliminated(x)
     return F.prod(pivots, 0) * sign
 

@@ -138,16 +138,17 @@ class _Places(Struct, frozen=True):
 
 def _keys(node: Node, trees: Known, ids: Known) -> Known:
     """Return a number for each tree and node."""
-    if any((np.abs(each) >= 2**31).any() for each in (trees, ids)):
+    if any((each.astype(np.int32) != each).any() for each in (trees, ids)):
         node.malformed("has a tree or a node whose number is beyond 31 bits")
     return trees * 2**32 + ids
 
 
 def _forest_of(node: Node) -> tuple[_Forest, _Places]:
     """Return the nodes of a node, and their numbers."""
-    trees, ids = _ids(node, "nodes", "treeids", "nodeids")
+    names = "treeids", "nodeids", "falsenodeids", "truenodeids", "featureids"
+    trees, ids, *below, features = _ids(node, "nodes", *names)
     modes = node.texts("nodes_modes")
-    if not modes or not len(modes) == len(ids) == len(trees):
+    if not modes or len(modes) != len(ids):
         node.malformed("has nodes that occur twice, or lack a mode")
     places = _Places.of(node, trees, ids)
     values = _numbers(node, "nodes_values")
@@ -160,19 +161,23 @@ def _forest_of(node: Node) -> tuple[_Forest, _Places]:
     own = np.arange(len(ids))
     children = [
         np.where(is_leaf, own, places.numbers(node, trees, np.where(is_leaf, ids, each)))
-        for each in _ids(node, "nodes", "falsenodeids", "truenodeids")
+        for each in below
     ]
     roots = np.sort(np.unique(trees, return_index=True)[1])
-    feature = np.where(is_leaf, 0, node.integers("nodes_featureids"))
+    features = np.where(is_leaf, 0, features)
     forest = _Forest(
-        roots, feature, values, mode % len(_MODES), (children[0], children[1]),
+        roots, features, values, mode % len(_MODES), (children[0], children[1]),
         np.logical_and(np.array(tracks, bool), ~is_leaf),
     )  # fmt: skip
     return forest, places
 
 
 def _ids(node: Node, prefix: str, *names: str) -> list[Known]:
-    return [np.array(node.integers(f"{prefix}_{name}"), np.int64) for name in names]
+    """Return lists of an entry for each node, or each weight; ModelError for other lengths."""
+    lists = [np.array(node.integers(f"{prefix}_{name}"), np.int64) for name in names]
+    if len(set(map(len, lists))) != 1:
+        node.malformed(f"has lists of different lengths, {prefix}_{names[0]} and others")
+    return lists
 
 
 def _numbers(node: Node, name: str) -> Known:
