@@ -410,6 +410,23 @@ def test_memory_is_read_by_strides_where_torch_does_it() -> None:
             torch.testing.assert_close(fast(x, n), function(x, n))
 
 
+def test_arguments_that_overlap_in_memory_change_in_both(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def function(x: Any, y: Any) -> Any:
+        x.add_(1)
+        return x * y
+
+    monkeypatch.setattr(partition, "_said", set())
+    mine = torch.randn(2, 6).T.contiguous().T
+    theirs = mine.clone(memory_format=torch.preserve_format)
+    with torch.no_grad(), caplog.at_level(logging.WARNING, "gptrs"):
+        found = compiled(function)(mine[:, :4], mine[:, 2:])
+        torch.testing.assert_close(found, function(theirs[:, :4], theirs[:, 2:]))
+    torch.testing.assert_close(mine, theirs)
+    assert not [each for each in caplog.records if each.name == "gptrs"]
+
+
 def test_sizes_numbers_and_weights_that_come_again_are_those_of_their_call() -> None:
     layer = nn.Linear(3, 2)
 

@@ -269,18 +269,45 @@ def as_strided(
     node: Node, x: Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
 ) -> Tensor:
     """Return the elements of x at the offsets in memory given by strides."""
+    order, offsets = _offsets(node, x, size, stride, storage_offset or 0)
+    flat = F.reshape(F.transpose(x, order), [math.prod(x.shape)])
+    return F.take(flat, primitives.constant(offsets), 0)
+
+
+@converts("as_strided_scatter")
+def as_strided_scattered(
+    node: Node,
+    x: Tensor,
+    source: Tensor,
+    size: list[int],
+    stride: list[int],
+    storage_offset: int | None = None,
+) -> Tensor:
+    """Return x with the elements of `source` at the offsets in memory given by strides."""
+    order, offsets = _offsets(node, x, size, stride, storage_offset or 0)
+    moved = F.transpose(x, order)
+    flat, values = (F.reshape(each, [math.prod(each.shape)]) for each in (moved, source))
+    places = primitives.constant(offsets.reshape(-1))
+    made = F.scatter(flat, places, converted(values, x.dtype), 0)
+    back = sorted(range(x.rank), key=lambda axis: order[axis])
+    return F.transpose(F.reshape(made, moved.shape), back)
+
+
+def _offsets(
+    node: Node, x: Tensor, size: list[int], stride: list[int], first: int
+) -> tuple[list[int], np.ndarray]:
+    """Return the axes of x in the order of memory, and the offsets there of a strided view."""
     held = node.argument(0)
     order = memory_order(held) if isinstance(held, torch.Tensor) else None
     if order is None or not all(map(is_number, (*size, *stride, *x.shape))):
-        node.refuse("reads memory with gaps, or of a free size")
-    x = F.transpose(x, list(order))
-    offsets = np.full(size, storage_offset or 0, np.int64)
+        node.refuse("has memory with gaps, or of a free size")
+    offsets = np.full(size, first, np.int64)
     if offsets.size > MAX_INDICES:
-        node.refuse(f"reads {offsets.size} elements, at most {MAX_INDICES} are listed")
+        node.refuse(f"has {offsets.size} elements, at most {MAX_INDICES} are listed")
     for axis, (count, step) in enumerate(zip(size, stride, strict=True)):
         shape = [count if i == axis else 1 for i in range(len(size))]
         offsets += (np.arange(count) * step).reshape(shape)
-    return F.take(F.reshape(x, [math.prod(x.shape)]), primitives.constant(offsets), 0)
+    return list(order), offsets
 
 
 # Tensors made from numbers.
