@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import importlib
 import json
 import socket
+import weakref
 
 import pytest
 
@@ -250,6 +253,31 @@ def test_a_request_that_offers_another_protocol_keeps_its_body(port, is_chunked,
     assert b"text_completion" in answers
     assert b'{"status":"ok"}' in answers
     assert "WebSocket" not in caplog.text  # no advice to install a library of these
+
+
+def test_a_connection_that_is_lost_is_freed_at_once(model, monkeypatch):
+    """Not by the garbage collector: it holds a body of megabytes."""
+    pytest.importorskip("httptools", reason="httptools is not installed")
+    quick = importlib.import_module("gptrs_serve.quick_connections")
+    made = []
+
+    class Noted(quick.Connection):
+        def __init__(self, *args, **named):
+            super().__init__(*args, **named)
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr(quick, "Connection", Noted)
+    monkeypatch.setattr(connections, "find_spec", bool)  # `port` may hide it still
+    gc.disable()
+    try:
+        with serving({"tiny": model}) as (address, _):
+            at = int(address.rsplit(":", 1)[1])
+            offer = HEAD + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+            last = HEAD + b"Connection: close\r\n\r\n"
+            assert asyncio.run(_answer(at, offer + last)).count(b" 200 OK") == 2
+            eventually(lambda: made and all(each() is None for each in made))
+    finally:
+        gc.enable()
 
 
 async def _answer(port, *data, half=False):

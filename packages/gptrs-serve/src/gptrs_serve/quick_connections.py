@@ -71,6 +71,10 @@ class PlainParser:
         self.get_http_version = self._parser.get_http_version
         self.should_keep_alive = self._parser.should_keep_alive
 
+    def close(self) -> None:
+        """Let go of the connection: a cycle would keep its last body until garbage is collected."""
+        self.__dict__.clear()
+
     def should_upgrade(self) -> bool:
         """Return whether another protocol follows: never."""
         return False
@@ -133,6 +137,11 @@ class Connection(Watched, HttpToolsProtocol):  # pyright: ignore[reportIncompati
         """Bytes since the last portion that did not count."""
         self._counts = True
         """Whether this portion counts."""
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.parser.close()
+        super().connection_lost(exc)
 
     @override
     def data_received(self, data: bytes) -> None:
