@@ -24,6 +24,7 @@ from gptrs_serve.command import _hosts
 from gptrs_serve.keys import Key, KeyRing, read_keys
 from gptrs_serve.listening import (
     Opening,
+    Seldom,
     Wire,
     _config,
     new_listener,
@@ -416,3 +417,13 @@ def test_files_of_options_that_are_refused(tmp_path, capsys, text, message):
 def test_a_socket_whose_path_is_too_long(tmp_path):
     with pytest.raises(UsageError, match="of at most 100 characters"):
         new_unix_listener(Path(tmp_path / ("x" * 120)))
+
+
+def test_malformed_requests_are_logged_once_a_minute():
+    logger = logging.getLogger("uvicorn.error")
+    with Seldom() as seldom:
+        assert seldom in logger.filters
+        said = ("Invalid HTTP request received.", "another", "another") * 2
+        written = [text for text in said if seldom.filter(logging.makeLogRecord({"msg": text}))]
+    assert written == ["Invalid HTTP request received.", *4 * ["another"]]
+    assert seldom not in logger.filters

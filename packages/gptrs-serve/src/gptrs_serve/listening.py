@@ -12,6 +12,7 @@ import socket
 import ssl
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
@@ -36,7 +37,7 @@ _LOST_S: Final = 2
 _TOLD_S: Final = 1
 """Seconds for answers to report that they were cut short."""
 _AGAIN_S: Final = 60
-"""Seconds between warnings about a lack of files or memory."""
+"""Seconds between warnings about a lack of files or memory, and about malformed requests."""
 _LACKS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _ABANDON_S: Final = 60
 """Seconds for the engine to end after that."""
@@ -215,6 +216,33 @@ class _LoopErrors:
             print(text, file=sys.stderr, flush=True)
 
 
+class Seldom(logging.Filter):
+    """Passes one record a minute about malformed requests: strangers may send thousands.
+
+    In its scope it is a filter of uvicorn's logger.
+    """
+
+    _told_at = -math.inf
+
+    @override
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to write a record."""
+        if not record.getMessage().startswith("Invalid HTTP request"):
+            return True
+        now = time.monotonic()
+        if now - self._told_at < _AGAIN_S:
+            return False
+        self._told_at = now
+        return True
+
+    def __enter__(self) -> Seldom:
+        logging.getLogger("uvicorn.error").addFilter(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("uvicorn.error").removeFilter(self)
+
+
 def _allow_files() -> None:
     """Raise the limit of open files, and so of connections, as far as the system allows."""
     try:
@@ -253,7 +281,8 @@ def run_app(
     sys.setswitchinterval(_SWITCH_S)
     _allow_files()
     config = _config(app, wire, drain_seconds)
-    _Server(config, lost, wire).run(sockets=[listener])
+    with Seldom():
+        _Server(config, lost, wire).run(sockets=[listener])
     reason = lost()
     if reason is not None:
         raise BackendError(reason, hint="start the server again, and all processes of the model")
