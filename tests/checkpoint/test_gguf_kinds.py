@@ -393,6 +393,11 @@ CASES: dict[str, tuple[str, dict[str, Any], str, Changes, dict[str, Value | None
         "mamba", {"state_size": 6, "time_step_rank": 5, "intermediate_size": 128}, "mamba", mixers,
         {**NO_HEADS, "ssm__state_size": 6, "ssm__time_step_rank": 5, "ssm__dt_b_c_rms": False},
     ),
+    "falcon mamba": (
+        "falcon_mamba", {"state_size": 6, "time_step_rank": 5, "intermediate_size": 128}, "mamba",
+        mixers,
+        {**NO_HEADS, "ssm__state_size": 6, "ssm__time_step_rank": 5, "ssm__dt_b_c_rms": True},
+    ),
     "mamba2": (
         "mamba2", {"state_size": 6, "num_heads": 8, "head_dim": 16, "n_groups": 2}, "mamba2", heads,
         {**NO_HEADS, "ssm__state_size": 6, "ssm__time_step_rank": 8, "ssm__group_count": 2},

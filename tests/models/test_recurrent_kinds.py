@@ -93,6 +93,7 @@ WIDER: dict[str, object] = {"tie_word_embeddings": False, "expand": 3, "intermed
 AWKWARD: list[tuple[str, dict[str, object]]] = [
     ("Mamba", {**MAMBA, "time_step_rank": 5, "hidden_act": "gelu"}),
     ("Mamba", {**MAMBA, "time_step_rank": 5, "hidden_act": "gelu", **WIDER}),
+    ("FalconMamba", {**MAMBA, "time_step_rank": 5, "mixer_rms_eps": 1e-2}),
     ("Mamba2", {**MAMBA2, "hidden_act": "gelu", "chunk_size": 7, "tie_word_embeddings": True}),
     (
         "Mamba2",

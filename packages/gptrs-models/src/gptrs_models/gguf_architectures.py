@@ -594,6 +594,9 @@ MAMBA = GgufArchitecture(
     ),
     stated=(("ssm.dt_b_c_rms", False),),
 )  # fmt: skip
+FALCON_MAMBA = replace(
+    MAMBA, marker="mamba.ssm.dt_b_c_rms=True", stated=(("ssm.dt_b_c_rms", True),)
+)
 MAMBA2 = replace(
     MAMBA, names=_MAMBA2, shapes=_OF_MIXERS, finish=mamba2, stated=(),
     integers=(

@@ -225,8 +225,9 @@ KINDS: tuple[Family, ...] = (
         WORDS, "mamba", "`causal_lm`",
         {
             "mamba": "Mamba: state spaces in all layers, no attention",
+            "falcon_mamba": "Falcon Mamba: Mamba with norms of its coefficients",
         },
-        gguf={"mamba": "mamba"},
+        gguf={"mamba": "mamba", "falcon_mamba": "mamba"},
     ),
     Family(
         WORDS, "mamba2", "`causal_lm`",

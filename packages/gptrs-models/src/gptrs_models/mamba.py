@@ -58,7 +58,10 @@ class Sizes(Struct, frozen=True):
 
 
 class MambaConfig(Struct, frozen=True):
-    """The settings of a mixer; `inner` is its width, `rank` the rank of the time step dt."""
+    """The settings of a mixer; `inner` is its width, `rank` the rank of the time step dt.
+
+    `coefficient_epsilon` is that of norms of dt, B and C (Falcon Mamba); None: there are none.
+    """
 
     sizes: Sizes
     inner: int
@@ -67,11 +70,13 @@ class MambaConfig(Struct, frozen=True):
     activation: str
     bias: bool
     convolution_bias: bool
+    coefficient_epsilon: float | None
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, object]) -> MambaConfig:
         """Read config.json with transformers' defaults; ModelError names what is unsupported."""
-        fields = ConfigFields(settings, "mamba")
+        kind = str(settings.get("model_type", "mamba"))
+        fields = ConfigFields(settings, kind)
         fields.require("quantization_config", None)
         width = fields.integer("hidden_size", 768)
         rank = math.ceil(width / 16)
@@ -99,6 +104,9 @@ class MambaConfig(Struct, frozen=True):
             activation=fields.choice("hidden_act", ACTIVATIONS, "silu"),
             bias=fields.boolean("use_bias", False),
             convolution_bias=fields.boolean("use_conv_bias", True),
+            coefficient_epsilon=(
+                fields.number("mixer_rms_eps", 1e-6) if kind == "falcon_mamba" else None
+            ),
         )
 
 
@@ -127,6 +135,7 @@ class Mixer(Module):
         self.out_proj = Linear(params / "out_proj", inner, width, config.bias)
         self.activation = ACTIVATIONS[config.activation]
         self.sizes = [rank, size, size]
+        self._epsilon = config.coefficient_epsilon
 
     def __call__(
         self, x: Tensor, positions: object, recent: LayerCache, states: LayerCache
@@ -136,6 +145,8 @@ class Mixer(Module):
         before, gate = F.split(self.in_proj(x), 2)
         inner = self.activation(self.conv1d(before, recent))
         step, into, out = F.split(self.x_proj(inner), self.sizes)
+        if self._epsilon is not None:
+            step, into, out = (F.rms_norm(x, None, self._epsilon) for x in (step, into, out))
         step = F.softplus(self.dt_proj(step))  # (N, I)
         decay = -F.exp(self.log_decay)  # (I, S)
 

@@ -125,8 +125,8 @@ class GgufArchitecture(Struct, frozen=True):
     written: bool = True
     """Whether files are written, too, not only read."""
     marker: str = ""
-    """Tensors, keys or integers (`key=value`) that tell files of this kind from others of the
-    architecture, separated by spaces."""
+    """Tensors, keys, integers or booleans (`key=value`) that tell files of this kind from others of
+    the architecture, separated by spaces."""
     variants: tuple[tuple[tuple[str, object], GgufArchitecture], ...] = ()
     """Variants of the kind: a setting, its value in models of the variant, and the variant."""
 

@@ -64,7 +64,7 @@ class GgufSettings:
         metadata = header.metadata
         self._where = f"in {quoted(str(path), 200)}"
         architecture = Fields(metadata, self._where).text("general.architecture")
-        stated = (f"{key}={value}" for key, value in metadata.items() if type(value) is int)
+        stated = (f"{key}={value}" for key, value in metadata.items() if isinstance(value, int))
         kind, self._own = gguf_kind(architecture, {*tensors, *metadata, *stated}, self._where)
         start = f"{architecture}."
         own = {key.removeprefix(start): metadata[key] for key in metadata if key.startswith(start)}
