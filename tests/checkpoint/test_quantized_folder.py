@@ -77,6 +77,11 @@ def gptq(bits: int, version: int, *, ordered: bool = True, symmetric: bool = Fal
     return tensors, values(codes, scale, zeros, groups)
 
 
+def without_order(made: Made) -> Made:
+    """Return the same without the groups of columns, which are in order."""
+    return {name: made[0][name] for name in made[0] if name != "g_idx"}, made[1]
+
+
 def awq() -> Made:
     codes, scale, zeros = drawn(4, COLUMNS // GROUP)
     tensors = {
@@ -178,6 +183,15 @@ CASES: dict[str, tuple[Callable[[], Made], Settings]] = {
         lambda: gptq(8, 1),
         method("gptq", group_size=128, dynamic={r"+:.*proj": {"bits": 8, "group_size": GROUP}}),
     ),
+    "auto-round as gptq": (
+        lambda: without_order(gptq(4, 1)),
+        method("auto-round", sym=False, packing_format="auto_round:auto_gptq", act_bits=16),
+    ),
+    "auto-round": (
+        lambda: without_order(gptq(8, 2, symmetric=True)),
+        method("auto-round", extra_config={"x.y": {"bits": 8}}),
+    ),
+    "auto-round as awq": (awq, method("auto-round", packing_format="auto_round:auto_awq")),
     "awq": (awq, method("awq", zero_point=True, version="gemm")),
     "W4A16": (lambda: packed(4, True, GROUP), compressed("pack-quantized", 4, True, GROUP)),
     "W4A16 asymmetric": (
@@ -340,6 +354,9 @@ def test_codes_are_packed_as_the_library_does(tmp_path: Path) -> None:
         ({"bits": 5, "group_size": 64}, "`bits`.*is supported as 2 or 3 or 4 or 6 or 8 only"),
         ({"bits": 4, "group_size": 32, "mode": "mxfp4"}, "`mode`.*'affine'"),
         (method("gptq", bits=5), "`bits`.*is supported as 2 or 3 or 4 or 8 only"),
+        (method("auto-round", sym=False), "`packing_format`.*must be one of"),
+        (method("auto-round", data_type="mx_fp"), "`data_type`.*is supported as 'int' only"),
+        (method("auto-round", act_bits=8), "`act_bits`.*is supported as 16 only"),
         (method("awq", version="gemv", zero_point=True), "`version`.*'gemm'"),
         (compressed("nvfp4-pack-quantized", 4, True, None), "`format`.*must be one of"),
         (compressed("float-quantized", 8, True, None), "`type`.*is supported as 'float' only"),

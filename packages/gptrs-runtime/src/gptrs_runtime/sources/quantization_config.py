@@ -164,6 +164,30 @@ def _awq(fields: Fields) -> QuantizationScheme:
     return QuantizationScheme("awq", "awq", 4, _group_size(fields))
 
 
+def _auto_round(fields: Fields) -> QuantizationScheme:
+    """Read files of AutoRound, which have the layout of GPTQ or of AWQ."""
+    fields.require("data_type", "int")
+    fields.require("act_bits", 16)
+    own, of_gptq, of_awq = (f"auto_round{end}" for end in ("", ":auto_gptq", ":auto_awq"))
+    symmetric = fields.boolean("sym", True)
+    # Older files do not say it, but zero points that are all in the middle tell.
+    usual = own if symmetric else ""
+    packing = fields.choice("packing_format", (own, of_gptq, of_awq), usual)
+    if packing == of_awq:
+        fields.require("bits", 4)
+        return QuantizationScheme("auto-round", "awq", 4, _group_size(fields))
+    fields.require("bits", *GPTQ_BITS)
+    return QuantizationScheme(
+        "auto-round",
+        "gptq",
+        fields.integer("bits"),
+        _group_size(fields),
+        zero_offset=1 if packing == of_gptq else 0,
+        centered=symmetric,
+        varied=bool(fields.get("extra_config")),
+    )
+
+
 def _group_size(fields: Fields) -> int | None:
     size = fields.integer("group_size", minimum=-1)
     if size == 0:
@@ -230,6 +254,7 @@ _READERS: Mapping[str, Callable[[Fields], QuantizationScheme]] = {
     "compressed-tensors": _compressed,
     "gptq": _gptq,
     "awq": _awq,
+    "auto-round": _auto_round,
     "mxfp4": _mxfp4,
     "fp8": _fp8,
     "bitsandbytes": _bitsandbytes,
