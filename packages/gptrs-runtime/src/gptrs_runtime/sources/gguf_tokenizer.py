@@ -1,7 +1,7 @@
 """The tokenizer in the metadata of a GGUF file, converted to an equivalent `tokenizer.json`.
 
-Two kinds are read: BPE of bytes (`gpt2`), whose pre-tokenizer `tokenizer.ggml.pre` names, and the
-BPE of SentencePiece (`llama`), which merges by the scores of tokens.
+Three kinds are read: BPE of bytes (`gpt2`), whose pre-tokenizer `tokenizer.ggml.pre` names, the BPE
+of SentencePiece (`llama`), which merges by the scores of tokens, and one with merges (`gemma4`).
 """
 
 from __future__ import annotations
