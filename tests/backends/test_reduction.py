@@ -245,3 +245,9 @@ def test_running_totals_of_many_numbers_are_as_exact_as_those_of_few(backend: Ba
     x = np.full(200_000, 0.1, np.float32)
     found = run_op(backend, Cumulative("sum", 0), x)
     np.testing.assert_allclose(found, np.cumsum(x.astype(np.float64)), rtol=2e-7)
+
+
+def test_sums_of_many_rows_are_as_exact_as_those_of_few(backend: Backend) -> None:
+    x = np.full((100_000, 5), 0.1, np.float32)
+    found = run_op(backend, Reduce("sum", (0,)), x)
+    np.testing.assert_allclose(found, x.astype(np.float64).sum(0), rtol=3e-6)

@@ -68,9 +68,11 @@ def reduce_task(
 
 @kernel
 def reduce_columns_task(
-    x, unused, out, geometry, task, *, OPERAND, RESULT, IDENTITY, combine, rounded
+    x, unused, out, geometry, task, *, OPERAND, RESULT, IDENTITY, BLOCK, combine, rounded
 ):  # fmt: skip
     """Reduce some axes of results that lie side by side, a chunk of a row of them at a time.
+
+    After each BLOCK of rows, running sums join totals in f64.
 
     Geometry: number of chunks in all, a task and a row, of results a chunk, of kept axes besides
     the row, its length, number of rows of reduced elements, of reduced axes besides the last, and
@@ -85,22 +87,37 @@ def reduce_columns_task(
         begin = (item - o * chunks) * chunk
         end = min(begin + chunk, width)
         base = offset(G, 10, kept, o)
-        for j in range(o * width + begin, o * width + end):
+        start = o * width + begin
+        many = outer * n > BLOCK
+        T = np.full(end - begin if many else 0, -0.0)
+        for j in range(start, o * width + end):
             O[j] = IDENTITY
+        added = np.int64(0)
         for r in range(outer):
             first = base + offset(G, 10 + 2 * kept, reduced, r)
-            row = first - o * width
-            for _ in range(n // 4):  # of the running value, one load and store for four rows
-                for j in range(o * width + begin, o * width + end):
-                    total = rounded(combine(O[j], X[row + j]))
-                    total = rounded(combine(total, X[row + stride + j]))
-                    total = rounded(combine(total, X[row + 2 * stride + j]))
-                    O[j] = rounded(combine(total, X[row + 3 * stride + j]))
-                row += 4 * stride
-            for _ in range(n % 4):
-                for j in range(o * width + begin, o * width + end):
-                    O[j] = rounded(combine(O[j], X[row + j]))
-                row += stride
+            row, left = first - o * width, n
+            while left > 0:
+                rows = min(left, BLOCK - added)
+                for _ in range(rows // 4):  # of the running value, one load and store for four rows
+                    for j in range(start, o * width + end):
+                        total = rounded(combine(O[j], X[row + j]))
+                        total = rounded(combine(total, X[row + stride + j]))
+                        total = rounded(combine(total, X[row + 2 * stride + j]))
+                        O[j] = rounded(combine(total, X[row + 3 * stride + j]))
+                    row += 4 * stride
+                for _ in range(rows % 4):
+                    for j in range(start, o * width + end):
+                        O[j] = rounded(combine(O[j], X[row + j]))
+                    row += stride
+                left -= rows
+                added += rows
+                if many and added == BLOCK:
+                    added = np.int64(0)
+                    for j in range(T.size):
+                        T[j] += O[start + j]
+                        O[start + j] = IDENTITY
+        for j in range(T.size):
+            O[start + j] = T[j] + O[start + j]
     return 0
 
 
@@ -155,6 +172,7 @@ def column_reduction(
         OPERAND=memory_of(operand),
         RESULT=memory_of(result),
         IDENTITY=identity,
+        BLOCK=SUMMED // 4 if kind == "sum" and result is dtypes.f32 else _ALL,
         combine=combined_of(kind, operand, result),
         rounded=rounded_of(result),
     )

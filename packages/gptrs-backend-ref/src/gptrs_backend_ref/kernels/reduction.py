@@ -44,7 +44,8 @@ def reduce(op: reduction_ops.Reduce, x: np.ndarray) -> np.ndarray:
     # row (error O(n)).
     kept = [axis for axis in range(x.ndim) if axis not in op.axes]
     rows = [math.prod(x.shape[axis] for axis in axes) for axes in (kept, op.axes)]
-    wide = to_accumulator(x.transpose([*kept, *op.axes]).reshape(rows), accum)
+    lines = x.transpose([*kept, *op.axes]).reshape(rows)
+    wide = np.ascontiguousarray(to_accumulator(lines, accum))  # views of columns are not
     if not op.axes:
         total = wide  # a sum would turn -0.0 into 0.0
     elif wide.shape[1] == 0:
