@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import doc_examples
 import gptrs
@@ -14,6 +15,7 @@ from conformance import source_faults
 from conformance import test_reference_kit as reference_faults
 from conformance.model_faults import MODELS, OTHERS, Encoder, Pixels, other_model, tiny_model
 from conformance.mutants import MUTANTS
+from gptrs.api.models import ConfigFields
 from gptrs_conformance.plugin_kits import (
     commands,
     exporters,
@@ -245,6 +247,20 @@ def test_a_sound_model_passes(ref, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("check", "fault"), planted(MODELS))
 def test_faults_of_models_are_found(ref, check, fault) -> None:
     require_found(tiny_model(fault), models.KIT, check, ref)
+
+
+def test_a_rope_theta_without_effect_is_found_unless_the_kind_says_so(ref) -> None:
+    subject = tiny_model()
+    settings = {**subject.settings, "rope_theta": 1e4}
+    ignoring = replace(subject, settings=settings)
+    require_found(ignoring, models.KIT, "positions count", ref)
+
+    def telling(settings, params):
+        ConfigFields(settings, "tiny").without_effect("rope_theta")
+        return subject.load(settings, params)
+
+    report = run_kit(replace(ignoring, load=telling), [models.positions_count], ref)
+    assert report.checks == {"positions count": "pass"}  # it has a table
 
 
 @pytest.mark.parametrize("kind", [Encoder, Pixels])

@@ -9,6 +9,7 @@ import shutil
 import pytest
 
 import gptrs
+from gptrs.checkpoint.config_fields import ReadSettings
 from gptrs.errors import ModelError
 from gptrs_models import llama_gpt_kinds, llama_kinds, llama_moe_kinds
 from gptrs_models.llama_config import LlamaConfig
@@ -50,6 +51,24 @@ def test_defaults_are_those_of_transformers(kind):
     assert [saved.window(layer) for layer in layers] == [ours.window(layer) for layer in layers]
     unrotated = [[layer in each.unrotated_layers for layer in layers] for each in (saved, ours)]
     assert unrotated[0] == unrotated[1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "idle"),
+    [
+        ({"model_type": "llama"}, False),
+        ({"model_type": "smollm3"}, False),  # some layers rotate
+        ({"model_type": "falcon", "alibi": False}, False),
+        ({"model_type": "falcon", "alibi": True, "multi_query": False}, True),
+        ({"model_type": "granitemoehybrid", "position_embedding_type": "rope"}, True),  # all Mamba
+        ({"model_type": "granitemoehybrid", "layer_types": ["attention"] * 32}, True),
+        ({"model_type": "mpt"}, True),
+    ],
+)
+def test_kinds_say_where_a_rope_theta_has_no_effect(settings, idle):
+    read = ReadSettings({**settings, "rope_theta": 1e4})
+    read_config(read)
+    assert ("rope_theta" in read.idle) == idle
 
 
 LARGER = {"falcon", "granitemoehybrid", "mpt"}

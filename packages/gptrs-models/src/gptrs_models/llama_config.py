@@ -149,6 +149,13 @@ class LlamaConfig(Struct, frozen=True):
         own = self.sliding_rope if layer in self.sliding_layers else None
         return own or self.rope
 
+    @property
+    def rotates(self) -> bool:
+        """Whether any layer uses a rotary embedding."""
+        layers = range(self.num_hidden_layers)
+        attends = [layer for layer in layers if self.other_mixer(layer) is None]
+        return not self.alibi and any(self.rope_of(layer) is not None for layer in attends)
+
     def other_mixer(self, layer: int) -> Convolution | Delta | MambaLayers | None:
         """Return the mixer of a layer other than attention; None for a layer with attention."""
         found = (self.convolution, self.delta, self.mamba)

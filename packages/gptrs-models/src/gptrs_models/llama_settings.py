@@ -63,7 +63,11 @@ class Kind(Struct, frozen=True):
         older = {name: fields.get(found) for name, found in self.older_names.items()}
         given = {name: value for name, value in older.items() if value is not None}
         fields = ConfigFields(fields.overlaid(given), name) if given else fields
-        return self.switch(fields, read_shared(fields, name, self))
+        config = self.switch(fields, read_shared(fields, name, self))
+        if not config.rotates:
+            # Some kinds are saved with the settings of a rotary embedding that they do not have.
+            fields.without_effect("rope_theta", "rope_parameters", "rope_scaling")
+        return config
 
 
 def read_shared(fields: ConfigFields, kind: str, defaults: Kind) -> LlamaConfig:

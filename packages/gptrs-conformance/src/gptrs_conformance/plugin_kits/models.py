@@ -6,7 +6,7 @@ The checks are those of the capabilities of the model: what it lacks is refused.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -17,6 +17,7 @@ from typing_extensions import override
 from gptrs.backend.contract import Backend
 from gptrs.capture.execute import use_backend
 from gptrs.capture.tensor import Tensor
+from gptrs.checkpoint.config_fields import ReadSettings
 from gptrs.checkpoint.params import Params
 from gptrs.errors import CheckpointError, ContextLengthError, ModelError
 from gptrs.ir.tensor_type import TensorType
@@ -119,17 +120,26 @@ def later_tokens_change_nothing_before(subject: Model, backend: Backend) -> None
 
 
 def positions_count(subject: Model, backend: Backend) -> None:
-    """Logits change with `rope_theta` or a table of positions, and with the last position."""
+    """Logits change with `rope_theta` or a table of positions, and with the last position.
+
+    A setting that the kind marks as without effect need not count.
+    """
     with use_backend(backend):
         model = able(subject, backend, "causal_lm", CausalLM)
+        assert subject.params is not None  # the model was made of them
         tokens = tokens_of(model, 1)
-        settings = _with_other_theta(subject.settings)
+        read = ReadSettings(subject.settings)
+        subject.load(read, subject.params(backend))
+        settings = _with_other_theta(subject.settings, read.idle)
         if settings != subject.settings:
             what, other = "`rope_theta`", replace(subject, settings=settings).made(backend)
         else:
             what, other = _with_other_table(subject, model, backend)
-        if np.array_equal(cast("CausalLM", other).forward(tokens), model.forward(tokens)):
-            raise CheckFailure(f"{what} changes no logits: is it read by `step.positions`?")
+        if not _differ(model, other, tokens):
+            raise CheckFailure(
+                f"{what} changes no logits: is it read by `step.positions`? If it has no effect"
+                " beside other settings, say so by `ConfigFields.without_effect`"
+            )
         own, before = (_last_logits(model, tokens[0], shift) for shift in (0, 1))
         if np.array_equal(own, before):
             last = tokens.shape[1] - 1
@@ -169,20 +179,28 @@ def hidden_states_end_in_the_logits(subject: Model, backend: Backend) -> None:
         require_close(found, model.forward(tokens), "the head on the last of the hidden states")
 
 
-def _with_other_theta(settings: Settings) -> dict[str, object]:
-    """Return settings with four times each `rope_theta`, those in parts of them, too."""
+def _with_other_theta(settings: Settings, idle: Collection[str]) -> dict[str, object]:
+    """Return settings with four times each `rope_theta`, those in parts of them, too.
+
+    Settings in `idle` stay.
+    """
     found = dict(settings)
     for name, value in settings.items():
+        if name in idle:
+            continue
         if isinstance(value, Mapping):
-            found[name] = _with_other_theta(cast("Settings", value))
+            found[name] = _with_other_theta(cast("Settings", value), idle)
         elif name == "rope_theta" and isinstance(value, int | float):
             found[name] = value * 4
     return found
 
 
 def _with_other_table(subject: Model, model: CausalLM, backend: Backend) -> tuple[str, object]:
-    """Return the name of a table of positions, and the model with other rows after its first."""
-    assert subject.params is not None  # the model was made of them
+    """Return the name of a table of positions, and the model with other rows after its first.
+
+    Without a table, `rope_theta` with another value than the default, if that makes a difference.
+    """
+    assert subject.params is not None
     params = subject.params(backend)
     arrays = {name: params.tensor(name).numpy() for name in params.unused()}
     sizes = range(model.context_length, model.context_length + 3)  # some begin at the third row
@@ -191,7 +209,15 @@ def _with_other_table(subject: Model, model: CausalLM, backend: Backend) -> tupl
             changed = np.concatenate([array[:1], -array[1:]])
             source = _Arrays({**arrays, name: changed})
             return f"`{name}`", subject.load(subject.settings, Params(source, backend=backend))
-    raise absent("it has neither `rope_theta` nor a table of positions")
+    settings = {**subject.settings, "rope_theta": 321.0}
+    other = tried(lambda: replace(subject, settings=settings).made(backend), "a `rope_theta`")
+    if other is None or not _differ(model, other, tokens_of(model, 1)):
+        raise absent("it has neither `rope_theta` nor a table of positions")
+    return "`rope_theta`", other
+
+
+def _differ(model: CausalLM, other: object, tokens: np.ndarray) -> bool:
+    return not np.array_equal(cast("CausalLM", other).forward(tokens), model.forward(tokens))
 
 
 def texts_in_company_are_as_alone(subject: Model, backend: Backend) -> None:

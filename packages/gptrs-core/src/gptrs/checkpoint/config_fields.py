@@ -22,12 +22,19 @@ from gptrs.quoting import listed, quoted, shown_value
 class ReadSettings(dict[str, object]):
     """A copy of JSON settings that records which of them were read, also in nested tables.
 
-    Iterating over all of them, for example by `{**settings}`, reads all.
+    Iterating over all of them, for example by `{**settings}`, reads all. `idle` are those that
+    `Fields.without_effect` marked.
     """
 
-    def __init__(self, settings: Mapping[str, object], seen: set[str] | None = None) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, object],
+        seen: set[str] | None = None,
+        idle: set[str] | None = None,
+    ) -> None:
         super().__init__()
         self._seen = set[str]() if seen is None else seen
+        self.idle = set[str]() if idle is None else idle
         for name, value in settings.items():
             if isinstance(value, dict) and not isinstance(value, ReadSettings):
                 value = ReadSettings(cast("dict[str, object]", value))
@@ -39,7 +46,7 @@ class ReadSettings(dict[str, object]):
         A setting that is read in either copy counts as read in both.
         """
         own = {name: super(ReadSettings, self).__getitem__(name) for name in super().__iter__()}
-        return ReadSettings({**under, **own, **over}, self._seen)
+        return ReadSettings({**under, **own, **over}, self._seen, self.idle)
 
     def unseen(self) -> list[str]:
         """Return the settings that were never read, as `NAME`, or `TABLE.NAME` in a table.
@@ -217,9 +224,14 @@ class Fields:
             raise self.error(name, f"is supported as {' or '.join(map(repr, supported))} only")
 
     def without_effect(self, *names: str) -> None:
-        """Mark settings that have no effect, given the others, so that they are not reported."""
+        """Mark settings that have no effect, given the others, so that they are not reported.
+
+        The kit of models does not expect them to change logits.
+        """
         for name in names:
             self.get(name)
+        if isinstance(self._settings, ReadSettings):
+            self._settings.idle.update(names)
 
     def error(self, name: str, need: str) -> ModelError:
         """Return the error that a setting does not meet a need, with the value that was found."""
