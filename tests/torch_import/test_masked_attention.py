@@ -164,8 +164,10 @@ def test_encoder_layers_leave_nothing_to_torch(
     model = nn.TransformerEncoderLayer(8, 2, 16, 0.0, kind, batch_first=True, norm_first=norm_first)
     padded = torch.tensor([[False, False, True], [True, True, True]])
     later = torch.ones(3, 3).triu(1).bool()
-    fast = torch.compile(model.eval(), backend="gptrs", options={"backend": "ref"})
+    options = {"backend": "ref"}
+    fast = torch.compile(model.eval(), backend="gptrs", options=options, dynamic=norm_first)
     monkeypatch.setattr(partition, "_said", set())
+    warnings.simplefilter("error", UserWarning)
     with torch.no_grad(), caplog.at_level(logging.WARNING, "gptrs"):
         for masks in ({}, {"src_mask": later}, {"src_key_padding_mask": padded}):
             x = torch.randn(2, 3, 8)

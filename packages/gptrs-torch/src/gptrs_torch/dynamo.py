@@ -16,6 +16,7 @@ from torch import _decomp, fx
 from torch._decomp import core_aten_decompositions
 from torch._dynamo import config
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.utils import counters
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._guards import TracingContext
@@ -198,6 +199,8 @@ def gptrs_backend(
     )
     try:
         return compiler(module, example_inputs)
+    except TorchDynamoException:  # some of them ask dynamo to trace again
+        raise
     except (AssertionError, RuntimeError) as error:  # of torch, before anything is converted
         return _left_to_torch(module, _UNTRACED.format(str(error).partition("\n")[0]))
 
