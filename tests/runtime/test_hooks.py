@@ -11,9 +11,11 @@ from typing_extensions import override
 import gptrs
 from gptrs import functionals as F
 from gptrs.capture.events import CompileStart, ExecutionTraceSink, tracing
-from gptrs.errors import ModelError, UsageError
+from gptrs.errors import ExecutionError, ModelError, UsageError
+from gptrs.ir import dtypes
 from gptrs_observe.attribution import TraceRequest, logit_lens, traced_values
 from gptrs_observe.hooks import Hooks, module_names
+from runtime.generation.tiny_lms import save_tiny_lm
 from runtime.tiny_bert import save_tiny_bert
 from runtime.tiny_resnet import save_tiny_resnet
 
@@ -116,7 +118,8 @@ def test_fewer_rows_leave_the_others(model):
         ([], {"h.0": np.zeros((2, 5), np.float32)}, "the output of `h.0` is"),
         ([], {"h.0": lambda x: F.sum(x)}, "the output of `h.0` is"),
         ([], {"h.*": lambda x: x}, "`h.\\*` is not one input or output"),
-        ([], {"blocks.0.attn.hook_pattern": lambda x: x}, "weights of attention can only be read"),
+        ([], {"blocks.0.attn.hook_pattern": np.zeros((4, 8, 8), np.float32)}, "is not one input"),
+        ([], {"blocks.0.attn.hook_pattern": lambda x: x[0]}, "the attention of `h.0.attn` is"),
     ],
 )
 def test_what_cannot_be_is_refused(model, read, replace, message):
@@ -139,6 +142,7 @@ def test_hook_points_are_names_of_the_same_values(model, directory, tmp_path):
     file = gptrs.load_model(tmp_path / "tiny.gguf", backend="ref")
     for each in (model, quantized, file):
         names = ["h.*", "h.*.attn", "h.*.c_proj", "h.0.mlp", "w?e", "blocks.1.attn.hook_pattern"]
+        names += ["h.0.ln_2", "h.1.mlp.c_fc", "blocks.*.hook_resid_mid", "blocks.0.attn.hook_?"]
         hooks = Hooks(each, names)
         with hooks:
             each.forward(TOKENS[:1])
@@ -153,10 +157,18 @@ def test_hook_points_are_names_of_the_same_values(model, directory, tmp_path):
             "blocks.1.attn.hook_z": "h.1.attn.c_proj.input",
             "blocks.0.mlp.hook_post": "h.0.mlp.c_proj.input",
             "hook_pos_embed": "wpe",
+            "blocks.0.hook_resid_mid": "h.0.ln_2.input",
+            "blocks.1.mlp.hook_pre": "h.1.mlp.c_fc",
+            "blocks.1.hook_resid_mid": "h.1.hook_resid_mid.output",  # as `values` calls it
         }
         for point, name in same.items():
             np.testing.assert_array_equal(hooks[point], hooks[name], err_msg=point)
         assert hooks["blocks.1.attn.hook_pattern"].shape == (4, 4, 4)
+        parts = np.split(hooks["h.0.attn.c_attn"], 3, axis=-1)
+        for part, point in zip(parts, ("hook_q", "hook_k", "hook_v"), strict=True):
+            found = hooks[f"blocks.0.attn.{point}"]
+            assert found.shape == (4, 4, 8)  # tokens, heads, width of a head
+            np.testing.assert_array_equal(found.reshape(4, 32), part)
 
 
 def test_a_value_that_was_not_read_and_rows_to_add_say_what_to_do(model):
@@ -219,6 +231,42 @@ def test_attention_is_causal_within_each_text_and_sums_to_one(model):
     assert not np.triu(weights, 1).any()
     alone = traced_values(model, TOKENS[1:], TraceRequest(attention=True))["h.0.attn.attention"]
     np.testing.assert_allclose(weights[1:], alone, rtol=1e-4, atol=1e-6)
+
+
+def test_attention_weights_are_edited_in_whole_texts(model):
+    """A head that sees nothing gives nothing, as one whose output is taken away."""
+    name, plain = "blocks.1.attn.hook_pattern", model.forward(TOKENS)
+    keep = np.float32([1, 0, 1, 1])
+    edited = Hooks(model, [name], {name: lambda weights: weights * keep.reshape(4, 1, 1)})
+    with edited:
+        found = model.forward(TOKENS)
+    cut = Hooks(model, replace={"blocks.1.attn.hook_z": lambda z: z * np.repeat(keep, 8)})
+    with cut:
+        wanted = model.forward(TOKENS)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+    assert np.abs(found - plain).max() > 1e-5
+    assert not edited[name][1].any()
+    assert edited[name][0].any()
+    # A step whose texts began before has no weights of what they saw there.
+    with edited, pytest.raises(ExecutionError, match="nan"):
+        gptrs.generate(model, [5, 9, 2], max_tokens=2, temperature=0)
+
+
+def test_only_blocks_with_a_sum_in_the_middle_have_a_name_for_it(tmp_path):
+    for kind, has_it in (("llama", True), ("gpt_neox", False)):
+        model = gptrs.load_model(save_tiny_lm(tmp_path / kind, kind, dtypes.f32), backend="ref")
+        names = ["blocks.0.hook_resid_pre", "blocks.0.hook_attn_out", "blocks.0.attn.hook_q"]
+        if not has_it:
+            with pytest.raises(UsageError, match="no module is called"):
+                Hooks(model, ["blocks.0.hook_resid_mid"])
+            continue
+        hooks = Hooks(model, [*names, "blocks.0.hook_resid_mid", "layers.0.self_attn.q_proj"])
+        with hooks:
+            model.forward(TOKENS)
+        pre, out, query = (hooks[name] for name in names)
+        np.testing.assert_allclose(hooks["blocks.0.hook_resid_mid"], pre + out, rtol=1e-5)
+        flat = hooks["layers.0.self_attn.q_proj"]
+        np.testing.assert_array_equal(query.reshape(flat.shape), flat)
 
 
 def test_the_last_state_of_a_logit_lens_predicts_what_the_model_does(model):

@@ -17,6 +17,7 @@ from gptrs.nn import (
     CacheSpec,
     CausalLMModule,
     Embedding,
+    HookPoint,
     LayerCache,
     LayerNorm,
     Linear,
@@ -86,12 +87,14 @@ class Attention(Module):
         self.scale = (dim // config.n_head) ** -0.5 if config.scale_attn_weights else 1.0
         if config.scale_attn_by_inverse_layer_idx:
             self.scale /= layer + 1
+        self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()
 
     def __call__(self, x: Tensor, cache: LayerCache) -> Tensor:
         """[N, C] -> [N, C]."""
         query, key, value = (
             split_heads(part, self.n_heads) for part in F.split(self.c_attn(x), 3)
         )  # each (N, H, D)
+        query, key, value = self.hook_q(query), self.hook_k(key), self.hook_v(value)
         return self.c_proj(merge_heads(cache.attend(query, key, value, scale=self.scale)))
 
 
@@ -117,11 +120,12 @@ class Block(Module):
         self.attn = Attention(config, params / "attn", layer)
         self.ln_2 = LayerNorm(params / "ln_2", config.n_embd, config.layer_norm_epsilon)
         self.mlp = MLP(config, params / "mlp")
+        self.hook_resid_mid = HookPoint()
 
     @captured_once
     def __call__(self, x: Tensor, cache: LayerCache) -> Tensor:
         """[N, C] -> [N, C]."""
-        x = x + self.attn(self.ln_1(x), cache)
+        x = self.hook_resid_mid(x + self.attn(self.ln_1(x), cache))
         return x + self.mlp(self.ln_2(x))
 
 

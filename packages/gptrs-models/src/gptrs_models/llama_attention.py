@@ -6,7 +6,16 @@ from typing import Protocol, Unpack
 
 from gptrs import functionals as F
 from gptrs.api.models import Module, Params, Tensor
-from gptrs.nn import Axis, LayerNorm, Linear, RMSNorm, Scores, merge_heads, split_heads
+from gptrs.nn import (
+    Axis,
+    HookPoint,
+    LayerNorm,
+    Linear,
+    RMSNorm,
+    Scores,
+    merge_heads,
+    split_heads,
+)
 from gptrs_models.llama_config import LlamaConfig
 from gptrs_models.llama_layers import HeadwiseNorm, make_norm
 from gptrs_models.llama_positions import Positions
@@ -63,6 +72,7 @@ class Attention(Module):
         self.norm_after_rope, self.clip = config.head_norm_after_rope, config.qkv_clip
         self.scale = config.score_scale
         self.softcap = config.softcap
+        self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()
         self.sinks = params.tensor("sinks", (self.n_heads,)) if config.sinks else None
 
     def __call__(self, x: Tensor, positions: Positions, cache: Attends) -> Tensor:
@@ -71,6 +81,7 @@ class Attention(Module):
         gate = None
         if self.gated:
             query, gate = F.split(query, 2)
+        query, key, value = self.hook_q(query), self.hook_k(key), self.hook_v(value)
         if not self.norm_after_rope:
             query, key = self._normalize(query, key)
         if self.clip is not None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing_extensions import override
 
 from gptrs.api.models import Module, Params, Tensor
-from gptrs.nn import LayerNorm, RMSNorm, captured_once
+from gptrs.nn import HookPoint, LayerNorm, RMSNorm, captured_once
 from gptrs_models.latent_attention import LatentAttention
 from gptrs_models.llama_attention import Attends, Attention
 from gptrs_models.llama_config import LlamaConfig, Order
@@ -20,9 +20,9 @@ Mixes = Callable[..., Tensor]
 recurrence."""
 
 
-def through(norm: RMSNorm | LayerNorm | None, x: Tensor) -> Tensor:
-    """Normalize `x`, if there is a norm."""
-    return x if norm is None else norm(x)
+def through(layer: RMSNorm | LayerNorm | HookPoint | None, x: Tensor) -> Tensor:
+    """Normalize `x`, if there is a norm, or show it at a hook point."""
+    return x if layer is None else layer(x)
 
 
 class Block(Module):
@@ -48,6 +48,8 @@ class Block(Module):
         self.post_attention_layernorm = None if shared else norm(names.mlp_in)
         self.mlp = mlp_of(config, params, layer)
         self.mlp_out = norm(names.mlp_out)
+        # In other orders, there is no such value.
+        self.hook_resid_mid = HookPoint() if config.order == "before" else None
 
     @captured_once
     def __call__(self, x: Tensor, positions: Positions, *caches: Attends) -> Tensor:
@@ -57,6 +59,7 @@ class Block(Module):
     def both(self, x: Tensor, mix: Callable[[Tensor], Tensor]) -> Tensor:
         """Add both halves of the block to the residual stream [N, C]."""
         h = self.add(x, through(self.attention_out, mix(through(self.input_layernorm, x))))
+        h = through(self.hook_resid_mid, h)
         inner = self.mlp(through(self.post_attention_layernorm, h))
         return self.add(h, through(self.mlp_out, inner))
 

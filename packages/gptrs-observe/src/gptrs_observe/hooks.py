@@ -55,13 +55,14 @@ class Hooks:
         blocks.
 
         `attention` reads the weights of causal attention, [H, N, N] for N rows, under the names of
-        the modules that compute it, for texts that begin in the step. `add` adds vectors [C] to all
-        rows: steering; `put` changes them. `after` is called after each run that read something,
-        such as each step of a generation. UsageError for a name that no module has, ModelError for
-        a model that is not made of modules.
+        the modules that compute it, for texts that begin in the step. A function may replace them,
+        by the name `blocks.N.attn.hook_pattern`; texts that began before become NaN. `add` adds
+        vectors [C] to all rows: steering; `put` changes them. `after` is called after each run that
+        read something, such as each step of a generation. UsageError for a name that no module has,
+        ModelError for a model that is not made of modules.
         """
         self._sites = Sites(model)
-        known = self._sites.modules
+        known = self._sites.watched
         self._names = {id(module): name for name, module in known.items()}
         self._keep = list(known.values())  # an id is only taken while the module lives
         self._read = {site for pattern in read for site in self._sites_read(pattern)}
@@ -69,11 +70,14 @@ class Hooks:
         for name, by in (replace or {}).items():
             # Arrays become inputs of the program, not constants, so that `put` needs no
             # compilation.
-            self._replace[self._changed(name)] = by if callable(by) else tensor(np.asarray(by))
+            site = self._changed(name, weights=callable(by))
+            self._replace[site] = by if callable(by) else tensor(np.asarray(by))
         self._add = {
             self._changed(name): tensor(np.array(vector)) for name, vector in (add or {}).items()
         }
-        self.wants_attention = attention or any(site.kind == "attention" for site in self._read)
+        self.wants_attention = attention or any(
+            site.kind == "attention" for site in (*self._read, *self._replace)
+        )
         self._recording = _WatchedRecording(after)
         self._calling: list[str] = []
         self._scopes: list[ExitStack] = []
@@ -187,9 +191,13 @@ class Hooks:
             self._recording.tell(str(site), cast("Tensor", made))
         return tuple(given[n] for n in range(len(args))), {name: given[name] for name in kwargs}
 
-    def attention_of(self, weights: Tensor) -> None:
-        """Record the weights of the attention that is being computed."""
-        self._recording.tell(f"{self._calling[-1] if self._calling else ''}.attention", weights)
+    def attention_of(self, weights: Tensor) -> Tensor:
+        """Return the weights of the attention that is being computed, changed as requested."""
+        site = Site(self._calling[-1] if self._calling else "", "attention")
+        if site in self._replace:
+            weights = self._replaced(site, weights)
+        self._recording.tell(str(site), weights)
+        return weights
 
     def _after_changes(self, site: Site, value: object) -> object:
         """Return a value as `replace` and then `add` change it."""
@@ -232,19 +240,18 @@ class Hooks:
                 found.append(Site(name, "input"))
         return found
 
-    def _changed(self, name: str) -> Site:
-        """Return the site of a name whose value is changed; UsageError for attention weights."""
-        for each in self._sites.names(name):
-            site = self._sites.site(each)
-            if len(self._sites.names(name)) == 1 and site.kind != "attention":
-                return site
-        weights = any(
-            self._sites.site(each).kind == "attention" for each in self._sites.names(name)
-        )
+    def _changed(self, name: str, weights: bool = False) -> Site:
+        """Return the site of a name whose value is changed.
+
+        UsageError for several, and for attention weights unless `weights` allows them.
+        """
+        sites = [self._sites.site(each) for each in self._sites.names(name)]
+        if len(sites) == 1 and (weights or sites[0].kind != "attention"):
+            return sites[0]
         raise UsageError(
             f"{quoted(name)} is not one input or output of a module",
-            hint="weights of attention can only be read; `blocks.N.attn.hook_z` has what they give"
-            if weights
+            hint="only a function in `replace` changes weights of attention"
+            if any(site.kind == "attention" for site in sites)
             else "name each of them; `gptrs trace --modules` lists modules",
         )
 

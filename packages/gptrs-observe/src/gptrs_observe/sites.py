@@ -11,7 +11,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from gptrs.errors import ModelError, UsageError
-from gptrs.nn.layers import Module
+from gptrs.nn.layers import HookPoint, Module
 from gptrs.quoting import quoted
 from gptrs_runtime.loaded_model import LoadedModel
 
@@ -20,6 +20,8 @@ Kind = Literal["input", "output", "attention"]
 _ITEM: Final = re.compile(r"((?:.*\.)?)(\d+)")
 """An item of a list of modules: the prefix of all items, and its number."""
 _ATTENTION: Final = ("attn", "self_attn", "attention", "self_attention")
+_FIRST: Final = ("c_fc", "gate_proj", "up_proj", "fc1", "fc_in")
+"""Layers before the activation of an MLP; of a gated one, the gate."""
 _MLP: Final = ("mlp", "feed_forward", "ffn")
 _LAST: Final = ("c_proj", "o_proj", "out_proj", "dense", "down_proj", "fc2", "fc_out", "wo")
 """Layers that return to the residual stream, in attention and in an MLP."""
@@ -45,16 +47,22 @@ class Sites:
 
     def __init__(self, model: LoadedModel) -> None:
         """ModelError for a model that is not made of modules."""
-        self.modules = _modules(model)
+        self.watched = _modules(model)
+        """Modules and the hook points in them, which no pattern of modules matches."""
+        self.modules = {
+            name: each for name, each in self.watched.items() if not isinstance(each, HookPoint)
+        }
         self.blocks = _blocks(self.modules)
         """The modules of the residual stream, from the first block to the last; perhaps none."""
-        self._points = _hook_points(self.modules, self.blocks)
+        self._points = _hook_points(self.watched, self.blocks)
 
     def names(self, pattern: str) -> list[str]:
         """Return the names that a pattern matches: modules, else hook points and `NAME.output`.
 
         UsageError if there is none.
         """
+        if pattern in self.watched:
+            return [pattern]
         found = _matching(pattern, self.modules) or _matching(pattern, self._points)
         if found:
             return found
@@ -77,7 +85,7 @@ class Sites:
 
     def site(self, name: str) -> Site:
         """Return the site of one name of `names`; the output where it names a module."""
-        if name in self.modules:
+        if name in self.watched:
             return Site(name, "output")
         if name in self._points:
             return self._points[name]
@@ -132,16 +140,29 @@ def _hook_points(modules: Mapping[str, Module], blocks: list[str]) -> dict[str, 
         attention, mlp = _first(modules, block, _ATTENTION), _first(modules, block, _MLP)
         found[f"blocks.{number}.hook_resid_pre"] = Site(block, "input")
         if attention:
+            found |= _own_points(modules, attention, f"blocks.{number}.attn")
             found[f"blocks.{number}.attn.hook_pattern"] = Site(attention, "attention")
             if last := _first(modules, attention, _LAST):
                 found[f"blocks.{number}.attn.hook_z"] = Site(last, "input")
             found[f"blocks.{number}.hook_attn_out"] = Site(attention, "output")
+        found |= _own_points(modules, block, f"blocks.{number}")
         if mlp:
+            if first := _first(modules, mlp, _FIRST):
+                found[f"blocks.{number}.mlp.hook_pre"] = Site(first, "output")
+            if first and first.endswith("gate_proj") and (up := _first(modules, mlp, ("up_proj",))):
+                found[f"blocks.{number}.mlp.hook_pre_linear"] = Site(up, "output")
             if last := _first(modules, mlp, _LAST):
                 found[f"blocks.{number}.mlp.hook_post"] = Site(last, "input")
             found[f"blocks.{number}.hook_mlp_out"] = Site(mlp, "output")
         found[f"blocks.{number}.hook_resid_post"] = Site(block, "output")
     return found
+
+
+def _own_points(modules: Mapping[str, Module], within: str, prefix: str) -> dict[str, Site]:
+    """Return the hook points that a module itself has, below `prefix`."""
+    names = [f"{within}.{name}" for name, each in vars(modules[within]).items()
+             if isinstance(each, HookPoint)]  # fmt: skip
+    return {f"{prefix}.{name.rpartition('.')[2]}": Site(name, "output") for name in names}
 
 
 def _first(modules: Mapping[str, Module], within: str, names: Sequence[str]) -> str | None:

@@ -174,8 +174,9 @@ class TrainedModules:
             result = self._dropped(cast("Tensor", result), self._dropout.hidden, "hidden")
         return result
 
-    def attention_of(self, weights: Tensor) -> None:
-        """Ignore the call: no weights are needed."""
+    def attention_of(self, weights: Tensor) -> Tensor:
+        """Return the weights: none are changed."""
+        return weights
 
     def _attention(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Tensor:
         """Return `F.attention` with dropout of its probabilities."""

@@ -126,7 +126,9 @@ class LayerCache:
         watcher = WATCHER.get()
         if watcher is not None and watcher.wants_attention:
             weights = attention_weights(query, key, step.positions, self._window, scores)
-            watcher.attention_of(weights)
+            changed = watcher.attention_of(weights)
+            if changed is not weights:
+                return self._mixed_by(changed, value)
         keys, values = self.pools
         keys, values = F.update_pages(keys, key, slots), F.update_pages(values, value, slots)
         self.pools = keys, values
@@ -140,6 +142,19 @@ class LayerCache:
             window=self._window,
             **scores,
         )
+
+    def _mixed_by(self, weights: Tensor, value: Tensor) -> Tensor:
+        """Return the values [N, K, D] mixed by weights [H, N, N]: [N, H, D].
+
+        NaN for texts that began in an earlier step, since the weights do not cover its tokens.
+        """
+        rows, n_heads, _ = value.shape
+        values = F.repeat_interleave(F.swap_axes(value, 0, 1), weights.shape[0] // n_heads, 0)
+        step = self._step
+        first = F.cast(F.take(step.row_starts, row_texts(step)), step.positions.dtype)
+        whole = F.equal(step.positions, F.arange(rows) - first)
+        mixed = F.swap_axes(F.matmul(weights, values), 0, 1)
+        return F.where(F.reshape(whole, (rows, 1, 1)), mixed, math.nan)
 
     def recent(self, x: Tensor, count: int) -> Tensor:
         """Keep the states of the new tokens; return the last `count` of each text up to each token.

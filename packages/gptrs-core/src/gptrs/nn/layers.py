@@ -38,8 +38,8 @@ class Watcher(Protocol):
         """Whether attention weights are computed for the watcher; nothing else needs them."""
         ...
 
-    def attention_of(self, weights: Tensor) -> None:
-        """Take the weights of the attention that is being computed, [H, N, N]."""
+    def attention_of(self, weights: Tensor) -> Tensor:
+        """Return the weights of the attention that is being computed, [H, N, N], or others."""
         ...
 
 
@@ -97,6 +97,17 @@ def _watched(call: Callable[..., object]) -> Callable[..., object]:
         return watcher.call(self, call, args, kwargs)
 
     return watched
+
+
+class HookPoint(Module):
+    """A value inside a module that hooks read and change by the attribute's name: `self.hook_q(x)`.
+
+    The names are those of TransformerLens; one below an attention module is `attn.NAME` there.
+    """
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return `x`."""
+        return x
 
 
 def parts_of(
