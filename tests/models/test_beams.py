@@ -77,6 +77,27 @@ def test_probabilities_are_renormalized_where_the_file_says_so(folder, tmp_path)
     assert wanted != theirs(_load(folder), PROMPT, 14, beams=3, **plain)
 
 
+@pytest.mark.parametrize("prompt", [PROMPT, PROMPT[:1]], ids=len)
+def test_what_the_file_says_of_tokens_counts(folder, tmp_path, prompt):
+    settings = {
+        "eos_token_id": [3, 50, 61],
+        "sequence_bias": [[[token], 0.4] for token in range(0, 60, 2)] + [[[8, 3], -2.0]],
+        "encoder_repetition_penalty": 1.5,
+        "encoder_no_repeat_ngram_size": 2,
+        "forced_bos_token_id": 9,
+        "forced_eos_token_id": 61,
+        "exponential_decay_length_penalty": [3, 0.5],
+        "begin_suppress_tokens": [9, 10, 12],
+    }
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "generation_config.json").write_text(json.dumps(settings))
+    model = gptrs.load_model(tmp_path, backend="ref")
+    for beams in (1, 3):
+        wanted = theirs(_load(folder), prompt, 12, beams=beams, **settings)
+        found = gptrs.generate(model, prompt, max_tokens=12, beams=beams)
+        assert list(found.token_ids) == wanted[0]
+
+
 def test_several_texts_are_the_best_ones(folder, backend_name):
     model = gptrs.load_model(folder, backend=backend_name)
     asked = {"beams": 4, "eos_token_id": [3, 50, 61], "num_return_sequences": 3}

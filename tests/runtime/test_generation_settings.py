@@ -8,12 +8,12 @@ import pytest
 
 from gptrs.errors import ModelError, UsageError
 from gptrs_runtime.generation.generate import generate
-from gptrs_runtime.generation.logits_processors import Suppression
+from gptrs_runtime.generation.logits_processors import TokenRules
 from gptrs_runtime.generation.model_settings import (
     configured_max_tokens,
+    configured_rules,
     configured_sampling,
     configured_stops,
-    configured_suppression,
 )
 from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.load import load_model
@@ -65,11 +65,27 @@ def test_suppressed_tokens_are_read():
         "no_repeat_ngram_size": 2,
         "min_length": 9,
         "bad_words_ids": [[1], [2, 3]],
+        "sequence_bias": [[[1], 0.5], [[2, 3], -4]],
+        "encoder_repetition_penalty": 2,
+        "encoder_no_repeat_ngram_size": 3,
+        "forced_bos_token_id": 0,
+        "forced_eos_token_id": [5, 6],
+        "exponential_decay_length_penalty": [7, 1.5],
     }
     words = ((1,), (2, 3))
-    expected = Suppression((1, 2), (3,), 4, 2, min_length=9, bad_words=words)
-    assert configured_suppression(settings) == expected
-    assert configured_suppression({"suppress_tokens": None}) == Suppression()
+    expected = TokenRules(
+        *((1, 2), (3,), 4, 2),
+        min_length=9,
+        bad_words=words,
+        biases=tuple(zip(words, (0.5, -4), strict=True)),
+        encoder_repetition_penalty=2,
+        encoder_no_repeat_ngram_size=3,
+        forced_first=(0,),
+        forced_last=(5, 6),
+        length_decay=(7, 1.5),
+    )
+    assert configured_rules(settings) == expected
+    assert configured_rules({"suppress_tokens": None}) == TokenRules()
 
 
 @pytest.mark.parametrize(
@@ -85,14 +101,21 @@ def test_stop_strings_are_read(settings, stops):
     [
         (configured_stops, {"stop_strings": 3}),
         (configured_stops, {"stop_strings": ["a", ""]}),
-        (configured_suppression, {"suppress_tokens": [-1]}),
-        (configured_suppression, {"suppress_tokens": 5}),
-        (configured_suppression, {"begin_suppress_tokens": ["a"]}),
-        (configured_suppression, {"min_new_tokens": 1.5}),
-        (configured_suppression, {"bad_words_ids": [1, [2]]}),
-        (configured_suppression, {"bad_words_ids": [[]]}),
-        (configured_suppression, {"bad_words_ids": "a"}),
-        (configured_suppression, {"no_repeat_ngram_size": -2}),
+        (configured_rules, {"suppress_tokens": [-1]}),
+        (configured_rules, {"suppress_tokens": 5}),
+        (configured_rules, {"begin_suppress_tokens": ["a"]}),
+        (configured_rules, {"min_new_tokens": 1.5}),
+        (configured_rules, {"bad_words_ids": [1, [2]]}),
+        (configured_rules, {"bad_words_ids": [[]]}),
+        (configured_rules, {"bad_words_ids": "a"}),
+        (configured_rules, {"no_repeat_ngram_size": -2}),
+        (configured_rules, {"sequence_bias": [[5, 1.0]]}),
+        (configured_rules, {"sequence_bias": [[[5], "a"]]}),
+        (configured_rules, {"sequence_bias": {"5": 1.0}}),
+        (configured_rules, {"encoder_repetition_penalty": 0}),
+        (configured_rules, {"exponential_decay_length_penalty": 1.5}),
+        (configured_rules, {"exponential_decay_length_penalty": [1.5, 2]}),
+        (configured_rules, {"forced_eos_token_id": "a"}),
         (configured_sampling, {"do_sample": True, "top_k": 2.5}),
         (configured_sampling, {"min_p": 3}),
         (configured_sampling, {"repetition_penalty": 0}),

@@ -12,8 +12,8 @@ from gptrs.errors import ExecutionError, UsageError
 from gptrs_runtime.generation.logits_processors import (
     NoRepeatNgrams,
     ProcessorChain,
-    Suppression,
     TokenCounts,
+    TokenRules,
     built_in_processors,
 )
 from gptrs_runtime.generation.options import GenerationOptions
@@ -30,9 +30,11 @@ ENDS = frozenset({5, 1})
 GREEDY = Sampling(temperature=0)
 
 
-def applied(sampling: Sampling, suppression: Suppression, said: list[int]) -> np.ndarray:
+def applied(sampling: Sampling, rules: TokenRules, said: list[int]) -> np.ndarray:
     """Our logits after the prompt and `said`, having processed those of each token before."""
-    processors = built_in_processors(sampling, suppression, ENDS, len(PROMPT))
+    processors = built_in_processors(
+        sampling, rules, ENDS, len(PROMPT), count=len(SAID) + 1, source=PROMPT
+    )
     assert processors
     chain = ProcessorChain(processors, PROMPT)
     for token in said:
@@ -59,7 +61,7 @@ def transformers():
 @pytest.mark.parametrize("penalty", [1.3, 0.7])
 def test_repetition_penalty_is_that_of_transformers(transformers, penalty):
     expected = theirs(transformers.RepetitionPenaltyLogitsProcessor(penalty), SAID)
-    ours = applied(Sampling(repetition_penalty=penalty), Suppression(), SAID)
+    ours = applied(Sampling(repetition_penalty=penalty), TokenRules(), SAID)
     np.testing.assert_array_equal(ours, expected)
 
 
@@ -69,7 +71,7 @@ def test_repetition_penalty_is_that_of_transformers(transformers, penalty):
 @pytest.mark.parametrize("said", [[], SAID], ids=str)
 def test_repeated_ngrams_are_those_of_transformers(transformers, size, said):
     expected = theirs(transformers.NoRepeatNGramLogitsProcessor(size), said)
-    ours = applied(Sampling(), Suppression(no_repeat_ngram_size=size), said)
+    ours = applied(Sampling(), TokenRules(no_repeat_ngram_size=size), said)
     np.testing.assert_array_equal(ours, expected)
 
 
@@ -78,7 +80,7 @@ def test_repeated_ngrams_are_those_of_transformers(transformers, size, said):
 def test_early_ends_are_those_of_transformers(transformers, count):
     make = transformers.MinNewTokensLengthLogitsProcessor
     expected = theirs(make(len(PROMPT), count, list(ENDS)), SAID)
-    ours = applied(Sampling(), Suppression(min_new_tokens=count), SAID)
+    ours = applied(Sampling(), TokenRules(min_new_tokens=count), SAID)
     np.testing.assert_array_equal(ours, expected)
 
 
@@ -88,10 +90,10 @@ def test_early_ends_are_those_of_transformers(transformers, count):
 def test_ends_before_a_whole_length_are_those_of_transformers(transformers, more):
     length = len(PROMPT) + more
     expected = theirs(transformers.MinLengthLogitsProcessor(length, list(ENDS)), SAID)
-    ours = applied(Sampling(), Suppression(min_length=length), SAID)
+    ours = applied(Sampling(), TokenRules(min_length=length), SAID)
     np.testing.assert_array_equal(ours, expected)
-    both = applied(Sampling(), Suppression(min_length=length, min_new_tokens=1), SAID)
-    np.testing.assert_array_equal(both, applied(Sampling(), Suppression(min_new_tokens=1), SAID))
+    both = applied(Sampling(), TokenRules(min_length=length, min_new_tokens=1), SAID)
+    np.testing.assert_array_equal(both, applied(Sampling(), TokenRules(min_new_tokens=1), SAID))
 
 
 @pytest.mark.whole
@@ -101,8 +103,34 @@ def test_bad_words_are_those_of_transformers(transformers, said):
     words = [[8], [7, 1, 4], [7, 1, 6], [3, 9, 11], [9, 12], [7, 13], [2, 2, 14], [5], [5, 5]]
     words += [[0] * 20, [3, 7, 3, 9, 15]]
     processor = transformers.NoBadWordsLogitsProcessor(words, eos_token_id=5)
-    ours = applied(Sampling(), Suppression(bad_words=tuple(map(tuple, words))), said)
+    ours = applied(Sampling(), TokenRules(bad_words=tuple(map(tuple, words))), said)
     np.testing.assert_array_equal(ours, theirs(processor, said))
+
+
+@pytest.mark.parametrize("said", [[], SAID, [7], [2] * 3], ids=str)
+def test_other_rules_are_those_of_transformers(transformers, said):
+    source = pytest.importorskip("torch").tensor([PROMPT])
+    biases = [[[8], 2.5], [[7, 1], -3.0], [[3, 7, 1, 1], 1.5], [[2, 2, 8], 4.0], [[0] * 20, 1.0]]
+    pairs = {
+        transformers.SequenceBiasLogitsProcessor(biases): TokenRules(
+            biases=tuple((tuple(tokens), bias) for tokens, bias in biases)
+        ),
+        transformers.EncoderRepetitionPenaltyLogitsProcessor(1.5, source): TokenRules(
+            encoder_repetition_penalty=1.5
+        ),
+        transformers.EncoderNoRepeatNGramLogitsProcessor(2, source): TokenRules(
+            encoder_no_repeat_ngram_size=2
+        ),
+        transformers.ForcedEOSTokenLogitsProcessor(len(PROMPT) + len(SAID) + 1, [4, 5]): TokenRules(
+            forced_last=(4, 5)
+        ),
+        transformers.ExponentialDecayLengthPenalty((1, 1.3), [5, 1], len(PROMPT)): TokenRules(
+            length_decay=(1, 1.3)
+        ),
+    }
+    for processor, rules in pairs.items():
+        expected = theirs(processor, said)
+        np.testing.assert_allclose(applied(Sampling(), rules, said), expected, rtol=2e-7)
 
 
 @pytest.mark.long
@@ -111,10 +139,10 @@ def test_suppressed_tokens_are_those_of_transformers(transformers, said):
     make = transformers.SuppressTokensAtBeginLogitsProcessor
     expected = theirs(make([2, 8], len(PROMPT)), said)
     np.testing.assert_array_equal(
-        applied(Sampling(), Suppression(begin_suppress=(2, 8)), said), expected
+        applied(Sampling(), TokenRules(begin_suppress=(2, 8)), said), expected
     )
     always = theirs(transformers.SuppressTokensLogitsProcessor([2, 8, 11]), said)
-    ours = applied(Sampling(), Suppression(suppress=(2, 8, 11, SIZE + 3)), said)
+    ours = applied(Sampling(), TokenRules(suppress=(2, 8, 11, SIZE + 3)), said)
     np.testing.assert_array_equal(ours, always)
 
 
@@ -123,21 +151,21 @@ def test_presence_and_frequency_count_what_was_generated():
     expected = logits()
     for token, count in {7: 2, 1: 2, 3: 1}.items():
         expected[token] -= np.float32(0.5 + 0.25 * count)
-    np.testing.assert_allclose(applied(sampling, Suppression(), SAID), expected, rtol=1e-6)
-    np.testing.assert_array_equal(applied(sampling, Suppression(), []), logits())
+    np.testing.assert_allclose(applied(sampling, TokenRules(), SAID), expected, rtol=1e-6)
+    np.testing.assert_array_equal(applied(sampling, TokenRules(), []), logits())
 
 
 def test_the_logits_that_are_given_stay():
     given = logits()
     processors = built_in_processors(
-        Sampling(repetition_penalty=2), Suppression(suppress=(1,)), ENDS, len(PROMPT)
+        Sampling(repetition_penalty=2), TokenRules(suppress=(1,)), ENDS, len(PROMPT)
     )
     ProcessorChain(processors, PROMPT)(given)
     np.testing.assert_array_equal(given, logits())
 
 
 def test_nothing_is_copied_where_nothing_is_processed():
-    assert built_in_processors(Sampling(), Suppression(), ENDS, len(PROMPT)) == []
+    assert built_in_processors(Sampling(), TokenRules(), ENDS, len(PROMPT)) == []
     given = logits()
     assert ProcessorChain([], PROMPT)(given) is given
 
@@ -317,7 +345,7 @@ def test_extreme_penalties_leave_logits_finite(penalty, temperature):
         Sampling(temperature, seed=1, presence_penalty=-penalty, frequency_penalty=-penalty),
         Sampling(temperature, seed=1, presence_penalty=penalty, frequency_penalty=-penalty),
     ):
-        chain = ProcessorChain(built_in_processors(sampling, Suppression(), (), 0), seen)
+        chain = ProcessorChain(built_in_processors(sampling, TokenRules(), (), 0), seen)
         changed = chain(logits)
         assert np.isfinite(changed[[0, 1, 2, 3, 4, 6]]).all()
         assert changed[5] == -np.inf

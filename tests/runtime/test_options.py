@@ -20,9 +20,9 @@ from gptrs_cli.commands.generate import generate
 from gptrs_runtime.generation.beams import BEAM_SETTINGS, Beams, asked_beams
 from gptrs_runtime.generation.model_settings import (
     configured_max_tokens,
+    configured_rules,
     configured_sampling,
     configured_stops,
-    configured_suppression,
     ignored_settings,
 )
 from gptrs_runtime.generation.options import GenerationOptions, all_options
@@ -39,7 +39,7 @@ LOADING = option_fields(LoadOptions)
 VALUES = {int: 3, float: 0.25}
 IN_FILES: dict[str, tuple[object, Callable[[Any], object]]] = {
     "max_new_tokens": (7, lambda settings: configured_max_tokens(settings, 1)),
-    "min_new_tokens": (7, lambda settings: configured_suppression(settings).min_new_tokens),
+    "min_new_tokens": (7, lambda settings: configured_rules(settings).min_new_tokens),
     "stop_strings": (
         ("END",),
         lambda settings: configured_stops({"stop_strings": [*settings["stop_strings"]]}),

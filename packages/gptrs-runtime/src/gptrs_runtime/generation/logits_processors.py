@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Protocol, cast, runtime_checkable
 
@@ -53,13 +53,17 @@ class PreparedProcessor(Protocol):
         ...
 
 
-class Suppression(Struct, frozen=True):
-    """Tokens that must not come next, as generation_config.json names them.
+class TokenRules(Struct, frozen=True):
+    """Rules of generation_config.json for single tokens: which must not, or must, come next.
 
-    It always suppresses `suppress`, `begin_suppress` as the first new token, and end-of-text tokens
+    They always suppress `suppress`, `begin_suppress` as the first new token, and end-of-text tokens
     before `min_new_tokens` others (without that limit, before `min_length` including the prompt).
-    It also suppresses tokens that would repeat a sequence of `no_repeat_ngram_size` tokens, prompt
-    included; 0 disables a limit. The last token of each of `bad_words` never follows the others.
+    They also suppress tokens that would repeat a sequence of `no_repeat_ngram_size` tokens, prompt
+    included, or one of `encoder_no_repeat_ngram_size` tokens of the source; 0 disables a limit. The
+    last token of each of `bad_words` never follows the others, that of each of `biases` does so
+    with a bias. `forced_first` follows a single token, one of `forced_last` is the last one that
+    may follow. `encoder_repetition_penalty` above 1 makes the source's tokens likelier. After
+    `length_decay[0]` new tokens, ends become likelier by the power of `length_decay[1]`.
     """
 
     suppress: tuple[int, ...] = ()
@@ -68,31 +72,70 @@ class Suppression(Struct, frozen=True):
     no_repeat_ngram_size: int = 0
     min_length: int = 0
     bad_words: tuple[tuple[int, ...], ...] = ()
+    biases: tuple[tuple[tuple[int, ...], float], ...] = ()
+    encoder_repetition_penalty: float = 1
+    encoder_no_repeat_ngram_size: int = 0
+    forced_first: tuple[int, ...] = ()
+    forced_last: tuple[int, ...] = ()
+    length_decay: tuple[int, float] = (0, 1)
 
 
 def built_in_processors(
-    sampling: Sampling, suppression: Suppression, ends: Iterable[int], prompt_length: int
+    sampling: Sampling,
+    rules: TokenRules,
+    ends: Iterable[int],
+    prompt_length: int,
+    *,
+    count: int | None = None,
+    source: Sequence[int] = (),
 ) -> list[LogitsProcessor]:
-    """Return new processors for one text in transformers' order, omitting those without effect."""
+    """Return new processors for one text in transformers' order, omitting those without effect.
+
+    The text has at most `count` new tokens; `source` is what it was made from: the prompt, or what
+    the encoder reads.
+    """
+    ends = tuple(ends)
     processors: list[LogitsProcessor] = []
+    if rules.biases:
+        processors.append(SequenceBiases(dict(rules.biases)))
+    if rules.encoder_repetition_penalty != 1 and source:
+        processors.append(SourcePenalty(rules.encoder_repetition_penalty, source))
     if sampling.repetition_penalty != 1:
         processors.append(RepetitionPenalty(sampling.repetition_penalty))
     if sampling.presence_penalty or sampling.frequency_penalty:
         presence, frequency = sampling.presence_penalty, sampling.frequency_penalty
         processors.append(OccurrencePenalty(presence, frequency, prompt_length))
-    if suppression.no_repeat_ngram_size:
-        processors.append(NoRepeatNgrams(suppression.no_repeat_ngram_size))
-    ends = tuple(ends)
-    if suppression.bad_words:
-        processors.append(SuppressSequences(suppression.bad_words, ends))
-    new = suppression.min_new_tokens
-    minimum = prompt_length + new if new else suppression.min_length
+    if rules.no_repeat_ngram_size:
+        processors.append(NoRepeatNgrams(rules.no_repeat_ngram_size))
+    if rules.encoder_no_repeat_ngram_size and source:
+        processors.append(NoRepeatNgrams(rules.encoder_no_repeat_ngram_size, source))
+    if rules.bad_words:
+        processors.append(SuppressSequences(rules.bad_words, ends))
+    new = rules.min_new_tokens
+    minimum = prompt_length + new if new else rules.min_length
     if minimum > prompt_length:
         processors.append(SuppressBefore(minimum, ends))
-    if suppression.suppress:
-        processors.append(SuppressTokens(suppression.suppress))
-    if suppression.begin_suppress:
-        processors.append(SuppressBefore(prompt_length + 1, suppression.begin_suppress))
+    return processors + _last_processors(rules, ends, prompt_length, count)
+
+
+def _last_processors(
+    rules: TokenRules, ends: tuple[int, ...], prompt_length: int, count: int | None
+) -> list[LogitsProcessor]:
+    """Return the processors that come after the shortest length."""
+    processors: list[LogitsProcessor] = []
+    forces_first = bool(rules.forced_first) and prompt_length == 1
+    if forces_first:
+        processors.append(ForcedTokens(1, rules.forced_first))
+    if rules.forced_last and count is not None:
+        processors.append(ForcedTokens(prompt_length + count - 1, rules.forced_last))
+    start, factor = rules.length_decay
+    if factor != 1 and ends:
+        processors.append(LengthDecay(prompt_length + start, factor, ends))
+    if rules.suppress:
+        processors.append(SuppressTokens(rules.suppress))
+    if rules.begin_suppress:
+        first = prompt_length + forces_first
+        processors.append(SuppressAt(first, rules.begin_suppress))
     return processors
 
 
@@ -222,6 +265,18 @@ class RepetitionPenalty:
         return logits
 
 
+class SourcePenalty:
+    """Makes the tokens of `source` likelier by a penalty above 1, for less that is made up."""
+
+    def __init__(self, penalty: float, source: Sequence[int]) -> None:
+        self._penalty = RepetitionPenalty(1 / max(penalty, float(_F32.tiny)))
+        self._source: npt.NDArray[np.int64] = np.array(source, np.int64)
+
+    def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        """Change the logits of the source's tokens."""
+        return self._penalty(self._source, logits)
+
+
 class OccurrencePenalty:
     """Subtracts `presence` once, and `frequency` per occurrence, from logits of generated tokens
     (OpenAI)."""
@@ -243,19 +298,25 @@ class OccurrencePenalty:
 
 
 class NoRepeatNgrams:
-    """Suppresses tokens that would repeat `size` tokens in a row."""
+    """Suppresses tokens that would repeat `size` tokens in a row, of the text or of `source`."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, source: Sequence[int] | None = None) -> None:
         self._size = size
         self._length = 0
         self._last: tuple[int, ...] = ()
         self._followers: dict[tuple[int, ...], list[int]] = {}
+        for token in source or ():
+            self._add(token)
+        self._only_source = source is not None
 
     def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
         """Suppress the tokens that followed earlier occurrences of the last `size - 1` tokens."""
-        for token in tokens[self._length :].tolist():
-            self._add(token)
-        self._length = tokens.size
+        if self._only_source:
+            self._last = tuple(tokens[max(0, tokens.size - self._size + 1) :].tolist())
+        else:
+            for token in tokens[self._length :].tolist():
+                self._add(token)
+            self._length = tokens.size
         return suppressed(logits, self._followers.get(self._last, []))
 
     def _add(self, token: int) -> None:
@@ -281,24 +342,78 @@ class SuppressTokens:
         return suppressed(logits, self._suppressed)
 
 
-class SuppressSequences:
+class SequenceBiases:
+    """Adds a bias to the last token of each sequence after the others; -inf suppresses it."""
+
+    def __init__(self, biases: Mapping[tuple[int, ...], float]) -> None:
+        found: dict[tuple[int, ...], dict[int, float]] = {}
+        for (*before, last), bias in biases.items():
+            found.setdefault(tuple(before), {})[last] = bias
+        self._biases = {
+            before: (np.array([*after], np.int64), np.array([*after.values()]))
+            for before, after in found.items()
+        }
+        self._lengths = sorted({len(before) for before in found})
+
+    def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        """Change the logits of tokens that would end a sequence."""
+        total = np.zeros(logits.shape)
+        for length in self._lengths:
+            before = tuple(tokens[max(0, tokens.size - length) :].tolist()) if length else ()
+            if before in self._biases:
+                last, biases = self._biases[before]
+                known = last < logits.size
+                total[last[known]] += biases[known]
+        held = np.where(np.isneginf(total), total, np.clip(total, _F32.min, _F32.max))
+        with np.errstate(over="ignore", invalid="ignore"):
+            changed = logits + held.astype(np.float32)
+        logits[:] = np.where(np.isneginf(total), -np.inf, _in_range(changed, logits))
+        return logits
+
+
+class SuppressSequences(SequenceBiases):
     """Suppresses the last token of each sequence after the others, but never end tokens alone."""
 
     def __init__(self, sequences: Iterable[tuple[int, ...]], ends: Iterable[int]) -> None:
         # As in transformers: a list that bans the end of the text alone would never let it end.
         alone = {(end,) for end in ends}
-        self._sequences = [sequence for sequence in sequences if sequence not in alone]
+        kept = [sequence for sequence in sequences if sequence not in alone]
+        super().__init__(dict.fromkeys(kept, -np.inf))
+
+
+class ForcedTokens:
+    """Allows only some tokens after the first `length` ones."""
+
+    def __init__(self, length: int, forced: Iterable[int]) -> None:
+        self._length = length
+        self._forced = list(forced)
 
     def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
-        """Set the logits of tokens that would end a sequence to -inf."""
-        longest = max(map(len, self._sequences), default=1)
-        said = tuple(tokens[max(0, tokens.size - longest + 1) :].tolist())
-        last = [
-            sequence[-1]
-            for sequence in self._sequences
-            if sequence[:-1] == said[len(said) - len(sequence) + 1 :]
-        ]
-        return suppressed(logits, last)
+        """Set the logits of the forced tokens to 0 and all others to -inf after `length` tokens."""
+        if tokens.size == self._length:
+            logits[:] = -np.inf
+            logits[self._forced] = 0
+        return logits
+
+
+class LengthDecay:
+    """Makes `ends` likelier with each token after the first `length` ones."""
+
+    def __init__(self, length: int, factor: float, ends: Iterable[int]) -> None:
+        self._length = length
+        self._factor = np.float64(factor)
+        self._ends = list(ends)
+
+    def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        """Add to the logits of ends their size, times a power of the factor less 1."""
+        beyond = tokens.size - self._length
+        if beyond > 0:
+            ends = [end for end in self._ends if end < logits.size]
+            before = logits[ends]
+            with np.errstate(over="ignore", invalid="ignore"):
+                grown = before + np.abs(before) * np.float32(self._factor**beyond - 1)
+            logits[ends] = _in_range(grown, before)
+        return logits
 
 
 class SuppressBefore:
@@ -311,6 +426,18 @@ class SuppressBefore:
     def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
         """Set the logits of the suppressed tokens to -inf."""
         return suppressed(logits, self._suppressed if tokens.size < self._length else [])
+
+
+class SuppressAt:
+    """Suppresses `suppressed` after the first `length` tokens only, the prompt included."""
+
+    def __init__(self, length: int, suppressed: Iterable[int]) -> None:
+        self._length = length
+        self._suppressed = list(suppressed)
+
+    def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        """Set the logits of the suppressed tokens to -inf."""
+        return suppressed(logits, self._suppressed if tokens.size == self._length else [])
 
 
 def suppressed(logits: np.ndarray, tokens: Iterable[int]) -> np.ndarray:

@@ -11,17 +11,19 @@ from typing import Any, Final, Unpack, cast
 
 from msgspec.structs import asdict
 
-from gptrs.checkpoint.config_fields import Fields, is_integer
+from gptrs.checkpoint.config_fields import Fields, is_integer, is_number
 from gptrs.errors import ModelError, UsageError
 from gptrs.quoting import listed
 from gptrs_runtime.generation.keywords import SamplingFields
-from gptrs_runtime.generation.logits_processors import Suppression
+from gptrs_runtime.generation.logits_processors import TokenRules
 from gptrs_runtime.generation.options import all_options
 from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.option_fields import option_fields
 
 _logger = logging.getLogger("gptrs")
 
+FORCED: Final = ("forced_bos_token_id", "forced_eos_token_id")
+"""Settings of the token after a single one, and of the last one of the longest text."""
 DEFAULT_TOP_K: Final = 50
 """Default `top_k` of transformers if generation_config.json has none."""
 _FILE: Final = "generation_config.json"
@@ -33,14 +35,8 @@ _WITHOUT_EFFECT: Final[Mapping[str, tuple[object, ...]]] = {
     "top_h": (),
     "penalty_alpha": (0,),
     "guidance_scale": (1,),
-    "encoder_repetition_penalty": (1,),
-    "encoder_no_repeat_ngram_size": (0,),
-    "sequence_bias": (),
     "force_words_ids": (),
     "constraints": (),
-    "forced_bos_token_id": (),
-    "forced_eos_token_id": (),
-    "exponential_decay_length_penalty": (),
     "watermarking_config": (),
     "dola_layers": (),
     "token_healing": (),
@@ -53,7 +49,7 @@ _MARKS: Final = ("eos_token_id", "pad_token_id", "bos_token_id")
 """Settings of a token or, for the end, several that mark the ends of texts."""
 _FOLLOWED: Final = re.compile(
     r"do_sample|.*repetition_penalty|.*no_repeat_ngram_size|bad_words_ids|(begin_)?suppress_tokens"
-    r"|(min|max)_(new_tokens|length)|.*_token_ids?|.*_token_index"
+    r"|sequence_bias|exponential_decay_length_penalty|(min|max)_(new_tokens|length)|.*_token_ids?|.*_token_index"
 )
 """Supported settings besides those of options, and token settings."""
 _HARMLESS: Final = re.compile(
@@ -90,15 +86,24 @@ def configured_sampling(
     )
 
 
-def configured_suppression(settings: Mapping[str, object]) -> Suppression:
-    """Return the tokens that must not come next; ModelError for a malformed setting."""
-    return Suppression(
+def configured_rules(settings: Mapping[str, object]) -> TokenRules:
+    """Return the rules for single tokens; ModelError for a malformed setting."""
+    penalty = _number(settings, "encoder_repetition_penalty", 1.0)
+    if penalty <= 0:
+        raise _malformed(settings, "encoder_repetition_penalty", "above 0")
+    return TokenRules(
         suppress=_tokens(settings, "suppress_tokens"),
         begin_suppress=_tokens(settings, "begin_suppress_tokens"),
         min_new_tokens=_integer(settings, "min_new_tokens") or 0,
         min_length=_integer(settings, "min_length") or 0,
         bad_words=_sequences(settings, "bad_words_ids"),
         no_repeat_ngram_size=_integer(settings, "no_repeat_ngram_size") or 0,
+        biases=_biases(settings),
+        encoder_repetition_penalty=penalty,
+        encoder_no_repeat_ngram_size=_integer(settings, "encoder_no_repeat_ngram_size") or 0,
+        forced_first=_forced(settings, FORCED[0]),
+        forced_last=_forced(settings, FORCED[1]),
+        length_decay=_length_decay(settings),
     )
 
 
@@ -108,8 +113,7 @@ def configured_stops(settings: Mapping[str, object]) -> tuple[str, ...]:
     values = [value] if isinstance(value, str) else value or []
     stops = cast("list[object]", values) if isinstance(values, list) else [value]
     if not all(isinstance(stop, str) and stop for stop in stops):
-        fields = Fields(settings, f"in {_FILE}")
-        raise fields.error("stop_strings", "must be a string or a list of strings")
+        raise _malformed(settings, "stop_strings", "a string or a list of strings")
     return tuple(cast("list[str]", stops))
 
 
@@ -139,21 +143,34 @@ def note_ignored(
     """Warn once for a model about what is ignored in its settings, and would change the text.
 
     That is, unsupported settings, except those in `supported`, which take effect this time, and
-    tokens from `vocab_size` on: strangers' files are often those of another vocabulary.
+    tokens from `vocab_size` on: strangers' files are often those of another vocabulary. ModelError
+    if such a token is forced.
     """
     ignored = tuple(key for key in ignored_settings(settings) if key not in supported)
     if ignored:
         _note(name, ignored)
-    found = configured_suppression(settings)
+    found = configured_rules(settings)
+    for key, forced in zip(FORCED, (found.forced_first, found.forced_last), strict=True):
+        require_known(key, max(forced, default=None), vocab_size)
     named = {
         "suppress_tokens": found.suppress,
         "begin_suppress_tokens": found.begin_suppress,
         "bad_words_ids": tuple(chain.from_iterable(found.bad_words)),
+        "sequence_bias": tuple(chain.from_iterable(tokens for tokens, _ in found.biases)),
         **{key: _given_tokens(settings.get(key)) for key in _MARKS},
     }
     for key, tokens in named.items():
         if tokens and max(tokens) >= vocab_size:
             _note_token(name, key, max(tokens), vocab_size)
+
+
+def require_known(name: str, token: int | None, size: int) -> None:
+    """ModelError if the setting `name` is a token beyond a vocabulary of `size`."""
+    if token is not None and token >= size:
+        raise ModelError(
+            f"`{name}` is {token}, and the vocabulary has {size}",
+            hint="correct it in generation_config.json, or leave it out",
+        )
 
 
 def _given_tokens(value: object) -> tuple[int, ...]:
@@ -210,8 +227,12 @@ def _sampling_of(settings: Mapping[str, object]) -> Sampling:
         raise ModelError(f"{_FILE}: {error.message}") from error
 
 
-def _number(settings: Mapping[str, object], name: str) -> float:
-    return Fields(settings, f"in {_FILE}").number(name)
+def _number(settings: Mapping[str, object], name: str, default: float | None = None) -> float:
+    return Fields(settings, f"in {_FILE}").number(name, default)
+
+
+def _malformed(settings: Mapping[str, object], name: str, wanted: str) -> ModelError:
+    return Fields(settings, f"in {_FILE}").error(name, f"must be {wanted}")
 
 
 def _integer(settings: Mapping[str, object], name: str) -> int:
@@ -231,6 +252,42 @@ def _sequences(settings: Mapping[str, object], name: str) -> tuple[tuple[int, ..
     lists = [cast("list[object]", word) for word in found if isinstance(word, list)]
     words = [_tokens({name: word}, name) for word in lists]
     if value and (len(words) != len(found) or not found or not all(words)):
-        fields = Fields(settings, f"in {_FILE}")
-        raise fields.error(name, "must be a list of lists of tokens")
+        raise _malformed(settings, name, "a list of lists of tokens")
     return tuple(words)
+
+
+def _forced(settings: Mapping[str, object], name: str) -> tuple[int, ...]:
+    """Return the tokens that alone may come."""
+    value = settings.get(name)
+    if value is None or isinstance(value, list):
+        return _tokens(settings, name)
+    return (Fields(settings, f"in {_FILE}").integer(name, minimum=0),)
+
+
+def _biases(settings: Mapping[str, object]) -> tuple[tuple[tuple[int, ...], float], ...]:
+    """Return pairs of tokens and the bias of the last one after the others."""
+    name = "sequence_bias"
+    value = settings.get(name)
+    if not value:
+        return ()
+    pairs = cast("list[object]", value) if isinstance(value, list) else [value]
+    found: list[tuple[tuple[int, ...], float]] = []
+    for each in pairs:
+        pair = cast("list[object]", each) if isinstance(each, list) else []
+        tokens = _tokens({name: pair[0]}, name) if len(pair) == 2 else ()
+        if not tokens or not is_number(pair[1]):
+            raise _malformed(settings, name, "a list of pairs of a list of tokens and a number")
+        found.append((tokens, pair[1]))
+    return tuple(found)
+
+
+def _length_decay(settings: Mapping[str, object]) -> tuple[int, float]:
+    """Return after how many new tokens ends become likelier, and by what power."""
+    name = "exponential_decay_length_penalty"
+    value = settings.get(name)
+    if value is None:
+        return TokenRules().length_decay
+    pair = cast("list[object]", value) if isinstance(value, list) else []
+    if len(pair) != 2 or not is_integer(pair[0]) or not is_number(pair[1]) or pair[1] < 0:
+        raise _malformed(settings, name, "a number of tokens and a factor of 0 or more")
+    return pair[0], pair[1]

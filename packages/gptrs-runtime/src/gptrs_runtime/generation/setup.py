@@ -28,16 +28,16 @@ from gptrs_runtime.generation.logits_processors import (
 from gptrs_runtime.generation.masks_beside import MasksBeside
 from gptrs_runtime.generation.model_settings import (
     configured_max_tokens,
+    configured_rules,
     configured_sampling,
     configured_stops,
-    configured_suppression,
     note_ignored,
 )
 from gptrs_runtime.generation.options import DEFAULT_MAX_TOKENS, GenerationOptions
 from gptrs_runtime.generation.paged_cache import STATES, HeadCache, PagedCache, paged_cache
 from gptrs_runtime.generation.sampling import Sampler
 from gptrs_runtime.generation.scheduler import Scheduler, WhenFailed
-from gptrs_runtime.generation.source_cache import FORCED, SourceCache, SourceSettings
+from gptrs_runtime.generation.source_cache import SourceCache, SourceSettings
 from gptrs_runtime.generation.step_times import cache_budget, cache_dtype
 from gptrs_runtime.generation.text_cache import NoCache, TextCache
 from gptrs_runtime.generation.text_stream import Decode, IncrementalDecoder, after
@@ -60,7 +60,7 @@ class GenerationSetup:
         self._sources = SourceSettings(model, options) if reads else None
         self.options = options
         self._model = model
-        self._settings = _followed(model.generation_config) if reads else model.generation_config
+        self._settings = model.generation_config
         self._limit = _context_limit(self.lm.context_length, options)
         # Explicit beams choose the likeliest texts even if the model samples by default.
         temperature = 0.0 if (options.beams or 1) > 1 else None
@@ -72,10 +72,10 @@ class GenerationSetup:
         note_ignored(
             *(model.name, self._settings, self.lm.vocab_size), BEAM_SETTINGS if decided else ()
         )
-        self._suppression = configured_suppression(self._settings)
+        self._rules = configured_rules(self._settings)
         if options.min_tokens is not None:
             least = {"min_new_tokens": options.min_tokens, "min_length": 0}
-            self._suppression = replace(self._suppression, **least)
+            self._rules = replace(self._rules, **least)
         own = frozenset[int]() if options.ignore_eos else model.eos_tokens
         require_known_tokens(options.stop_tokens, self.lm.vocab_size)
         self._ends = own | frozenset(options.stop_tokens)
@@ -106,7 +106,7 @@ class GenerationSetup:
         count = self.token_budget(len(prompt), max_tokens)
         pictures = self._pictures(prompt)
         begin = prompt if self._sources is None else self._sources.begin
-        processors = self._processors(len(begin), count)
+        processors = self._processors(begin, count, prompt)
         form = processors[-1] if self.options.form is not None else None
         context, sampler = Context(begin, self._limit), Sampler(self._sampling, stream)
         # The last chosen token is never read.
@@ -143,16 +143,17 @@ class GenerationSetup:
             "generation_config.json": str(sorted(self._settings.items())),
         }
 
-    def _processors(self, begin: int, count: int) -> list[LogitsProcessor]:
-        """Return the processors of a text of `count` tokens after `begin` ones."""
-        built_in = built_in_processors(self._sampling, self._suppression, self._ends, begin)
-        if self._sources is not None:
-            built_in += self._sources.processors(count)
+    def _processors(
+        self, begin: Sequence[int], count: int, source: Sequence[int]
+    ) -> list[LogitsProcessor]:
+        """Return the processors of a text of `count` tokens after `begin`, made from `source`."""
+        what = self._sampling, self._rules, self._ends, len(begin)
+        built_in = built_in_processors(*what, count=count, source=shown_tokens(source))
         # The user's processors come last, so that they see suppressed tokens and have the final
         # say.
         processors = [*built_in, *self.options.logits_processors]
         if self.options.form is not None:
-            processors.append(self.options.form.new_processor(begin))
+            processors.append(self.options.form.new_processor(len(begin)))
         return processors
 
     def search(self, text: GeneratedText, max_tokens: int | None = None) -> BeamSearch:
@@ -166,7 +167,9 @@ class GenerationSetup:
             positions=text.most_positions,
             max_tokens=count,
             ends=self._ends,
-            processors=lambda tokens: ProcessorChain(self._processors(len(begin), count), tokens),
+            processors=lambda tokens: ProcessorChain(
+                self._processors(begin, count, text.prompt), tokens
+            ),
             chunk=self.options.prefill_chunk,
         )
         return BeamSearch(self.beams, self.cache or self._own_cache(), task)
@@ -308,11 +311,6 @@ class _NoText:
 
     def __call__(self, tokens: Sequence[int]) -> str:
         return ""
-
-
-def _followed(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return generation_config.json without the settings read by `SourceSettings`."""
-    return {name: value for name, value in settings.items() if name not in FORCED}
 
 
 def _context_limit(most: int, options: GenerationOptions) -> ContextLimit:

@@ -18,7 +18,7 @@ from gptrs.nn.page_buffers import PageBuffers
 from gptrs.nn.ragged_step import RaggedStep, own_pages, ragged_step
 from gptrs.plugins.capabilities import Seq2SeqLM
 from gptrs.quoting import shown_value
-from gptrs_runtime.generation.logits_processors import LogitsProcessor
+from gptrs_runtime.generation.model_settings import require_known
 from gptrs_runtime.generation.options import GenerationOptions
 from gptrs_runtime.generation.paged_cache import LONG, PagedCache, RunsStep
 from gptrs_runtime.generation.pages.page_pool import TextPages
@@ -136,12 +136,8 @@ class SourceCache(TextCache):
 # Settings of encoder-decoders: how texts start and end.
 
 
-FORCED = ("forced_bos_token_id", "forced_eos_token_id")
-"""Settings supported for texts with a source."""
-
-
 class SourceSettings:
-    """The first tokens of texts, and tokens forced by the model's settings.
+    """The first tokens of texts.
 
     ModelError for a model without a start token, and malformed settings; UsageError for options
     that do not apply.
@@ -149,12 +145,7 @@ class SourceSettings:
 
     def __init__(self, model: LoadedModel, options: GenerationOptions) -> None:
         self.source_length = model.seq2seq().source_length
-        settings = model.generation_config
-        self._first, self._last = (_token(settings, {}, name) for name in FORCED)
-        size = model.seq2seq().vocab_size
-        self.begin = [first_token(model, size)]
-        for name, token in ((FORCED[0], self._first), (FORCED[1], self._last)):
-            require_known(name, token, size)
+        self.begin = [first_token(model, model.seq2seq().vocab_size)]
         given = {
             "context_shift": options.context_shift,
             "prompt_cache": options.prompt_cache is not None,
@@ -179,27 +170,6 @@ class SourceSettings:
                 hint="shorten the text",
             )
 
-    def processors(self, count: int) -> list[LogitsProcessor]:
-        """Return the processors that force the first and the last of `count` new tokens."""
-        begin = len(self.begin)
-        forced = {begin: self._first, begin + count - 1: self._last}
-        return [ForcedToken(at, token) for at, token in forced.items() if token is not None]
-
-
-class ForcedToken:
-    """Allows only one token after the first `length` ones."""
-
-    def __init__(self, length: int, token: int) -> None:
-        self._length = length
-        self._token = token
-
-    def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
-        """Set the logits of all other tokens to -inf after `length` tokens."""
-        if tokens.size == self._length:
-            logits[:] = -np.inf
-            logits[self._token] = 0
-        return logits
-
 
 def first_token(model: LoadedModel, size: int) -> int:
     """Return the decoder's start token, one of `size`; ModelError if the settings name none."""
@@ -212,15 +182,6 @@ def first_token(model: LoadedModel, size: int) -> int:
         f"`{model.name}` does not say with which token the texts that it writes begin",
         hint="add `decoder_start_token_id` to generation_config.json",
     )
-
-
-def require_known(name: str, token: int | None, size: int) -> None:
-    """ModelError if the setting `name` is a token beyond a vocabulary of `size`."""
-    if token is not None and token >= size:
-        raise ModelError(
-            f"`{name}` is {token}, and the vocabulary has {size}",
-            hint="correct it in generation_config.json, or leave it out",
-        )
 
 
 def _token(settings: Mapping[str, object], config: Mapping[str, object], name: str) -> int | None:

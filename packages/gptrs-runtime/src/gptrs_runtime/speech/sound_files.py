@@ -20,8 +20,8 @@ from gptrs.quoting import quoted
 from gptrs_runtime.generation.logits_processors import ProcessorChain, built_in_processors
 from gptrs_runtime.generation.model_settings import (
     configured_max_tokens,
+    configured_rules,
     configured_sampling,
-    configured_suppression,
     note_ignored,
 )
 from gptrs_runtime.generation.sampling import Sampler
@@ -297,9 +297,10 @@ def _written(model: LoadedModel, samples: np.ndarray, form: SoundForm, stream: i
     most = configured_max_tokens(settings, len(given)) or hearer.context_length
     most = min(most, hearer.context_length - len(given))
     sampling = configured_sampling(settings)
-    ends, suppression = model.eos_tokens, configured_suppression(settings)
+    ends, rules = model.eos_tokens, configured_rules(settings)
     sampler = Sampler(sampling, stream)
-    chain = ProcessorChain(built_in_processors(sampling, suppression, ends, len(given)), given)
+    processors = built_in_processors(sampling, rules, ends, len(given), count=most)
+    chain = ProcessorChain(processors, given)
     last = given[0]
     while len(tokens) < most:
         logits = hearer.write(np.array([[last]]), state)[0, -1]

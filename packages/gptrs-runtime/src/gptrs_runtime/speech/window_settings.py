@@ -13,7 +13,7 @@ from gptrs.errors import ModelError, UsageError
 from gptrs.plugins.capabilities import Transcriber
 from gptrs.quoting import listed, quoted
 from gptrs_runtime.generation.logits_processors import suppressed
-from gptrs_runtime.generation.model_settings import configured_suppression, note_ignored
+from gptrs_runtime.generation.model_settings import configured_rules, note_ignored
 from gptrs_runtime.generation.source_cache import require_known
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.speech.timestamps import TimestampRules
@@ -48,8 +48,8 @@ class WindowSettings:
             most = fields.get("max_initial_timestamp_index")
             limit = None if most is None else fields.integer("max_initial_timestamp_index")
             self.rules = TimestampRules(self._none, self.end, limit)
-        found = configured_suppression(model.generation_config)
-        self.suppression = replace(found, suppress=(), begin_suppress=())
+        found = configured_rules(model.generation_config)
+        self.token_rules = replace(found, suppress=(), begin_suppress=())
         self._never = _tokens(fields, "suppress_tokens")
         self._not_first = _tokens(fields, "begin_suppress_tokens")
         self.most = fields.integer("max_length", hearer.context_length)

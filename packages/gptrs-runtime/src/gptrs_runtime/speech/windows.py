@@ -158,7 +158,8 @@ class _Writer:
         sampler = Sampler(sampling, self._draws)
         # A random stream for each attempt that samples; with one seed they would draw alike.
         self._draws += temperature > 0
-        processors = built_in_processors(sampling, settings.suppression, [settings.end], len(given))
+        what = sampling, settings.token_rules, [settings.end], len(given)
+        processors = built_in_processors(*what, count=most - len(given))
         chain = ProcessorChain(processors, given)
         logits, tokens, total = read[-1], list[int](), 0.0
         while len(given) + len(tokens) < most:
