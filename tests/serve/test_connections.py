@@ -157,6 +157,14 @@ def test_one_connection_too_many_is_told_to_come_again(port, monkeypatch):
     assert b" 503 " in asyncio.run(_answer(port, HEAD + b"\r\n"))
 
 
+@pytest.mark.parametrize("first", [b"no request\r\n\r\n", BODY + b"x\r\n"])
+def test_what_is_no_request_is_refused_like_a_bad_one(port, first):
+    head, _, body = asyncio.run(told(port, first)).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert f"content-length: {len(body)}".encode() in head.lower()
+    assert json.loads(body)["error"]["code"] == "malformed_request"
+
+
 def test_a_client_gets_little_time_at_once(port, monkeypatch):
     read = []
     received = connections.Watched.data_received

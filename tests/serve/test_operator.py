@@ -172,7 +172,8 @@ def test_pages_of_allowed_origins_may_send_headers_of_their_own(served):
 
 def test_a_proxy_may_have_the_server_below_a_path(served):
     asked = client(served, keys=("one",), root_path="/llm")
-    for path, status in (("/llm/health", 200), ("/llm/v1/models", 401), ("/llm/", 200)):
+    for path, status in (("/llm/health", 200), ("/llm/v1/models", 401), ("/llm/", 200),
+                         ("/llm/health/", 200), ("/llm/v1/models/", 401)):  # fmt: skip
         assert asked.get(path).status_code == status
     page = asked.get("/llm/").text
     assert 'src="page.js"' in page

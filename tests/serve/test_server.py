@@ -129,6 +129,7 @@ def test_the_openapi_page_describes_every_route(address, model):
     [
         (b"{", {}, 400, "the body is not JSON"),
         (b'{"prompt": ' + b"[" * 5000, {}, 400, "`prompt[0][0]`: Expected `int`"),
+        (b"{}", {"Expect": "tea"}, 417, "this server meets `100-continue`"),
         (b"{}", {"Content-Type": "text/plain"}, 415, "send `Content-Type: application/json`"),
         (b" " * 5_000_000, {}, 413, "the body has more than 4000000 bytes"),
         (b'{"prompt": [1, "a"]}', {}, 400, "`prompt` mixes texts, tokens"),
@@ -195,6 +196,17 @@ def test_a_body_of_no_coding_is_plain(address):
     headers = {"Content-Encoding": ""}
     body = {"prompt": "x", "max_tokens": 1}
     assert http.post(f"{address}/v1/completions", json=body, headers=headers).status_code == 200
+
+
+def test_a_body_may_begin_with_a_byte_order_mark_and_a_path_end_in_a_slash(address):
+    body = {"prompt": "x", "max_tokens": 1}
+    sent = {"Content-Type": "application/json", "Expect": "100-continue"}
+    for text in (json.dumps(body), json.dumps({**body, "n": None})):
+        content = b"\xef\xbb\xbf" + text.encode()
+        told = http.post(f"{address}/v1/completions/", content=content, headers=sent)
+        assert (told.status_code, told.json()["object"]) == (200, "text_completion")
+    assert http.get(f"{address}/v1/models/tiny/").json()["id"] == "tiny"
+    assert http.get(f"{address}/health//").json() == {"status": "ok"}
 
 
 def test_keys_hosts_and_origins(model):

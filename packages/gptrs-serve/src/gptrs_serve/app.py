@@ -13,7 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gptrs_serve.keys import KeyRing
 from gptrs_serve.metrics import Metrics
@@ -32,6 +32,25 @@ class Access(Struct, frozen=True):
     most_body_bytes: int = 4_000_000
     logs: bool = False
     """Whether each request is logged."""
+
+
+class PlainPaths:
+    """Has a path that ends in a slash answered like the one without.
+
+    Starlette would redirect, and some clients follow without the body or the key.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] == "http" and scope["path"].endswith("/"):
+            path = scope["path"].rstrip("/")
+            # The page keeps its slash: the addresses of its files are relative to it.
+            if path != scope.get("root_path", ""):
+                scope["path"] = path
+        await self._app(scope, receive, send)
 
 
 def new_app(served: Served, access: Access) -> Starlette:
@@ -62,7 +81,7 @@ def new_app(served: Served, access: Access) -> Starlette:
     )
     return Starlette(
         routes=found,
-        middleware=[log, *middleware],
+        middleware=[Middleware(PlainPaths), log, *middleware],
         exception_handlers={HTTPException: _refused},
         lifespan=lifespan,
     )

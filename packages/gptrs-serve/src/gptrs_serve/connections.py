@@ -12,6 +12,8 @@ from weakref import WeakKeyDictionary
 from typing_extensions import override
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from gptrs_serve.problems import RequestError
+
 MOST_CONNECTIONS: Final = 4096
 """Concurrent connections; further ones get status 503."""
 MOST_HEAD_SECONDS: Final = 30.0
@@ -33,6 +35,7 @@ _BUSY: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nConnection: close\r\n"
     b"Content-Length: 0\r\n\r\n"
 )
+_MALFORMED: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n"
 
 
 class Watch:
@@ -141,6 +144,16 @@ class Watched(asyncio.Protocol):
         """End a connection whose client sends no more, if it waits for an answer still."""
         if not self.cycle.response_complete:
             self.transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer bytes that are no request, in the format of other errors, and end."""
+        cycle = self.cycle
+        # Within an answer that has begun, its bytes would be taken for a part of it.
+        if cycle is None or cycle.response_complete or not cycle.response_started:
+            answer = RequestError(msg, code="malformed_request").response()
+            fields = [b"%b: %b\r\n" % field for field in answer.raw_headers]
+            self.transport.write(b"".join([_MALFORMED, *fields, b"\r\n", bytes(answer.body)]))
+        self.transport.close()
 
     def on_response_complete(self) -> None:
         """Go on with the next request, or end."""

@@ -26,6 +26,8 @@ MOST_OBJECTS: Final = 32_768
 MOST_NAME: Final = 80
 """Characters of a field's name that errors show: a body of megabytes may be one name."""
 _OBJECT: Final = re.compile(rb'\{\s*"')
+_MARK: Final = b"\xef\xbb\xbf"
+"""The byte order mark, which some clients on Windows put before JSON."""
 _INTEGERS: Final = msgspec.inspect.IntType, msgspec.inspect.LiteralType
 State = Literal["supported", "no effect", "refused"]
 Read = TypeVar("Read")
@@ -88,7 +90,7 @@ def decoded(data: bytes, kind: type[Read]) -> Read:
             code="body_too_large",
         )
     try:
-        return _decoded(data, kind)
+        return _decoded(data.removeprefix(_MARK), kind)
     except msgspec.ValidationError as error:
         raise _problem(str(error), kind) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -150,6 +150,7 @@ _REFUSALS: Final = {
     "405": "The path has other methods.",
     "413": "The body is too long.",
     "415": "The content type of the body is not JSON.",
+    "417": "The server does not meet what the request expects of it.",
     "429": "The server has as many requests as it accepts; try again later.",
     "500": "The server failed.",
     "503": "The server is shutting down, or a process of its model is lost.",

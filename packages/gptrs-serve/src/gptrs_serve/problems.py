@@ -42,6 +42,7 @@ _KINDS: Final = {
     405: "invalid_request_error",
     413: "request_too_large",
     415: "invalid_request_error",
+    417: "invalid_request_error",
     429: "rate_limit_error",
     500: "api_error",
     503: "overloaded_error",
@@ -291,7 +292,17 @@ async def read_body(request: Request, most_bytes: int) -> bytes:
 
 
 async def read_bytes(request: Request, most_bytes: int) -> bytearray:
-    """Return the body of a request; RequestError if it is compressed or too long."""
+    """Return the body of a request; RequestError if it is compressed or too long.
+
+    RequestError, too, if the client expects more than a sign to go on (RFC 9110, 10.1.1).
+    """
+    expected = request.headers.get("expect") or "100-continue"
+    if expected.strip().lower() != "100-continue":
+        raise RequestError(
+            f"the request has `Expect: {expected[:40]}`, this server meets `100-continue`",
+            status=417,
+            code="expectation_failed",
+        )
     for name, plain in (("Content-Encoding", "identity"), ("Transfer-Encoding", "chunked")):
         coding = request.headers.get(name, "").strip().lower() or plain
         # A few megabytes of gzip unpack to gigabytes.
