@@ -259,6 +259,23 @@ def test_an_index_outside_is_told_as_it_was_given(node: str, place: int, backend
         model(x, np.array([[place]]))
 
 
+@pytest.mark.parametrize("node", ["GatherND (x, i)", "ScatterND (x, i, u)"])
+def test_an_index_of_several_axes_is_told_with_its_axis(node: str) -> None:
+    text = f"m (float[3, 4] x, int64[k, 2] i, float[k] u) => (float y) {{ y = {node} }}"
+    model, x = model_of(text, "ref"), np.zeros((3, 4), np.float32)
+    for place, told in (([0, 9], "9 of axis 1, which has size 4"), ([-4, 0], "-4 of axis 0")):
+        with pytest.raises(ExecutionError, match=f"index {told}"):
+            model(x, np.array([[2, -4], place]), np.ones(2, np.float32))
+    nothing = model(x, np.zeros((0, 2), np.int64), np.zeros(0, np.float32))["y"]
+    assert nothing.shape == ((0,) if node.startswith("Gather") else x.shape)
+
+
+def test_an_index_beyond_its_example_reads_no_other_one() -> None:
+    text = "m (float[2, 4] x, int64[2, 1] i) => (float y) { y = GatherND <batch_dims = 1> (x, i) }"
+    with pytest.raises(ExecutionError, match="index 4 of axis 1, which has size 4"):
+        model_of(text, "ref")(np.zeros((2, 4), np.float32), np.array([[4], [0]]))
+
+
 BODIES = {
     "initializer": "y = MatMul (x, w)",
     "attribute": "w = Constant <value = float {0}> () y = MatMul (x, w)",

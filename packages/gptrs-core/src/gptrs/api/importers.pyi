@@ -14,6 +14,7 @@ from gptrs.plugins.converters import is_number as is_number
 from gptrs.plugins.converters import is_symbol as is_symbol
 from gptrs.plugins.converters import scalar as scalar
 from gptrs.plugins.converters import size_tensor as size_tensor
+from gptrs.plugins.converters import within_axis as within_axis
 from gptrs.plugins.converters import wrapped as wrapped
 from gptrs.plugins.exporters import FileContents as FileContents
 from gptrs.plugins.exporters import FileValue as FileValue

@@ -17,6 +17,7 @@ missing. A first parameter `node` gets the node.
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ from msgspec import Struct
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import GptrsError, ModelError, UnsupportedError
+from gptrs.functionals.elementwise import maximum, minimum
 from gptrs.functionals.operands import size_scalar
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
@@ -289,3 +291,22 @@ def _bitcast(x: Tensor, dtype: DType) -> Tensor:
 def size_tensor(size: int, dtype: DType = dtypes.si64) -> Tensor:
     """Return a size as a tensor of rank 0, computed when it is known if it is symbolic."""
     return size_scalar(size, dtype)
+
+
+def within_axis(index: Tensor, axis: int, size: int) -> Tensor:
+    """Return indices unchanged; a program fails for one outside of `[0, size)`, and names it.
+
+    For indices of several axes that become rows of a flat table: one outside of its own axis could
+    be inside of the table.
+    """
+    if is_number(math.prod(index.shape), 0):
+        return index
+    shape, every = [1] * axis, range(index.rank)
+    places = primitives.reshape(primitives.iota((size,), 0, index.dtype), [*shape, size])
+    # Reading the axis checks an index, and the error has the index and the axis that were given.
+    # Of many, only the ends are read.
+    for end in ("max", "min"):
+        extreme = primitives.reshape(primitives.reduce(index, end, every), [*shape, 1])
+        read = primitives.reshape(primitives.gather(places, extreme, axis), [])
+        index = minimum(index, read) if end == "max" else maximum(index, read)
+    return index

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from gptrs.api.importers import is_number, scalar
+from gptrs.api.importers import is_number, scalar, within_axis
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
@@ -73,7 +73,7 @@ def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
     flat_x = F.reshape(x, [math.prod(lead), *x.shape[batch:]])
     places = indices.shape[batch:-1]
     flat = F.reshape(indices, [math.prod(lead), math.prod(places), depth])
-    rows = _flat_indices(flat, flat_x.shape[1 : 1 + depth])
+    rows = _flat_indices(flat, flat_x.shape[1 : 1 + depth], batch)
     if batch:
         inside = math.prod(flat_x.shape[1 : 1 + depth])
         rows = rows + F.expand_dims(
@@ -85,26 +85,18 @@ def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
     return F.reshape(found, [*lead, *places, *rest])
 
 
-def _flat_indices(indices: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return indices of several axes, the last axis of `indices`, as row-major numbers."""
+def _flat_indices(indices: Tensor, shape: tuple[int, ...], batch: int = 0) -> Tensor:
+    """Return indices of axes after `batch`, the last axis of `indices`, as row-major numbers."""
     total: Tensor | None = None
     for axis, size in enumerate(shape):
         column = F.squeeze(F.slice_axis(indices, -1 % indices.rank, axis, 1), -1)
         place = counted_from_start(column, size)
-        if len(shape) > 1:
-            place = _checked(place, size)
+        if len(shape) > 1 or batch:  # otherwise the table itself is the axis
+            place = within_axis(place, batch + axis, size)
         total = place if total is None else total * as_tensor(sizes([size]).reshape(())) + place
     if total is None:
         return F.zeros(indices.shape[:-1], dtypes.si64)
     return total
-
-
-def _checked(place: Tensor, size: int) -> Tensor:
-    """Return indices unchanged; one outside the axis becomes one outside every table."""
-    inside = F.logical_and(place >= 0, place < as_tensor(sizes([size]).reshape(())))
-    # An index outside its own axis could be inside the flat table, and would read another row
-    # silently.
-    return F.where(inside, place, -(2**40))
 
 
 @converts("ScatterND")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final, Literal, cast
 
-from gptrs.api.importers import is_number, is_symbol, size_tensor
+from gptrs.api.importers import is_number, is_symbol, size_tensor, within_axis
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
@@ -259,10 +259,7 @@ def _flat_indices(x: Tensor, indices: list[Tensor], axes: list[int]) -> Tensor:
     """Return indices of several axes as row-major indices, broadcast together."""
     total: Tensor | None = None
     for axis, each in zip(axes, indices, strict=True):
-        index = counted_from_start(each, x.shape[axis])
-        inside = F.logical_and(index >= 0, index < size_tensor(x.shape[axis]))
-        # An index outside of its axis must not wrap into another row of the flat table.
-        index = F.where(inside, index, -(2**40))
+        index = within_axis(counted_from_start(each, x.shape[axis]), axis, x.shape[axis])
         total = index if total is None else total * size_tensor(x.shape[axis]) + index
     assert total is not None
     return total
