@@ -112,6 +112,14 @@ GRAPHS = {
     "sizes scaled as floats": "(float[m, n] x) => (float y) <float[2] k = {1.5, 2.0}> {"
     " s = Shape (x) f = Cast <to = 1> (s) p = Mul (f, k) w = Floor (p) t = Cast <to = 7> (w)"
     " y = ConstantOfShape (t) }",
+    "sizes rounded up as floats": "(float[m, n] x) => (float y) <float k = {4}, int64[1] b = {0}> {"
+    " s = Shape (x) f = Cast <to = 1> (s) q = Div (f, k) c = Ceil (q) p = Mul (c, k)"
+    " t = Cast <to = 7> (p) r = Sub (t, s) z = Sub (s, s) w = Concat <axis = 0> (z, r)"
+    " y = Pad (x, w) }",
+    "sizes rounded as floats": "(float[m, n] x) => (float y) <float k = {4}, float two = {2}> {"
+    " s = Shape (x) f = Cast <to = 11> (s) g = Cast <to = 1> (f) q = Div (g, k) c = Round (q)"
+    " p = Mul (c, k) o = Max (p, two) t = Cast <to = 6> (o) u = Cast <to = 7> (t)"
+    " y = ConstantOfShape (u) }",
     "least of sizes": "(float[m, n] x) => (int64 y) { s = Shape <start = 0, end = 1> (x)"
     " t = Shape <start = 1, end = 2> (x) y = Min (s, t) }",
     "constant of a shape": "(float[m, n] x) => (float y) { s = Shape (x) y = ConstantOfShape (s) }",
@@ -255,6 +263,8 @@ EMPTY = {
 }
 """Graphs that are not compared for sizes of 0, and why."""
 ONE_PROGRAM = (
+    "sizes scaled as floats",
+    "sizes rounded up as floats",
     "slice backwards from any place",
     "pad to a multiple",
     "average padded by the size",

@@ -15,6 +15,7 @@ from gptrs.api.models import Tensor
 from gptrs.ir.symbolic_dim import ASSUMPTIONS
 from gptrs_onnx import known_ops
 from gptrs_onnx.element_types import HELD_IN, narrow_type, stored_dtype
+from gptrs_onnx.fractional_sizes import sizes_behind
 from gptrs_onnx.node import (
     Bound,
     Items,
@@ -29,7 +30,6 @@ from gptrs_onnx.node import (
     converts,
     cut_before,
     has_body,
-    is_symbolic,
     is_weight,
     numbers,
     refuse_sequence,
@@ -217,9 +217,7 @@ class Conversion:
         origins = self._origins.get(value, frozenset())
         if origins:
             raise NeedsKnownError(origins, why, value)
-        # Exporters of `Resize` compute sizes in floats; the integers behind the cast are still
-        # known.
-        behind = self._sizes_behind(value)
+        behind = sizes_behind(value, self._values.get, self._node)
         if behind is not None:
             return behind
         if value.const_value is not None:
@@ -243,16 +241,6 @@ class Conversion:
             return int(np.float32(own).view(np.uint32)), 0
         self._draws += 1
         return self._seed % 2**64, self._draws << 48
-
-    def _sizes_behind(self, value: ir.Value) -> Known | None:
-        """Return the sizes, some of them symbols, that a value is as floats; None for others."""
-        source = value.producer()
-        if source is None or source.op_type != "Cast" or source.domain not in ("", "ai.onnx"):
-            return None
-        found = None if source.inputs[0] is None else self._values.get(source.inputs[0])
-        if not isinstance(found, np.ndarray) or not is_symbolic(found):
-            return None
-        return found
 
     def _bind_initializers(self, graph: ir.Graph) -> None:
         for name, value in graph.initializers.items():
