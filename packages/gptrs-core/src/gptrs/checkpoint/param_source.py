@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import logging
 import os
 import re
 import threading
@@ -24,6 +25,8 @@ from gptrs.errors import CheckpointError, ModelError
 from gptrs.ir.dtypes import DType
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quoting import counted, listed, quoted, shown_value
+
+_logger = logging.getLogger("gptrs")
 
 
 class ParamSource(Protocol):
@@ -202,21 +205,23 @@ class FileSource:
         return file
 
     def _check_shard(self, shard: str, file: MappedTensors) -> None:
-        """Raise unless the file holds the tensors mapped to it, and none mapped to another file."""
+        """Raise unless the file holds the tensors mapped to it; note others that are elsewhere."""
         for name in self._names_in[shard]:
             if name not in file.entries:
-                raise self._mismatch(name, shard, f"{quoted(shard)} does not have it")
-        for name in file.entries:
-            mapped = self._shard_of.get(name, shard)
-            if mapped != shard:
-                raise self._mismatch(name, mapped, f"{quoted(shard)} has a tensor of that name too")
-
-    def _mismatch(self, name: str, shard: str, problem: str) -> CheckpointError:
-        return CheckpointError(
-            f"{quoted(self.origin, 200)} places tensor {quoted(name)} in {quoted(shard)},"
-            f" but {problem}",
-            hint="the index and the shards are not of one model, download all of them again",
-        )
+                raise CheckpointError(
+                    f"{quoted(self.origin, 200)} places tensor {quoted(name)} in {quoted(shard)},"
+                    f" but {quoted(shard)} does not have it",
+                    hint="the index and the shards are not of one model, download all of them"
+                    " again",
+                )
+        others = [name for name in file.entries if self._shard_of.get(name, shard) != shard]
+        if others:
+            # Some models replace a few tensors of another one by a further shard and the index.
+            _logger.warning(
+                "%s places %s in other files than %s, whose %s ignored: %s",
+                *(quoted(self.origin, 200), counted(len(others), "tensor"), quoted(shard)),
+                *("copy is" if len(others) == 1 else "copies are", listed(others, 3)),
+            )
 
 
 # A tensor of a checkpoint as users see it: its type now, its value when they ask for it.
