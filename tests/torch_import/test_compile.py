@@ -367,6 +367,25 @@ def test_element_types(dtype: str) -> None:
         torch.testing.assert_close(compiled(function)(x), function(x))
 
 
+def test_a_step_of_an_optimizer_leaves_nothing_to_torch(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch._dynamo.config, "enable_dynamo_decompositions", True)
+
+    def step(weight: Any, mean: Any, square: Any, rate: Any) -> None:
+        weight.addcdiv_(mean, square.sqrt().add_(1e-8), value=-0.1)
+        square.addcmul_(mean, mean, value=0.01)
+        mean.add_(weight, alpha=rate)
+
+    given = [torch.rand(5, 7), torch.rand(5, 7), torch.rand(5, 7), torch.tensor(0.3)]
+    expected = [each.clone() for each in given]
+    step(*expected)
+    with torch.no_grad(), caplog.at_level(logging.WARNING, "gptrs"):
+        compiled(step)(*given)
+    assert not caplog.records
+    torch.testing.assert_close(given, expected, rtol=1e-6, atol=1e-7)
+
+
 def test_layouts_of_arguments() -> None:
     def function(x: Any, y: Any) -> Any:
         return x @ y, x[:, None] + y.T.sum()

@@ -118,6 +118,12 @@ def multiplied(node: Node, x: Operand, y: Operand) -> Tensor:
     return _scaled(F.mul, x, y, node.dtype, has_number=_is_number(x) or _is_number(y))
 
 
+@converts("prims.fma")
+def multiplied_and_added(node: Node, x: Operand, y: Operand, z: Operand) -> Tensor:
+    """Return `x * y + z`, which dynamo makes of `addcdiv_` and others; torch rounds twice, too."""
+    return multiplied(node, x, y) + operand(z, node.dtype)
+
+
 def _scaled(function: Binary, x: Operand, y: Operand, dtype: DType, *, has_number: bool) -> Tensor:
     """Return `function(x, y)` of a type; beside a number, torch computes halves in f32."""
     if has_number and dtype.is_float and dtype.bits < 32:
