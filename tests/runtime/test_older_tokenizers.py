@@ -28,6 +28,21 @@ CASES = {
     "gpt2": ("GPT2Tokenizer", ["<|endoftext|>"], {}),
     "gpt2 with a space": ("GPT2TokenizerFast", ["<|endoftext|>"], {"add_prefix_space": True}),
     "gpt2 without its token": ("GPT2Tokenizer", [], {}),
+    "gpt2 with a token before": ("GPT2Tokenizer", ["</s>"], {
+        "add_bos_token": True, "bos_token": "</s>", "eos_token": "</s>", "unk_token": None,
+    }),
+    "gpt2 with tokens around": (
+        "GPT2Tokenizer", [], {"add_bos_token": True, "add_eos_token": True, "eos_token": "</s>"},
+    ),
+    "gpt2 with a numbered token": ("GPT2Tokenizer", [], {"added_tokens_decoder": {
+        "600": {
+            "content": "<mask>", "special": True, "lstrip": False, "rstrip": False,
+            "normalized": False, "single_word": False,
+        },
+    }}),
+    "qwen2 without special tokens": (
+        "Qwen2Tokenizer", [], dict.fromkeys(("eos_token", "unk_token", "pad_token")),
+    ),
     "roberta": ("RobertaTokenizer", OF_ROBERTA, {"mask_token": {
         "__type": "AddedToken", "content": "<mask>", "lstrip": True, "rstrip": False,
         "normalized": False, "single_word": False, "special": True,
@@ -81,7 +96,7 @@ def test_tokens_are_those_of_transformers(tmp_path, case):
             wanted = theirs.decode(tokens, clean_up_tokenization_spaces=False)
             assert ours.decode(tokens, special=True) == wanted
     pair = ours.encode_pair("a fox", "so it is", 99).tokens
-    if "Roberta" in name or name == "BartTokenizer":
+    if "Roberta" in name or name == "BartTokenizer" or "add_bos_token" in settings:
         assert list(pair) == theirs("a fox", "so it is")["input_ids"]
 
 

@@ -124,8 +124,7 @@ def tokenizer_json(read: ReadFile, kind: TokenizerClass) -> bytes:
     numbered = _numbered(read, settings)
     special = _special(kind, settings)
     added = _added(special, vocabulary, numbered)
-    # Later ones win: special tokens over the vocabulary, and that over numbers in other files.
-    ids = {**numbered, **vocabulary, **{str(part["content"]): part["id"] for part in added}}
+    ids = {**vocabulary, **{str(part["content"]): cast("int", part["id"]) for part in added}}
     texts = {name: str(part["content"]) for name, part in special.items()}
     model: Part = {
         "type": "BPE",
@@ -135,7 +134,7 @@ def tokenizer_json(read: ReadFile, kind: TokenizerClass) -> bytes:
         "end_of_word_suffix": kind.model.get("end_of_word_suffix", ""),
         "unk_token": texts.get(str(kind.model.get("unk_token"))),
     }
-    around = None
+    around = _added_around(settings, texts, ids)
     if kind.around is not None:
         first, last = (texts[name] for name in kind.around)
         around = {
@@ -157,6 +156,35 @@ def tokenizer_json(read: ReadFile, kind: TokenizerClass) -> bytes:
         "model": model,
     }
     return json.dumps(made, ensure_ascii=False).encode("utf-8")
+
+
+def _added_around(
+    settings: Mapping[str, object], texts: Mapping[str, str], ids: Mapping[str, int]
+) -> Part | None:
+    """Return the step that adds the tokens before and after each text that the settings ask for."""
+    asked = [settings.get(f"add_{name}_token") is True for name in ("bos", "eos")]
+    first, last = (
+        [texts[name]] if wanted and name in texts else []
+        for name, wanted in zip(("bos_token", "eos_token"), asked, strict=True)
+    )
+    if not (first or last):
+        return None
+
+    def parts(text: str, kind: int) -> list[Part]:
+        own: list[Part] = [
+            {"SpecialToken": {"id": token, "type_id": kind}} for token in (*first, *last)
+        ]
+        return [*own[: len(first)], {"Sequence": {"id": text, "type_id": kind}}, *own[len(first) :]]
+
+    return {
+        "type": "TemplateProcessing",
+        "single": parts("A", 0),
+        "pair": [*parts("A", 0), *parts("B", 1)],
+        "special_tokens": {
+            token: {"id": token, "ids": [ids[token]], "tokens": [token]}
+            for token in (*first, *last)
+        },
+    }
 
 
 def _object(read: ReadFile, name: str) -> dict[str, object]:
@@ -211,11 +239,14 @@ def _numbered(read: ReadFile, settings: Mapping[str, object]) -> dict[str, int]:
 
 
 def _special(kind: TokenizerClass, settings: Mapping[str, object]) -> dict[str, Part]:
-    """Return the special tokens of the class by name, in the order in which they are added."""
+    """Return the special tokens of the class by name, in the order in which they are added.
+
+    One that the settings say is null is left out, unless it surrounds texts.
+    """
     found: dict[str, Part] = {}
     for name in _ORDER:
-        if name in kind.special:
-            stated = settings.get(name)
+        stated = settings.get(name, kind.special.get(name))
+        if name in kind.special and (stated is not None or kind.around is not None):
             text = _content(stated) or kind.special[name]
             flags: Mapping[str, object] = {}
             if isinstance(stated, Mapping):
@@ -228,12 +259,17 @@ def _special(kind: TokenizerClass, settings: Mapping[str, object]) -> dict[str, 
 def _added(
     special: Mapping[str, Part], vocabulary: Mapping[str, int], numbered: Mapping[str, int]
 ) -> list[Part]:
-    """Return special tokens with their numbers, except those that other files add."""
-    added: dict[str, Part] = {}
-    following = len(vocabulary)
+    """Return tokens that other files number, then special ones without a number."""
+    usual = {**_FLAGS, "special": False}
+    added: dict[str, Part] = {
+        text: {"id": number, "content": text, **usual}
+        for text, number in numbered.items()
+        if text not in vocabulary
+    }
+    following = len(vocabulary) + len(added)
     for part in special.values():
         text = str(part["content"])
-        if text in added or (text in numbered and text not in vocabulary):
+        if text in added:
             continue
         if text not in vocabulary:
             added[text] = {"id": following, **part}
