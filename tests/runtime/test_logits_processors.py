@@ -10,10 +10,12 @@ import pytest
 import gptrs
 from gptrs.errors import ExecutionError, UsageError
 from gptrs_runtime.generation.logits_processors import (
+    AllowedTokens,
     NoRepeatNgrams,
     ProcessorChain,
     TokenCounts,
     TokenRules,
+    bounds_of,
     built_in_processors,
 )
 from gptrs_runtime.generation.options import GenerationOptions
@@ -168,6 +170,20 @@ def test_nothing_is_copied_where_nothing_is_processed():
     assert built_in_processors(Sampling(), TokenRules(), ENDS, len(PROMPT)) == []
     given = logits()
     assert ProcessorChain([], PROMPT)(given) is given
+
+
+@pytest.mark.parametrize("size", [8, 64, 131])
+def test_masks_and_allowed_tokens_leave_the_logits_of_others_as_they_are(size):
+    random = np.random.default_rng(size)
+    is_allowed = random.random(size) < 0.5
+    given = random.normal(0, 3, size).astype(np.float32)
+    given[:4] = np.inf, -np.inf, -0.0, 0.0
+    wanted = np.where(is_allowed, given, np.float32(-np.inf))
+    packed = np.packbits(is_allowed, bitorder="little")
+    found = np.minimum(given, bounds_of(packed)[:size])
+    assert found.tobytes() == wanted.tobytes()
+    keep = AllowedTokens(np.flatnonzero(is_allowed).tolist(), size)
+    assert keep(np.array(PROMPT), given.copy()).tobytes() == wanted.tobytes()
 
 
 def test_counts_grow():

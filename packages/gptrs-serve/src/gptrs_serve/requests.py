@@ -15,7 +15,11 @@ from starlette.requests import Request
 from gptrs.errors import NoTokenError, UsageError
 from gptrs_runtime.chat.conversation import FIELDS, Conversation, conversation_of
 from gptrs_runtime.generation.generate import GenerationOptions
-from gptrs_runtime.generation.logits_processors import LogitsProcessor, SuppressSequences
+from gptrs_runtime.generation.logits_processors import (
+    AllowedTokens,
+    LogitsProcessor,
+    SuppressSequences,
+)
 from gptrs_runtime.generation.model_settings import configured_sampling
 from gptrs_runtime.generation.outcome import FinishReason
 from gptrs_runtime.generation.scheduled_text import Client
@@ -57,20 +61,6 @@ class LogitBias:
         return logits
 
 
-class AllowedTokens:
-    """A logits processor that bans all but some tokens."""
-
-    def __init__(self, tokens: Sequence[int]) -> None:
-        self._tokens = np.unique(np.array(tokens, np.int64))
-
-    def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
-        """Set the logits of all other tokens to -inf."""
-        allowed = logits[self._tokens]
-        logits.fill(-np.inf)
-        logits[self._tokens] = allowed
-        return logits
-
-
 def processors_of(body: Generating, model: LoadedModel) -> list[LogitsProcessor]:
     """Return the logits processors of a request; RequestError for tokens that do not exist."""
     vocab_size = model.token_reader().vocab_size
@@ -78,7 +68,7 @@ def processors_of(body: Generating, model: LoadedModel) -> list[LogitsProcessor]
     if body.allowed_token_ids:
         with about_field("allowed_token_ids"):
             require_known_tokens(body.allowed_token_ids, vocab_size)
-        found.append(AllowedTokens(body.allowed_token_ids))
+        found.append(AllowedTokens(body.allowed_token_ids, vocab_size))
     if body.bad_words:
         with about_field("bad_words"):
             spelled = {tuple(model.tokenizer.encode(text, special=False))

@@ -18,6 +18,7 @@ from gptrs.fork_safe_lock import ForkSafeLock
 from gptrs.install_hints import install_extra
 from gptrs.quoting import clipped, counted
 from gptrs_runtime.capable_model import on_deep_stack
+from gptrs_runtime.generation.logits_processors import bounds_of
 from gptrs_runtime.generation.schema_combinations import require_few_combinations
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.sources.model_source import ModelSource
@@ -270,12 +271,11 @@ class GrammarProcessor:
         # Checked after computing the mask, which on failure allows only the end.
         if self._matcher.is_error():
             raise self._kept_no_longer(_problem(self._matcher))
-        bits = np.unpackbits(packed, bitorder="little")
-        allowed = bits[: self._vocab_size].view(np.bool_)
+        bounds = bounds_of(packed)[: self._vocab_size]
         if self._matcher.is_stopped():
-            allowed[:] = False
-        allowed[self._ends] = self._matcher.is_accepting()
-        np.copyto(logits, -np.inf, where=~allowed)
+            bounds.fill(-np.inf)
+        bounds[self._ends] = np.inf if self._matcher.is_accepting() else -np.inf
+        np.minimum(logits, bounds, out=logits)
         if logits.max() == -np.inf:
             raise self._kept_no_longer("the tokens that it allows are all suppressed")
         return logits

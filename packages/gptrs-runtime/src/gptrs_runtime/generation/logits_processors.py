@@ -19,6 +19,29 @@ logits of the next token, f32 [V]. It may change `logits` in place; `tokens` are
 
 
 _F32 = np.finfo(np.float32)
+_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+_BOUNDS_OF_BYTE = np.where(_BITS, np.inf, -np.inf).astype(np.float32)
+
+
+def bounds_of(packed: np.ndarray) -> np.ndarray:
+    """Return upper bounds f32 [8 N] of logits: inf for each set bit of `packed` ui8 [N], else -inf.
+
+    The minimum with them bans tokens in the same time whichever they are. An assignment under a
+    mask, as NumPy does it, takes up to 15 times as long: 0.7 ms for half of 150,000 tokens.
+    """
+    return _BOUNDS_OF_BYTE.take(packed, axis=0).reshape(-1)
+
+
+class AllowedTokens:
+    """Bans all but some tokens of a vocabulary."""
+
+    def __init__(self, tokens: Sequence[int], vocab_size: int) -> None:
+        self._bounds = np.full(vocab_size, -np.inf, np.float32)
+        self._bounds[np.array(tokens, np.int64)] = np.inf
+
+    def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        """Set the logits of all other tokens to -inf."""
+        return np.minimum(logits, self._bounds, out=logits)
 
 
 class ProcessorMaker(Protocol):
