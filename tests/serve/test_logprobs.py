@@ -86,6 +86,34 @@ def test_bytes_of_a_chat_are_those_of_its_text(served, name, seed):
             assert entry["bytes"] == own_bytes(model, texts[entry["token"]])
 
 
+def test_special_tokens_are_shown_if_asked_for_but_not_the_end(address, model):
+    tokenizer, (end,) = model.tokenizer, model.eos_tokens
+    tokens = [end, *tokenizer.encode("the cat", special=False)]
+    body = {"max_tokens": MOST, "allowed_token_ids": tokens, "seed": 1, "ignore_eos": True,
+            "return_token_ids": True, "skip_special_tokens": False,
+            "return_tokens_as_token_ids": True}  # fmt: skip
+    whole = post(address, "/v1/completions", {**body, "prompt": "a", "logprobs": 1})["choices"][0]
+    assert end in whole["token_ids"]
+    assert whole["text"] == tokenizer.decode(whole["token_ids"], special=True)
+    chunks = streamed(address, "/v1/completions", {**body, "prompt": "a", "logprobs": 1})
+    assert is_same(joined(chunks), whole)
+    named = [f"token_id:{token}" for token in whole["token_ids"]]
+    assert whole["logprobs"]["tokens"] == named
+    mark = tokenizer.token_text(end)
+    for place, token in zip(whole["logprobs"]["text_offset"], whole["token_ids"], strict=True):
+        assert whole["text"].startswith(mark, place) == (token == end)
+
+    asked = {**body, "messages": SAID, "logprobs": True}
+    choice = post(address, "/v1/chat/completions", asked)["choices"][0]
+    assert end in choice["token_ids"]
+    assert choice["message"]["content"] == tokenizer.decode(choice["token_ids"], special=True)
+    entries = choice["logprobs"]["content"]
+    assert b"".join(bytes(one["bytes"]) for one in entries) == choice["message"]["content"].encode()
+    assert [one["token"] for one in entries] == [f"token_id:{t}" for t in choice["token_ids"]]
+    ended = {**asked, "allowed_token_ids": [end], "ignore_eos": False}
+    assert post(address, "/v1/chat/completions", ended)["choices"][0]["message"]["content"] == ""
+
+
 def joined(chunks):
     """The text and the scores of a stream of completions."""
     choices = [each["choices"][0] for each in chunks if each["choices"]]

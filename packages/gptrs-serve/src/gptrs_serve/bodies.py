@@ -105,9 +105,7 @@ Effort = Annotated[
         " the default of the API, have no effect, and other values are refused."
     ),
 ]
-_Shown = Annotated[
-    Literal[True], Meta(description="Special tokens are never shown.", extra=NOTHING)
-]
+_Spaced = Annotated[bool, Meta(description="The text has no spaces of its own.", extra=NOTHING)]
 
 
 class StructuredOutputs(Struct, forbid_unknown_fields=True):
@@ -301,8 +299,13 @@ class Generating(
     cache_prompt: (
         Annotated[bool, Meta(description="All prompts are cached anyway.", extra=NOTHING)] | None
     ) = None
-    skip_special_tokens: _Shown | None = None
-    spaces_between_special_tokens: _Shown | Literal[False] | None = None
+    skip_special_tokens: (
+        Annotated[
+            bool, Meta(description="False: show special tokens, except the one that ends the text.")
+        ]
+        | None
+    ) = None
+    spaces_between_special_tokens: _Spaced | None = None
     include_stop_str_in_output: (
         Annotated[
             Literal[False], Meta(description="The stop string is never included.", extra=NOTHING)
@@ -317,7 +320,9 @@ class Generating(
         | None
     ) = None
     return_tokens_as_token_ids: (
-        Annotated[Literal[False], Meta(description="`/tokenize` returns token ids.", extra=NOTHING)]
+        Annotated[
+            bool, Meta(description="Name tokens of log-probabilities `token_id:` and number.")
+        ]
         | None
     ) = None
 

@@ -39,6 +39,7 @@ from gptrs_serve.requests import (
     finish_reason,
     options_of,
     require_written,
+    shown_texts,
     told_ids,
     usage,
 )
@@ -172,7 +173,7 @@ async def asked_chat(
         stream=stream,
         form=answers,
         opened=opened,
-        texts=served.texts_of(name),
+        texts=shown_texts(body, model, served.texts_of(name)),
         metrics=metrics,
         shows_thoughts=body.include_reasoning is not False,
         watched=watched,

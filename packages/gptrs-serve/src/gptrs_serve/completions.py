@@ -41,6 +41,7 @@ from gptrs_serve.requests import (
     prompts_of,
     require_fitting,
     require_written,
+    shown_texts,
     told_ids,
     usage,
 )
@@ -91,12 +92,12 @@ async def completions(
     except BaseException:
         cancel()
         raise
-    texts = served.texts_of(name)
+    texts = shown_texts(body, model, served.texts_of(name))
     if body.stream:
         made = _Events(body, name, prompts, texts)
         quick = QuickEvents(lambda pieces: made.of(0, pieces))
         return EventStream(_events(made, prompts, served, metrics, quick), cancel, quick)
-    return await _whole(request, body, name, prompts, served, metrics)
+    return await _whole(request, body, name, prompts, served, metrics, texts)
 
 
 async def asked_options(
@@ -191,6 +192,7 @@ async def _whole(
     prompts: Sequence[AskedPrompt],
     served: Served,
     metrics: Metrics,
+    texts: TokenTexts,
 ) -> Response:
     streams = [prompt.stream for prompt in prompts if prompt.stream is not None]
 
@@ -213,7 +215,7 @@ async def _whole(
         raise
     if any(not text.ended for stream in streams for text in stream.texts):
         return Response(status_code=CLOSED_BY_CLIENT)
-    texts, told = served.texts_of(name), await _told(prompts, served)
+    told = await _told(prompts, served)
 
     def choices() -> Iterator[dict[str, object]]:
         for number, prompt in enumerate(prompts):

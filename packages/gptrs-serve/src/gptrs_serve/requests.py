@@ -30,6 +30,7 @@ from gptrs_serve.bodies import ChatBody, CompletionBody, Conversing, Generating,
 from gptrs_serve.keys import Key
 from gptrs_serve.metrics import guesses_of
 from gptrs_serve.problems import KEY, RequestError, about_field
+from gptrs_serve.token_texts import TokenTexts
 
 _MOST_PROMPTS: Final = 1024
 _ANY_SEED: Final = -1
@@ -79,12 +80,26 @@ def processors_of(body: Generating, model: LoadedModel) -> list[LogitsProcessor]
     return found
 
 
+def shown_special(body: Generating, model: LoadedModel) -> frozenset[str]:
+    """Return the special tokens that the text of an answer shows: none, or all but its end."""
+    if body.skip_special_tokens is not False or not model.has_tokenizer:
+        return frozenset()
+    ends = () if body.ignore_eos else model.eos_tokens
+    return model.tokenizer.special_pieces() - {model.tokenizer.token_text(end) for end in ends}
+
+
+def shown_texts(body: Generating, model: LoadedModel, texts: TokenTexts) -> TokenTexts:
+    """Return the texts of tokens as a request asks for them."""
+    special, by_number = shown_special(body, model), bool(body.return_tokens_as_token_ids)
+    return texts.shown(special, by_number=by_number) if special or by_number else texts
+
+
 def options_of(
     body: Generating,
     model: LoadedModel,
     logprobs: int | None,
     *,
-    special: bool | frozenset[str] = False,
+    special: frozenset[str] = frozenset(),
 ) -> GenerationOptions:
     """Return the options of a request, except `max_tokens` and `form`; `special` tokens are shown.
 
@@ -111,7 +126,7 @@ def options_of(
         min_tokens=body.min_tokens,
         ignore_eos=body.ignore_eos,
         logprobs=logprobs,
-        special=special,
+        special=special | shown_special(body, model),
         logits_processors=processors_of(body, model),
         # Several greedy steps in one run are faster, but would reach a stream in lumps.
         steps_at_once=1 if body.stream else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from typing import Any
 
 from msgspec import Struct
@@ -52,6 +53,16 @@ class TokenTexts:
         self._tokenizer = model.tokenizer if model.has_tokenizer else None
         self._known: dict[int, tuple[str, list[int] | None, bool]] = {}
         """Per token: its text, its bytes in an answer, and whether the text is whole."""
+        self._special: frozenset[str] = frozenset()
+        """The special tokens that answers show."""
+        self._by_number = False
+        """Whether all tokens are called `token_id:` and their number."""
+
+    def shown(self, special: frozenset[str], *, by_number: bool) -> TokenTexts:
+        """Return the texts of tokens of an answer that shows `special` ones."""
+        made = copy(self)
+        made._known, made._special, made._by_number = {}, special, by_number
+        return made
 
     def chat(self, scores: Sequence[TokenScores], name: str = "content") -> dict[str, object]:
         """Return scores in the format of chats; the joined `bytes` of an answer are its text."""
@@ -80,19 +91,20 @@ class TokenTexts:
 
     def new_answer(self, prompt: str) -> AnswerText:
         """Return the empty text of an answer that follows `prompt`."""
-        return AnswerText(self, prompt, self._offsets(special=False))
+        return AnswerText(self, prompt, self._offsets(special=self._special))
 
     def left_out(self, token: int) -> str | None:
         """Return the leading space of a token that is lost at the beginning of a text.
 
         None if the token is invisible in the text.
         """
-        if self._tokenizer is None or not self._shown(token, special=False):
+        if self._tokenizer is None or not self._shown(token, special=self._special):
             return None
-        begins = self._shown(token, special=False).startswith(b" ")
-        return " " if begins and not self._tokenizer.decode([token]).startswith(" ") else ""
+        begins = self._shown(token, special=self._special).startswith(b" ")
+        text = self._tokenizer.decode([token], special=self._special)
+        return " " if begins and not text.startswith(" ") else ""
 
-    def _offsets(self, *, special: bool) -> TokenOffsets:
+    def _offsets(self, *, special: bool | frozenset[str]) -> TokenOffsets:
         tokenizer = self._tokenizer
         return TokenOffsets(
             lambda tokens: tokenizer.decode(tokens, special=special) if tokenizer else "",
@@ -100,10 +112,13 @@ class TokenTexts:
             tokenizer.open_ends if tokenizer else (),
         )
 
-    def _shown(self, token: int, *, special: bool) -> bytes:
+    def _shown(self, token: int, *, special: bool | frozenset[str]) -> bytes:
         """Return the bytes of a token in a text."""
-        found = self._tokenizer.token_bytes(token, special=special) if self._tokenizer else None
-        return found or b""
+        if self._tokenizer is None:
+            return b""
+        if not isinstance(special, bool):
+            special = bool(special) and self._tokenizer.token_text(token) in special
+        return self._tokenizer.token_bytes(token, special=special) or b""
 
     def _row(self, scores: TokenScores) -> dict[str, object]:
         likeliest = [self._entry(token, logprob) for token, logprob in scores.top]
@@ -139,9 +154,12 @@ class TokenTexts:
         text = self._tokenizer.token_text(token) if self._tokenizer else None
         if text is None:
             return _numbered(token), None, True
+        shown = list(self._shown(token, special=self._special))
+        if self._by_number:
+            return _numbered(token), shown, True
         # Byte-level tokens may hold a part of a character, whose text has U+FFFD in its place.
         is_whole = text.encode() == self._shown(token, special=True)
-        return text, list(self._shown(token, special=False)), is_whole
+        return text, shown, is_whole
 
 
 def _numbered(token: int) -> str:
