@@ -26,6 +26,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "ShowBody": {},
     "TranscriptionBody": {"file": "a"},
     "TranslationBody": {"file": "a"},
+    "TextsBody": {"inputs": "a"},
     "InfillBody": {"input_prefix": "a", "input_suffix": "b"},
     "PredictBody": {"prompt": "a"},
     "TemplateBody": {"messages": USER},

@@ -54,6 +54,31 @@ def test_tokens_are_embedded_as_their_text(address, models):
     assert usage["prompt_tokens"] == sum(map(len, tokens))
 
 
+def test_vectors_as_text_embeddings_inference_has_them(address, models):
+    texts = ["the cat", "a dog sat"]
+    for given, more in (
+        (texts, {}),
+        (texts[0], {"normalize": True, "dimensions": 5}),
+        (texts, {"normalize": False, "truncation_direction": "Right"}),
+    ):
+        options = {name: more[name] for name in ("normalize", "dimensions") if name in more}
+        expected = gptrs.embed(
+            models["bert"], [given] if isinstance(given, str) else given,
+            **{"normalize": True, **options},
+        )  # fmt: skip
+        found = post(address, "/embed", {"inputs": given, **more}).json()
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert len(post(address, "/embed", {"inputs": "the cat " * 500, "truncate": True}).json()) == 1
+    for wrong, param in (
+        ({"inputs": "the cat " * 500}, "truncate"),
+        ({"inputs": "a", "dimensions": 10**6}, "dimensions"),
+        ({"inputs": "a", "prompt_name": "query"}, "prompt_name"),
+        ({"inputs": []}, "inputs"),
+    ):
+        refused = post(address, "/embed", wrong)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
 @pytest.mark.parametrize("size", [1, 5, 16])
 @pytest.mark.parametrize("form", ["float", "base64"])
 def test_fewer_dimensions_are_the_first_ones(address, models, size, form):

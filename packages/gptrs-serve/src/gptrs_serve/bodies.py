@@ -617,6 +617,7 @@ class RerankBody(_with_fields_of(option_fields(RankRequest), Reading), kw_only=T
     refused: ClassVar[Mapping[str, str]] = {
         "max_tokens_per_doc": "`truncate` cuts to the limit of the model",
         "rank_fields": "documents are plain texts",
+        "texts": "`documents` has the texts, as in Jina's and Cohere's APIs",
     }
     documents: Annotated[
         Annotated[list[str | TextInput], _MOST_TEXTS], Meta(description="The documents.")

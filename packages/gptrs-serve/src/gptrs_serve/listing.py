@@ -62,8 +62,15 @@ async def answered(request: Request, body: TaskFields, served: Served, verb: Ver
     if not isinstance(body, EmbeddingBody):
         return JSONResponse(_FORMS[verb.name](body, name, found, usage))
     write = partial(_vectors, body, name, found, usage)
+    return await written_vectors(found, write, served)
+
+
+async def written_vectors(
+    vectors: Sequence[np.ndarray], write: Callable[[], object], served: Served
+) -> Response:
+    """Return the JSON of what `write` makes of vectors, of many in a thread."""
     # 2,048 vectors take 1 s to write: in a thread, row by row, as an encoder holds Python's lock.
-    if sum(map(len, found)) > _MOST_NUMBERS:
+    if sum(map(len, vectors)) > _MOST_NUMBERS:
         return await served.reading.run(lambda: _json(write()))
     return _json(write())
 
@@ -115,13 +122,14 @@ def _vectors(
     body: EmbeddingBody, model: str, found: Sequence[np.ndarray], usage: object
 ) -> dict[str, object]:
     data = [
-        msgspec.Raw(msgspec.json.encode(_vector(body, index, vector)))
+        msgspec.Raw(msgspec.json.encode(entry_of_vector(body, index, vector)))
         for index, vector in enumerate(found)
     ]
     return {"object": "list", "data": data, "model": model, "usage": usage}
 
 
-def _vector(body: EmbeddingBody, index: int, vector: np.ndarray) -> dict[str, object]:
+def entry_of_vector(body: EmbeddingBody, index: int, vector: np.ndarray) -> dict[str, object]:
+    """Return a vector as OpenAI's API has it; RequestError for numbers that JSON does not have."""
     if body.encoding_format == "base64":
         return {"object": "embedding", "index": index, "embedding": _encoded(vector)}
     if not np.isfinite(vector).all():  # JSON has no such numbers

@@ -35,6 +35,7 @@ from gptrs_serve.dialects.ollama_body import (
     ShowBody,
 )
 from gptrs_serve.dialects.responses_body import InputTokensBody, ResponsesBody
+from gptrs_serve.dialects.tei import TextsBody
 from gptrs_serve.interventions import InterventionBody
 from gptrs_serve.problems import ANTHROPIC, OLLAMA
 
@@ -46,6 +47,8 @@ class Route(Struct, frozen=True):
     summary: str
     body: type | None = None
     answer: str = "application/json"
+    is_list: bool = False
+    """Whether the answer is a list rather than an object."""
     form: bool = False
     """Whether the body is a form."""
     deletes: str = ""
@@ -86,6 +89,12 @@ ROUTES: Final[Mapping[str, Route]] = {
     },
     "/v1/score": Route("post", "Return how well texts match.", ScoreBody),
     "/score": Route("post", "Return how well texts match.", ScoreBody),
+    "/embed": Route(
+        "post",
+        "Return a vector for each text, in the API of Text Embeddings Inference.",
+        TextsBody,
+        is_list=True,
+    ),
     "/infill": Route("post", "Write the text between two texts.", InfillBody),
     "/completion": Route("post", "Continue a text, in llama.cpp's API.", PredictBody),
     "/apply-template": Route("post", "Return the text of messages.", TemplateBody),
@@ -249,7 +258,8 @@ def _operation(
 ) -> dict[str, Any]:
     content: dict[str, Any] = {route.answer: {"schema": {}}}
     if route.answer == "application/json":
-        content = {route.answer: {"schema": {"type": "object"}}}
+        kind = "array" if route.is_list else "object"
+        content = {route.answer: {"schema": {"type": kind}}}
     if route.body in _EVENTS:
         content["text/event-stream"] = {"schema": {}}  # of each event, as clients read it
     if route.body in _LINES:
@@ -264,8 +274,8 @@ def _operation(
         },
     }
     if route.body is not None:
-        kind = "multipart/form-data" if route.form else "application/json"
-        body = {kind: {"schema": known[route.body]}}
+        given = "multipart/form-data" if route.form else "application/json"
+        body = {given: {"schema": known[route.body]}}
         told["requestBody"] = {"required": True, "content": body}
     parameters: list[dict[str, Any]] = [
         {"name": each, "in": "query", "schema": {"type": "string"}} for each in route.query

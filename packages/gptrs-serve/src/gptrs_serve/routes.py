@@ -59,6 +59,7 @@ from gptrs_serve.dialects.ollama_body import (
 )
 from gptrs_serve.dialects.responses import Responses
 from gptrs_serve.dialects.responses_body import InputTokensBody, ResponsesBody
+from gptrs_serve.dialects.tei import TextsBody, texts_embedded
 from gptrs_serve.events import CLOSED_BY_CLIENT, ENDING
 from gptrs_serve.fields import decoded
 from gptrs_serve.interventions import InterventionBody, intervened
@@ -146,6 +147,7 @@ def _answers(served: Served, metrics: Metrics, responses: Responses) -> Mapping[
         OllamaChatBody: lambda r, b: ollama_chat(r, b, served, metrics),
         GenerateBody: lambda r, b: generated(r, b, served, metrics),
         EmbedBody: lambda r, b: embeddings(r, b, served),
+        TextsBody: lambda r, b: texts_embedded(r, b, served),
         OneEmbeddingBody: lambda r, b: one_embedding(r, b, served),
         ShowBody: lambda _, b: shown(b, served),
         InfillBody: lambda r, b: infill(r, b, served, metrics),
