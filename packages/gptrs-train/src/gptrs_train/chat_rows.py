@@ -48,7 +48,7 @@ _ENDINGS: Final = ("add_generation_prompt", "continue_final_message")
 """Fields of conversations that learning sets itself."""
 _CHARACTERS: Final = 1_000_000
 """Characters of messages that are rendered at once: templates have a limit for all texts."""
-_TURNS: Final = "conversations"
+TURNS: Final = "conversations"
 """The column of ShareGPT's format, whose messages have `from` and `value`."""
 _ROLES: Final[Mapping[object, str]] = {
     "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant",
@@ -61,7 +61,7 @@ _MARK: Final = "\u2042 \u2042"
 
 def chat_of(where: str, row: Mapping[str, object], *, templated: bool) -> Chat | None:
     """Return a row that is a chat; None for texts, and unless `templated` for pairs of texts."""
-    for name in ("messages", _TURNS):
+    for name in ("messages", TURNS):
         if name in row:
             return Chat(where, _fields(where, row, _turns(where, name, row[name])))
     prompt, completion = row.get("prompt"), row.get("completion")
@@ -76,10 +76,21 @@ def chat_of(where: str, row: Mapping[str, object], *, templated: bool) -> Chat |
     return Chat(where, _fields(where, row, messages))
 
 
+def ends_with_answer(messages: object) -> bool:
+    """Return whether the value of a column is messages, and the last one the assistant's."""
+    last = cast("list[object]", messages)[-1:] if isinstance(messages, list) else []
+    return any(isinstance(each, Mapping) and _is_answer(cast("Message", each)) for each in last)
+
+
+def _is_answer(message: Message) -> bool:
+    return message.get("role") == "assistant"
+
+
 def _turns(where: str, name: str, given: object) -> list[object]:
     """Return the messages in a column; those with `from` and `value` get a role and a content."""
     if not isinstance(given, list) or not given:
-        raise DataError(f"{where}: `{name}` must be a list of at least one message")
+        shown = shown_value(cast("object", given))
+        raise DataError(f"{where}: `{name}` must be a list of at least one message, got {shown}")
     return [_turn(where, each) for each in cast("list[object]", given)]
 
 
@@ -238,7 +249,7 @@ def _answers(chat: Chat, stated: Conversation, mask_prompt: bool) -> list[int]:
     answers = [
         number
         for number, message in enumerate(stated.messages)
-        if message["role"] == "assistant" and number >= chat.first and counted[number]
+        if _is_answer(message) and number >= chat.first and counted[number]
     ]
     if not answers:
         raise DataError(f"{where} has no message of the assistant that counts: nothing is learnt")

@@ -18,7 +18,17 @@ from gptrs.strict_json import parse_object
 from gptrs_runtime.chat.conversation import Conversation
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.tokenization.tokenizer import TextTokenizer
-from gptrs_train.chat_rows import Chat, DataError, Example, chat_examples, chat_of, shared, text_of
+from gptrs_train.chat_rows import (
+    TURNS,
+    Chat,
+    DataError,
+    Example,
+    chat_examples,
+    chat_of,
+    ends_with_answer,
+    shared,
+    text_of,
+)
 
 _logger = logging.getLogger("gptrs")
 FORMS: Final = "`messages`, `prompt` with `completion`, or `text`"
@@ -325,11 +335,12 @@ def _tokenized(rows: Sequence[_Row], texts: Texts, mask_prompt: bool) -> list[Ex
     return [next(made) if each is None else each for each in found]
 
 
-_PREFERRED: Final = "keep only the preferred answers, as `completion` or in `messages`"
+_PREFERENCES: Final = (
+    frozenset({"chosen", "rejected"}),
+    frozenset({"preferred_output", "non_preferred_output"}),
+)
+"""Columns of a better and a worse answer."""
 _ELSEWHERE: Final[Sequence[tuple[frozenset[str], str, str]]] = (
-    (frozenset({"chosen", "rejected"}), "preferences are not learnt", _PREFERRED),
-    (frozenset({"preferred_output", "non_preferred_output"}), "preferences are not learnt",
-     _PREFERRED),
     (frozenset({"instruction", "output"}), "templates of prompts differ",
      "call the instruction, with the `input` behind it, `prompt`, and the `output` `completion`"),
     (frozenset({"input_ids"}), "rows are texts",
@@ -340,18 +351,31 @@ _ELSEWHERE: Final[Sequence[tuple[frozenset[str], str, str]]] = (
 
 def _require_known_form(where: str, row: Mapping[str, object]) -> None:
     """Refuse rows of known forms that would be misread, or cannot be read, with what to do."""
-    if "messages" in row or "text" in row:
+    if "text" in row:
         return
-    if isinstance(row.get("label"), bool) and row.keys() >= {"prompt", "completion"}:
+    answered = "messages" in row or TURNS in row or row.keys() >= {"prompt", "completion"}
+    if isinstance(row.get("label"), bool) and answered:
         raise DataError(
-            f"{where} has a `label` that says whether its completion is good: preferences are not"
+            f"{where} has a `label` that says whether its answer is good: preferences are not"
             " learnt",
             hint="keep the rows whose `label` is true, without this column",
         )
+    for columns in _PREFERENCES:
+        # Tables for several purposes have the preferred answer in `messages`, too.
+        if row.keys() >= columns and not ends_with_answer(row.get("messages")):
+            raise DataError(
+                f"{where} has {_named(row, columns)}: preferences are not learnt",
+                hint="keep only the preferred answers, as `completion` or in `messages`",
+            )
+    if "messages" in row:
+        return
     for columns, reason, hint in _ELSEWHERE:
         if row.keys() >= columns:
-            names = ", ".join(f"`{name}`" for name in row if name in columns)
-            raise DataError(f"{where} has {names}: {reason}", hint=hint)
+            raise DataError(f"{where} has {_named(row, columns)}: {reason}", hint=hint)
+
+
+def _named(row: Mapping[str, object], columns: Collection[str]) -> str:
+    return ", ".join(f"`{name}`" for name in row if name in columns)
 
 
 def _plain(where: str, row: Mapping[str, object], texts: Texts, mask_prompt: bool) -> Example:
