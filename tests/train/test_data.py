@@ -197,6 +197,52 @@ def test_answers_are_found_in_chats_whose_template_rewrites_what_precedes_the_la
     ]  # fmt: skip
 
 
+class Harmonic(Words):
+    """As gpt-oss's template: thoughts (850) before the last answer, and before calls until there is
+    one; 998 ends earlier answers, 997 calls, and no text may stand beside calls."""
+
+    ends = (END, 997)
+
+    def _chat(self, chat):
+        found = []
+        for number, message in enumerate(chat.messages):
+            last = chat.messages[number:] == [message] and not chat.answers
+            answers = [x for x in chat.messages[number + 1 :] if x["role"] == "assistant"]
+            later = any("tool_calls" not in each for each in answers)
+            if calls := message.get("tool_calls"):
+                assert not message["content"]
+                words = self.encode_part(" ".join(calls[0]["function"]["arguments"]))
+                found += [*([] if later else [901, 850, 998]), 901, *words, 997]
+            elif message["role"] == "assistant":
+                words = self.encode_part(message["content"])
+                found += [*([901, 850, 998] if last else []), 901, *words, END if last else 998]
+            else:
+                found += [900, *self.encode_part(message["content"]), END]
+        return [*found, 901] if chat.answers else found
+
+
+def test_calls_of_tools_are_learnt_where_a_template_drops_their_thoughts_later(tmp_path):
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"c": 1}'}}
+    turns = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "b", "tool_call_id": "1"},
+        {"role": "assistant", "content": "d"},
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "e"},
+    ]
+    path = rows_file(tmp_path, {"messages": turns}, {"messages": turns[:4]})
+    found, short = read_source(path, Harmonic, 1000, mask_prompt=True).examples
+    # An end that only earlier answers have is not learnt: it would not end a generated one.
+    assert shown(found) == [
+        900, A, END, 901, [C], [997], 900, B, END, 901, [D], 998,
+        900, A, END, 901, [850], [998], [901], [E], [END],
+    ]  # fmt: skip
+    assert shown(short) == [
+        900, A, END, 901, [C], [997], 900, B, END, 901, [850], [998], [901], [D], [END],
+    ]  # fmt: skip
+
+
 def test_answers_that_a_template_leaves_out_are_named(tmp_path):
     class Last(Words):
         def _chat(self, chat):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 from msgspec.structs import replace
@@ -161,8 +161,11 @@ def chat_examples(chats: Sequence[Chat], encode: Encode, *, mask_prompt: bool) -
         # for every template. Few render a chat of no messages, before an answer that begins one.
         whole, learnt = found[at]
         before = next(befores) if number else None
-        if before is not None and (end := shared(whole, after)) == len(after):
-            learnt[shared(whole, before) : end] = True
+        same, end = 0 if before is None else shared(whole, before), shared(whole, after)
+        # After the result of a tool, an answer may make the template drop thoughts before the call.
+        asks = number > 0 and stated[at].messages[number - 1]["role"] == "user"
+        if before is not None and (asks or same == len(before)) and end == len(after):
+            learnt[same:end] = True
         else:
             changed.append((at, number, before, after))
     # Templates that render the end of a chat unlike its middle: Qwen3's drop the thoughts of
@@ -199,11 +202,23 @@ def _place(
     begin, end = _differing(whole, marked)
     if begin == len(whole):
         return slice(begin, begin)
-    if before is not None and shared(whole, after) >= (own := shared(before, after)):
+    first, behind = _differing(after, ended)
+    if before is not None and shared(whole, after) >= (own := _opened(before, after[:first])):
         begin = own  # what the template writes before an answer counts, too
     # So do the marks, and the calls of tools, behind it: they are the same in both.
-    _, behind = _differing(after, ended)
     return slice(begin, end + shared(whole[end:], after[behind:]))
+
+
+def _opened(before: np.ndarray, prefix: np.ndarray) -> int:
+    """Return where an answer begins in a chat up to its text: behind the end of `before`.
+
+    They may differ earlier, where thoughts were dropped.
+    """
+    same = shared(before, prefix)
+    if same == len(before):
+        return same
+    backwards = before[::-1]
+    return max(range(same, len(prefix) + 1), key=lambda end: shared(backwards, prefix[:end][::-1]))
 
 
 def _differing(one: np.ndarray, other: np.ndarray) -> tuple[int, int]:
@@ -214,9 +229,22 @@ def _differing(one: np.ndarray, other: np.ndarray) -> tuple[int, int]:
 
 
 def _marked(messages: Sequence[Message], number: int) -> list[Message]:
-    return [
-        {**each, "content": _MARK} if at == number else each for at, each in enumerate(messages)
-    ]
+    return [_with_mark(each) if at == number else each for at, each in enumerate(messages)]
+
+
+def _with_mark(message: Message) -> Message:
+    """Return a message with another text, or other arguments of its calls and its text, if any.
+
+    Templates refuse a text beside calls and thoughts, or leave it out. The names of tools stay:
+    gpt-oss's template repeats them before their results.
+    """
+    calls = cast("Sequence[Mapping[str, Any]] | None", message.get("tool_calls"))
+    text = {"content": _MARK} if message.get("content") or not calls else {}
+    if not calls:
+        return {**message, **text}
+    other = {"arguments": {_MARK: _MARK}}
+    marked = [{**each, "function": {**each["function"], **other}} for each in calls]
+    return {**message, **text, "tool_calls": marked}
 
 
 def _stated(chat: Chat) -> Conversation:
