@@ -83,7 +83,7 @@ def test_what_is_no_model_and_no_foreign_file_names_the_folder(tmp_path: Path) -
         find_model(folder / "model.safetensors")
     assert str(folder) in str(found.value.hint)
     (tmp_path / "empty").touch()
-    with pytest.raises(CheckpointError, match="is no file of tensors: it is empty"):
+    with pytest.raises(CheckpointError, match="is not a file of tensors: it is empty"):
         open_archive(tmp_path / "empty")
     (tmp_path / "notes.txt").write_text("# notes, not a model")
     with pytest.raises(ModelError, match="is a file, but not in the format"):

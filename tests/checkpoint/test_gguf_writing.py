@@ -347,7 +347,7 @@ def test_metadata_of_every_type_are_read_by_the_package_gguf(tmp_path: Path) -> 
     assert found == {**metadata, "g": [0, 1, 2], "h": [1.0, 1.0]}
     assert reader.tensors[0].data.tobytes() == data.tobytes()
     assert list(reader.tensors[0].shape) == [5, 2]
-    for key, value, name, said in (("k", -1, "t", "no u64"), ("k", 1, "t" * 64, "63 bytes")):
+    for key, value, name, said in (("k", -1, "t", "not a u64"), ("k", 1, "t" * 64, "63 bytes")):
         tensor = GgufOutgoing(OutgoingTensor.of(name, data), "F32", (2, 5))
         with (tmp_path / "y").open("wb") as file, pytest.raises(CheckpointError, match=said):
             write_gguf(file, {key: value}, [tensor])

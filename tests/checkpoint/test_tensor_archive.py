@@ -203,8 +203,8 @@ def test_a_failed_write_leaves_the_old_archive(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is no file of tensors"),
-        (b"GPTRSCHK" + bytes(20), "is no file of tensors"),
+        (b"", "is not a file of tensors"),
+        (b"GPTRSCHK" + bytes(20), "is not a file of tensors"),
         (b"\x80\x04K\x01.", "is a pickle, which is never read"),
         (b"GGUF\x03" + bytes(20), "is a GGUF file"),
         (None, "No such file"),

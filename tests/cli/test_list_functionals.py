@@ -85,7 +85,7 @@ def test_the_environment_and_a_model_choose_too(gptrs, model_directory, tmp_path
         ("gelu", "error: `--override` needs `FUNCTIONAL=POLICY`, got `gelu`; for example"),
         ("gelo=portable", "error: there is no functional `gelo`; did you mean `gelu`"),
         ("silu=fast", "error: functional `silu` has no implementation `fast`; it has: portable"),
-        ("silu=forec=test_listed", "error: `forec=test_listed` is no policy for the functional"),
+        ("silu=forec=test_listed", "error: `forec=test_listed` is not a policy for the functional"),
     ],
 )
 @pytest.mark.parametrize("command", [["list", "functionals"], ["generate", "--prompt-ids", "1"]])

@@ -120,7 +120,7 @@ def test_a_program_may_be_json_whatever_it_is_called(gptrs, inputs, tmp_path):
         (["--random-seed", "-1"], 2, "a seed is an integer >= 0, got -1"),
         (["--random-seed", "one"], 2, "--random-seed"),
         (["--input", "missing.npz"], 3, "No such file or directory"),
-        (["--input", "p.ptir"], 3, "is no file of tensors"),
+        (["--input", "p.ptir"], 3, "is not a file of tensors"),
         (["--input", "odd.npz"], 2, "the program has no parameter `y`; it takes `x`"),
         (["--input", "wrong.npz"], 2, "input `x` must be `f32[2, 3]`, got `f64[2]`"),
         (["--input", "in.npz", "--input", "in.npz"], 2, "as a file before it has"),

@@ -167,12 +167,12 @@ def test_a_predicate_must_return_a_reason_or_none():
         ("nosuch", "portable", r"no functional `nosuch`; `gptrs list functionals`"),
         ("tanh", "test_duble", r"no implementation `test_duble`; did you mean `test_double`\?"),
         ("tanh", "benchmrk", r"no implementation `benchmrk`; did you mean `benchmark`\?"),
-        ("tanh", "forced=portable", r"`forced=portable` is no policy .*did you mean `force`\?"),
-        ("tanh", "benchmark(cache=0)", r"is no policy .*one of NAME, force=NAME"),
-        ("tanh", "benchmark(runs=3)", r"`benchmark\(runs=3\)` is no policy"),
-        ("tanh", "force=benchmark", r"`force=benchmark` is no policy"),
-        ("tanh", "", r"`` is no policy for the functional `tanh`"),
-        ("tanh", 3, r"`3` is no policy"),
+        ("tanh", "forced=portable", r"`forced=portable` is not a policy .*did you mean `force`\?"),
+        ("tanh", "benchmark(cache=0)", r"is not a policy .*one of NAME, force=NAME"),
+        ("tanh", "benchmark(runs=3)", r"`benchmark\(runs=3\)` is not a policy"),
+        ("tanh", "force=benchmark", r"`force=benchmark` is not a policy"),
+        ("tanh", "", r"`` is not a policy for the functional `tanh`"),
+        ("tanh", 3, r"`3` is not a policy"),
     ],
 )
 def test_what_does_not_exist_is_an_error_that_names_what_does(functional, policy, message):

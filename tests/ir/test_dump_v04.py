@@ -260,7 +260,7 @@ def test_refuses(body, message):
 def test_a_tuple_is_no_operand():
     root = copy.deepcopy(WHOLE)
     root["functions"][0]["body"][7]["operands"] = [value(9)]
-    with pytest.raises(ProgramError, match=r"operands\[0\]: a tuple is no operand in this version"):
+    with pytest.raises(ProgramError, match=r"operands\[0\]: a tuple is not an operand"):
         parse_json(json.dumps(root))
 
 

@@ -79,15 +79,15 @@ def test_operands_and_attributes_come_as_the_signature_says() -> None:
             Strange("elu", {"alpha": 1}),
             (X,),
             ModelError,
-            "has an attribute `alpha` that is no float",
+            "has an attribute `alpha` that is not of type float",
         ),
         (
             Strange("least", {"axes": 0}),
             (X,),
             ModelError,
-            r"an attribute `axes` that is no list\[int\]",
+            r"an attribute `axes` that is not of type list\[int\]",
         ),
-        (Strange("least", {"axes": [0.5]}), (X,), ModelError, "`axes` that is no list"),
+        (Strange("least", {"axes": [0.5]}), (X,), ModelError, "`axes` that is not of type list"),
         (Strange("elu"), (X, X), ModelError, "cannot be converted: elu.. takes 1 positional"),
         (
             Strange("swirl"),

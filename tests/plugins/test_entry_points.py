@@ -43,14 +43,14 @@ def damaged(kind: str, path) -> None:
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        ("pipe", "it is no regular file"),
-        ("folder", "it is no regular file"),
-        ("device", "it is no regular file"),
+        ("pipe", "it is not a regular file"),
+        ("folder", "it is not a regular file"),
+        ("device", "it is not a regular file"),
         ("bytes", "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xe9"),
         ("large", "it is larger than 1048576 bytes"),
         ("entries", "it has more than 1000 entry points for gptrs"),
-        ("line", "line 3 is no `name = value` in a `[group]`"),
-        ("no group", "line 1 is no `name = value` in a `[group]`"),
+        ("line", "line 3 is not `name = value` in a `[group]`"),
+        ("no group", "line 1 is not `name = value` in a `[group]`"),
     ],
 )
 def test_a_damaged_file_is_one_warning_and_stops_nothing(install, tmp_path, caplog, kind, reason):

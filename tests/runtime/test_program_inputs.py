@@ -62,7 +62,7 @@ def test_an_input_given_twice_and_a_bad_second_file_are_errors(tmp_path):
     with pytest.raises(UsageError, match="has the input `a`, as a file before it has"):
         InputFiles([path, path])
     (tmp_path / "bad").write_bytes(b"bad")
-    with pytest.raises(CheckpointError, match="is no file of tensors"):
+    with pytest.raises(CheckpointError, match="is not a file of tensors"):
         InputFiles([path, tmp_path / "bad"])
 
 

@@ -182,7 +182,7 @@ class DiskCache:
             try:
                 data = read_own(path, self.format.largest_file)
                 if data is None:
-                    raise DamagedEntryError(f"it is no {self.format.noun}")
+                    raise DamagedEntryError("it is not a regular file, or too large")
                 return self.format.decode(name, data)[1]
             except FileNotFoundError:
                 continue

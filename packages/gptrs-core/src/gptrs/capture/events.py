@@ -107,7 +107,7 @@ class WeightsBound(Struct, frozen=True):
 
 
 def _no_weights(index: int) -> np.ndarray:
-    raise LookupError(f"input {index} is no weight")
+    raise LookupError(f"input {index} is not a weight")
 
 
 class RunStart(Struct, frozen=True):

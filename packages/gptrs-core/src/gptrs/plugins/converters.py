@@ -85,10 +85,10 @@ class Node(ABC):
         container, is_list, element = kind.partition("[")
         wanted = _TYPES[element[:-1] if is_list else container]
         if bool(is_list) != isinstance(value, (list, tuple)):
-            self.malformed(f"has an attribute `{name}` that is no {kind}")
+            self.malformed(f"has an attribute `{name}` that is not of type {kind}")
         several = cast("Sequence[object]", value) if is_list else [value]
         if not all(issubclass(each, wanted) for each in set(map(type, several))):
-            self.malformed(f"has an attribute `{name}` that is no {kind}")
+            self.malformed(f"has an attribute `{name}` that is not of type {kind}")
         return list(several) if is_list else bool(value) if kind == "bool" else value
 
     def integer(self, name: str, default: int | None = None) -> int:

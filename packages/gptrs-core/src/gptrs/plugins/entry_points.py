@@ -119,7 +119,7 @@ def _entries(text: str, groups: Collection[str]) -> Iterator[metadata.EntryPoint
             continue
         name, equals, value = line.partition("=")
         if not group or not equals:
-            raise PluginError(f"line {number} is no `name = value` in a `[group]`")
+            raise PluginError(f"line {number} is not `name = value` in a `[group]`")
         count += 1
         if count > MOST_ENTRIES:
             raise PluginError(f"it has more than {MOST_ENTRIES} entry points for gptrs")
@@ -173,7 +173,7 @@ def _head(path: Path, size: int) -> bytes | None:
         # A pipe is not even opened, since its writer would notice. Links are fine: installers make
         # them.
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise PluginError("it is no regular file")
+            raise PluginError("it is not a regular file")
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -233,5 +233,5 @@ class _ProgramReader(pickle.Unpickler):
         # Only classes of the module itself: functions, and names that it imports, would let a file
         # call other code.
         if not isinstance(found, type) or found.__module__ != module:
-            raise pickle.UnpicklingError(f"`{module}.{name}` is no part of a program")
+            raise pickle.UnpicklingError(f"`{module}.{name}` is not part of a program")
         return found

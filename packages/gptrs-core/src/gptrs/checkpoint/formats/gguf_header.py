@@ -267,7 +267,7 @@ def _placed(
         if each.name in names:
             raise refused(reader.file, each.name, "is there twice")
         if each.offset % alignment:
-            problem = f"its offset {each.offset} is no multiple of the alignment {alignment}"
+            problem = f"its offset {each.offset} is not a multiple of the alignment {alignment}"
             raise refused(reader.file, each.name, problem)
         if offset < cursor:
             raise refused(reader.file, each.name, f"overlaps tensor {quoted(placed[-1].name)}")

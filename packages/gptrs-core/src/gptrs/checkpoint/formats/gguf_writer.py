@@ -99,7 +99,7 @@ def _value(key: str, value: MetadataValue) -> bytes:
         return struct.pack("<I?", _BOOL, value)
     if isinstance(value, int):
         if not 0 <= value < 2**64:
-            raise CheckpointError(f"{quoted(key)} cannot be stored: {value} is no u64")
+            raise CheckpointError(f"{quoted(key)} cannot be stored: {value} is not a u64")
         small = value < 2**32
         return struct.pack("<II", _U32, value) if small else struct.pack("<IQ", _U64, value)
     if isinstance(value, float):

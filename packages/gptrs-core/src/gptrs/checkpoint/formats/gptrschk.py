@@ -110,7 +110,7 @@ def _read_header(descriptor: int, file: str) -> _Header:
         raise _refused(file, f"it ends after {len(prefix)} bytes, within its header")
     first, version, length = _PREFIX.unpack(prefix)
     if first != GPTRSCHK:
-        raise _refused(file, f"it is no checkpoint: it starts with {first!r}")
+        raise _refused(file, f"it is not a checkpoint: it starts with {first!r}")
     if version != VERSION:
         raise _refused(file, f"it is version {version} of the format, only {VERSION} is read")
     text = _read_block(descriptor, file, "settings", (_PREFIX.size, length), MAX_SETTINGS_BYTES)

@@ -64,7 +64,7 @@ def parse_header(text: bytes, file: str, data_size: int) -> Header:
     """
     if not text.startswith(b"{"):
         raise CheckpointError(
-            f"{quoted(file, 200)} is no safetensors file: its header does not start with `{{`",
+            f"{quoted(file, 200)} is not a safetensors file: its header does not start with `{{`",
             hint=DAMAGED,
         )
     fields = parse_object(text, file, CheckpointError)

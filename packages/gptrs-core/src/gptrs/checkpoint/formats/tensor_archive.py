@@ -171,7 +171,7 @@ def _no_archive(path: Path, start: bytes) -> CheckpointError:
         return CheckpointError(f"{quoted(str(path), 200)} is {foreign.name}", hint=foreign.hint)
     found = f"it starts with {start[:8]!r}" if start else "it is empty"
     return CheckpointError(
-        f"{quoted(str(path), 200)} is no file of tensors: {found}",
+        f"{quoted(str(path), 200)} is not a file of tensors: {found}",
         hint="`.safetensors`, `.npz`, `.npy` and `.gptrsten` files are read",
     )
 

@@ -88,7 +88,7 @@ def _no_policy(functional: str, shown: str, text: str) -> UsageError:
     known = {"force", "prefer", BENCHMARK} - {text}
     guess = did_you_mean(word[0] if word else "", sorted(known))
     return UsageError(
-        f"{quoted(shown)} is no policy for the functional {quoted(functional)}",
+        f"{quoted(shown)} is not a policy for the functional {quoted(functional)}",
         hint=f"{guess}a policy is one of {FORMS}",
     )
 

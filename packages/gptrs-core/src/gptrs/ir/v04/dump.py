@@ -155,7 +155,7 @@ class _Function:
             raise node.expected("`Value`, `TupleElement` or `Literal`")
         names = self._names(value)
         if len(names) != 1:
-            raise node.error("a tuple is no operand in this version; name its element")
+            raise node.error("a tuple is not an operand in this version; name its element")
         return names[0]
 
     def _names(self, node: JsonNode) -> list[str]:

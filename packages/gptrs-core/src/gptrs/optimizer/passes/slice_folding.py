@@ -116,7 +116,7 @@ def slice_of_concat(m: Match, emit: Emitter) -> Value | Declined:
     """
     node = m.definition(m[x])
     if node is None or not isinstance(node.op, Concat):
-        return Declined("its operand is no concatenation")
+        return Declined("its operand is not a concatenation")
     if not all(value.type.is_static for value in (m[x], *node.operands)):
         return SYMBOLIC
     axis, spans = node.op.axis, spans_of(m[slice_])
