@@ -163,7 +163,7 @@ def test_load_needs_a_tokenizer(gptrs, tmp_path):
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (("--url", "ftp://x"), 2, "`ftp://x` is no address of the form http://HOST:PORT"),
+        (("--url", "ftp://x"), 2, "`ftp://x` is not an address of the form http://HOST:PORT"),
         (("--url", "http://127.0.0.1:9"), 1, "the server at 127.0.0.1 port 9 does not answer"),
         (("--url", "http://127.0.0.1:9", "--new-tokens", 9999), 2, "do not fit into the context"),
     ],

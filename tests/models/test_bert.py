@@ -163,7 +163,7 @@ def test_what_it_offers(plain):
         ({"add_cross_attention": True}, "`add_cross_attention`"),
         ({"quantization_config": {}}, "`quantization_config`"),
         ({"hidden_act": "prelu"}, "`hidden_act`.*must be one of gelu"),
-        ({"num_attention_heads": 5}, r"`hidden_size` \(32\) of a bert model is no multiple"),
+        ({"num_attention_heads": 5}, r"`hidden_size` \(32\) of a bert model is not a multiple"),
         (
             {"num_hidden_layers": 3},
             r"no tensor `encoder\.layer\.2\.attention\.self\.query\.weight`",

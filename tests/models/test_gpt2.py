@@ -140,7 +140,7 @@ def test_forward_refuses_other_inputs(tiny):
     [
         ("add_cross_attention", True, "`add_cross_attention`.*supported as False only"),
         ("activation_function", "soft", "`activation_function`.*must be one of gelu"),
-        ("n_head", 5, r"`n_embd` \(32\).*no multiple of `n_head` \(5\)"),
+        ("n_head", 5, r"`n_embd` \(32\).*not a multiple of `n_head` \(5\)"),
         ("n_layer", "two", "`n_layer`.*must be an integer >= 1, found `.two.`"),
         ("layer_norm_epsilon", -1, "`layer_norm_epsilon`.*must be a number >= 0"),
         ("quantization_config", {"bits": 4}, "`quantization_config`"),

@@ -121,7 +121,7 @@ REFUSALS: list[tuple[str, dict[str, object], str]] = [
     ("mpt", {"attn_config": 3}, "`attn_config`.*must be a table"),
     ("llama", {"no_rope_layers": [1, 0]}, "`no_rope_layers`"),
     ("llama", {"hidden_act": "prelu"}, "`hidden_act`.*one of gelu.*'prelu'"),
-    ("llama", {"num_key_value_heads": 3}, r"`num_attention_heads` \(4\).*no multiple.*\(3\)"),
+    ("llama", {"num_key_value_heads": 3}, r"`num_attention_heads` \(4\).*not a multiple.*\(3\)"),
     ("llama", {"head_dim": 7}, "`head_dim` must be even.*has 7"),
     ("llama", {"head_dim": 0}, "`head_dim` must be even and at least 2.*has 0"),
     ("qwen2", {"num_attention_heads": 64}, "`head_dim` must be even and at least 2.*has 0"),
@@ -174,7 +174,7 @@ REFUSALS: list[tuple[str, dict[str, object], str]] = [
         {"apply_residual_connection_post_layernorm": True},
         "`apply_residual_connection_post_layernorm`.*False only",
     ),
-    ("RefinedWeb", {"n_head": 4, "n_head_kv": 3}, r"\(4\) is no multiple of `num_kv_heads` \(3\)"),
+    ("RefinedWeb", {"n_head": 4, "n_head_kv": 3}, r"\(4\) is not a multiple of `num_kv_heads`"),
     ("codegen", {"rotary_dim": 258}, "`rotary_dim` of a `codegen` model must be even and at most"),
     ("codegen", {"scale_attn_weights": False}, "`scale_attn_weights` of a `codegen`.*True only"),
     (

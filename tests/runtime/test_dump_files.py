@@ -50,7 +50,7 @@ def test_a_folder_with_something_else_is_refused_and_left_alone(tmp_path):
 @pytest.mark.parametrize("marker", ['{"format": "gptrs-dump", "version": 2}', "[1]", "\xff"])
 def test_a_marker_that_does_not_fit_is_refused(tmp_path, marker):
     (tmp_path / "gptrs-dump.json").write_text(marker, encoding="latin-1")
-    assert "is no dump of version 1" in refused(tmp_path)
+    assert "is not a dump of version 1" in refused(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["gptrs-dump.json"]
 
 

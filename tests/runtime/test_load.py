@@ -101,7 +101,7 @@ def edited(directory, folder, **settings):
     [
         ({"model_type": "hopfield"}, ModelError, "there is no model kind `hopfield`"),
         ({"model_type": None}, ModelError, "must name the kind of model in `model_type`"),
-        ({"n_head": 5}, ModelError, "no multiple of `n_head`"),
+        ({"n_head": 5}, ModelError, "not a multiple of `n_head`"),
         ({"n_embd": 64}, CheckpointError, "the model needs `f32"),
         ({"n_layer": 3}, CheckpointError, r"no tensor `transformer\.h\.2"),
     ],

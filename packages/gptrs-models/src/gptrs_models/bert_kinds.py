@@ -51,7 +51,7 @@ def read_config(settings: Mapping[str, object]) -> BertConfig:
     heads = fields.integer(own("num_attention_heads"), kind.attention_heads)
     if width % heads:
         raise ModelError(
-            f"`{own('hidden_size')}` ({width}) of a {name} model is no multiple of"
+            f"`{own('hidden_size')}` ({width}) of a {name} model is not a multiple of"
             f" `{own('num_attention_heads')}` ({heads})"
         )
     layers = fields.layers(own("num_hidden_layers"), kind.layers)

@@ -54,7 +54,7 @@ class GPT2Config(Struct, frozen=True):
         n_head = fields.integer("n_head", 12)
         if n_embd % n_head:
             raise ModelError(
-                f"`n_embd` ({n_embd}) of a gpt2 model is no multiple of `n_head` ({n_head})"
+                f"`n_embd` ({n_embd}) of a gpt2 model is not a multiple of `n_head` ({n_head})"
             )
         return cls(
             vocab_size=fields.integer("vocab_size", 50257),

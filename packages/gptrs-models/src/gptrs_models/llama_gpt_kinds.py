@@ -190,7 +190,7 @@ def _falcon(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     kv_heads = fields.integer("num_kv_heads", heads) if new else single
     if heads % kv_heads:
         raise ModelError(
-            f"`num_attention_heads` ({heads}) is no multiple of `num_kv_heads` ({kv_heads})"
+            f"`num_attention_heads` ({heads}) is not a multiple of `num_kv_heads` ({kv_heads})"
         )
     linear = fields.boolean("alibi", False)
     if linear and kv_heads != heads:

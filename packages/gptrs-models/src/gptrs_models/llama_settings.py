@@ -177,7 +177,7 @@ def _heads(fields: ConfigFields, defaults: Kind, hidden: int) -> tuple[int, int,
     head_dim = fields.integer("head_dim", defaults.head_dim or hidden // heads, minimum=0)
     if heads % kv_heads:
         raise ModelError(
-            f"`{own('num_attention_heads')}` ({heads}) is no multiple of"
+            f"`{own('num_attention_heads')}` ({heads}) is not a multiple of"
             f" `{own('num_key_value_heads')}` ({kv_heads})"
         )
     if head_dim < 2 or head_dim % 2:

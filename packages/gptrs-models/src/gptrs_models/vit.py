@@ -147,7 +147,7 @@ def read_config(settings: Mapping[str, object]) -> ViTConfig:
     width, heads = fields.integer("hidden_size", 768), fields.integer("num_attention_heads", 12)
     if width % heads:
         raise ModelError(
-            f"`hidden_size` ({width}) is no multiple of `num_attention_heads` ({heads})"
+            f"`hidden_size` ({width}) is not a multiple of `num_attention_heads` ({heads})"
         )
     swiglu = dino and fields.boolean("use_swiglu_ffn", False)
     inner = int(width * fields.number("mlp_ratio", 4.0)) if dino else 4 * width

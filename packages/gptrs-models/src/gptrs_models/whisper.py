@@ -66,7 +66,7 @@ def read_config(settings: Mapping[str, object]) -> WhisperConfig:
     )
     for part in (encoder, decoder):
         if width % part.heads:
-            raise ModelError(f"`d_model` ({width}) is no multiple of its {part.heads} heads")
+            raise ModelError(f"`d_model` ({width}) is not a multiple of its {part.heads} heads")
     return WhisperConfig(
         vocab_size=fields.integer("vocab_size", 51865),
         num_mel_bins=fields.integer("num_mel_bins", 80),

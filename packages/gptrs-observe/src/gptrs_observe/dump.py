@@ -163,7 +163,7 @@ class DumpFolder:
                     (self._root / MARKER).unlink()
                     raise
             elif found != _MARK:
-                raise UsageError(f"{shown} is no dump of version {VERSION}", hint=_CHOOSE)
+                raise UsageError(f"{shown} is not a dump of version {VERSION}", hint=_CHOOSE)
 
     @contextmanager
     def _reported(self, *inside: str) -> Generator[None]:

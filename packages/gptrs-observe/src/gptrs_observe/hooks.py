@@ -222,7 +222,7 @@ class Hooks:
         vector = self._add[site]
         where = f"the {site.kind} of {quoted(site.module)}"
         if not isinstance(value, Tensor):
-            raise UsageError(f"{where} is no tensor to which a vector could be added")
+            raise UsageError(f"{where} is not a tensor to which a vector could be added")
         if vector.shape != value.shape[-1:]:
             raise UsageError(
                 f"{where} is a `{value.type}`, a `{vector.type}` cannot be added",

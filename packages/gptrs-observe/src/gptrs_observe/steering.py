@@ -73,7 +73,7 @@ def _last_rows(
         try:
             value = hooks[str(site)]
         except KeyError as error:
-            raise UsageError(f"{quoted(name)} is no tensor") from error
+            raise UsageError(f"{quoted(name)} is not a tensor") from error
         if value.ndim != 2 or len(value) != tokens.size:
             raise UsageError(f"{quoted(name)} has no vector for each token")
         # In f64: a mean of differences of large, nearly equal numbers loses digits in f32.

@@ -187,7 +187,7 @@ def kernel_of(spec: object) -> SpecializedKernel | GeneratedKernel:
     """Return the kernel that `spec_of` wrote down; the errors of what it names are passed on."""
     kernel = _value_of(spec)
     if not isinstance(kernel, SpecializedKernel | GeneratedKernel):
-        raise TypeError(f"a `{type(kernel).__name__}` is no kernel")
+        raise TypeError(f"a `{type(kernel).__name__}` is not a kernel")
     return kernel
 
 
@@ -200,7 +200,7 @@ def _value_of(spec: object) -> object:
     if "kernel" in fields:
         template = _found(fields["kernel"])
         if not isinstance(template, KernelFunction):
-            raise TypeError(f"`{fields['kernel']}` is no kernel")
+            raise TypeError(f"`{fields['kernel']}` is not a kernel")
         bindings = fields["bindings"].items()
         return template.specialize(**{name: _value_of(bound) for name, bound in bindings})
     if "generate" in fields:

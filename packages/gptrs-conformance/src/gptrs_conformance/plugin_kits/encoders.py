@@ -50,7 +50,7 @@ def padding_changes_nothing(subject: Model, backend: Backend) -> None:
         made = subject.made(backend)
         runs = _encoders(made, capabilities_of(made))
         if not runs:
-            raise absent("it is no encoder of texts")
+            raise absent("it is not an encoder of texts")
         model = cast("ReadsTokens", made)
         rows = tokens_of(model, 2)
         length = rows.shape[1]

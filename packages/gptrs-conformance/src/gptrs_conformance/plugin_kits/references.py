@@ -176,9 +176,9 @@ def knows_modules_by_their_names(subject: ReferenceUnderTest, backend: Backend) 
     asked = {f"{name}.{which}" for name in names for which in ("input", "output")}
     for name, value in reference.modules(_inputs(model), names).items():
         if name not in asked:
-            raise CheckFailure(f"`modules` gave `{name}`, which is no input or output of a module")
+            raise CheckFailure(f"`modules` gave `{name}`, not an input or output of a module")
         if not isinstance(cast("object", value), np.ndarray) or value.dtype != np.float32:
-            raise CheckFailure(f"`modules` gave `{name}` as no NumPy array of float32")
+            raise CheckFailure(f"`modules` gave `{name}`, not as a NumPy array of float32")
         if not np.isfinite(value).all():
             raise CheckFailure(f"`{name}` of `modules` has numbers that are not finite")
 

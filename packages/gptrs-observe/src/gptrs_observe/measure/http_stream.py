@@ -296,7 +296,7 @@ class StreamClient:
     def __init__(self, url: str, model: str | None = None, key: str | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme != "http" or not parts.hostname:
-            raise UsageError(f"`{url}` is no address of the form http://HOST:PORT")
+            raise UsageError(f"`{url}` is not an address of the form http://HOST:PORT")
         self._host, self._port = parts.hostname, parts.port or 80
         self._model, self._key = model, key
         self._pipe: _Pipe | None = None
