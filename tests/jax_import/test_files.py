@@ -179,7 +179,7 @@ def test_what_is_wrong_with_a_file_is_one_line(
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="is no file"):
+    with pytest.raises(ModelError, match="is not a file"):
         gptrs_backend_jax.load(tmp_path / "none.mlir")
 
 

@@ -132,7 +132,7 @@ def test_the_division_of_codes_rounds_as_the_node_says(precision: str, given: An
         ("QuantizeLinear", {"precision": TensorProto.INT8}, "divides in `si8`"),
         ("QuantizeLinear", {"output_dtype": TensorProto.INT8}, "zero point of type UINT8"),
         ("QuantizeLinear", {"output_dtype": TensorProto.FLOAT}, "element type number 1"),
-        ("DequantizeLinear", {"output_dtype": TensorProto.INT8}, "which is no float"),
+        ("DequantizeLinear", {"output_dtype": TensorProto.INT8}, "which is not a float"),
     ],
 )
 def test_wrong_types_of_codes_are_refused(op: str, options: dict[str, int], wrong: str) -> None:

@@ -119,19 +119,19 @@ def enumeration(tree: Any) -> None:
     tree[0]["context"] = r'{"__en\u0075m__": 1, "fqn": "this:c", "name": "x"}'
 
 
-NO_NAME = "is no name of an input, a node or an argument"
+NO_NAME = "is not a name of an input, a node or an argument"
 NO_OPERATOR = "is not from ATen, and is not converted"
 CASES = {
     "input": (renamed("bias", CODE), NO_NAME),
     "constant": (renamed("scale", CODE), NO_NAME),
     "node": (renamed("mul", f"mul;{CODE};mul"), NO_NAME),
-    "weight": (renamed("layer.bias", 'layer.b", ran.append(1)) or ("'), "is no name of a tensor"),
+    "weight": (renamed("layer.bias", 'layer.b", ran.append(1)) or ("'), "not a name of a tensor"),
     "keyword": (with_arguments(keyword), NO_NAME),
     "argument of a call": (with_a_call("_operator.getitem", f"a={CODE}, b"), NO_NAME),
     "twice": (renamed("bias", "x"), "two inputs have the same name: .*x, scale, x"),
     "twice by a constant": (renamed("scale", "x"), "two inputs have the same name: .*x, x"),
     "twice without a name": (nameless, r"two inputs have the same name: .*(arg\d), \1"),
-    "enumeration": (with_arguments(enumeration), "keys that are no plain values"),
+    "enumeration": (with_arguments(enumeration), "keys that are not plain values"),
     "method": (with_a_call("torch.ops.aten.__dict__.clear", "a"), NO_OPERATOR),
     "file": (with_a_call("torch.ops.aten.from_file.default", "a"), NO_OPERATOR),
 }

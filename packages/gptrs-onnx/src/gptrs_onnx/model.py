@@ -225,7 +225,7 @@ class OnnxModel(ConvertedGraph):
         except UnmetNeedError as unmet:
             if cast("graphs.Graph", self._file.graph).cut(unmet.need) is not None:
                 hint = unmet.error.hint
-                unmet.error.hint = "calls compute it in stages, which are no single program" + (
+                unmet.error.hint = "calls compute it in stages, which are not a single program" + (
                     f"; for one, {hint}" if hint else ""
                 )
             raise unmet.error from None

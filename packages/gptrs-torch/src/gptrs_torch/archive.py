@@ -142,12 +142,12 @@ def read_archive(path: str | os.PathLike[str]) -> Archive:
     """
     shown = ascii(os.path.basename(path))[1:-1]
     if not Path(path).is_file():
-        raise ModelError(f"{os.fspath(path)!a} is no file")
+        raise ModelError(f"{os.fspath(path)!a} is not a file")
     try:
         with zipfile.ZipFile(path) as archive:
             return _read(Path(path), archive, shown)
     except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError) as error:
-        problem = f"`{shown}` is no archive of torch.export: {_line(error)}"
+        problem = f"`{shown}` is not an archive of torch.export: {_line(error)}"
         raise ModelError(problem, hint=_EXPORT) from error
     except (
         LookupError,

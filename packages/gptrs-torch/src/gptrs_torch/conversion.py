@@ -582,7 +582,7 @@ def _why_unsupported(node: fx.Node) -> str:
         )
     if "." in operator_name(node).partition(".")[2]:
         return (
-            "is an operator of a library, and its code is no part of the graph: write it with the"
+            "is an operator of a library, and its code is not part of the graph: write it with the"
             " operators of torch, or leave this part to torch"
         )
     return f"is an operator that {converts.package} does not convert"

@@ -123,7 +123,7 @@ def shown_name(name: object) -> str:
 def require_path(name: str) -> str:
     """Return the name of a tensor in modules; ModelError if it could break out of quotes."""
     if not name.isprintable() or set(name) & set("\"'\\"):
-        raise ModelError(f"`{shown_name(name)}` is no name of a tensor or module")
+        raise ModelError(f"`{shown_name(name)}` is not a name of a tensor or module")
     return name
 
 
@@ -157,7 +157,7 @@ def _require_name(name: str) -> None:
     """Raise ModelError unless the text is empty or an identifier in Python."""
     is_one = name.isidentifier() and (name == _RANDOM or not keyword.iskeyword(name))
     if name and not is_one and name != _LEAST:
-        raise ModelError(f"`{shown_name(name)}` is no name of an input, a node or an argument")
+        raise ModelError(f"`{shown_name(name)}` is not a name of an input, a node or an argument")
 
 
 def _input_names(module: Mapping[str, Any]) -> list[object]:
@@ -268,7 +268,7 @@ def _make_node_plain(node: dict[str, Any]) -> None:
     keys = [] if found is None else cast("list[object]", found)
     if not isinstance(found, list | None) or any(isinstance(key, list | dict) for key in keys):
         raise UnsupportedError(
-            "the program takes or returns a dict with keys that are no plain values"
+            "the program takes or returns a dict with keys that are not plain values"
         )
     node["context"] = json.dumps(found)
 
@@ -301,7 +301,7 @@ def _require_expression(text: str) -> None:
         start = found.end()
     if start != len(text) or not _has_small_powers(text):
         of_data = re.search(r"Symbol\('u\d", text) is not None
-        why = "depends on data" if of_data else "is no supported expression"
+        why = "depends on data" if of_data else "is not a supported expression"
         hint = f"`nonzero`, `unique` and `x[mask]` give such sizes: {FIXED_SIZES}"
         raise UnsupportedError(
             f"the size `{shown_name(text)}` {why}", hint=hint if of_data else None

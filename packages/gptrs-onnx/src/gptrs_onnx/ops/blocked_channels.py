@@ -67,7 +67,7 @@ def _plain(node: Node, x: Tensor) -> Tensor:
     batch, channels, height, width = x.shape
     block = _block(node)
     if not is_number(channels) or channels % block:
-        node.malformed(f"has {channels} channels, which are no blocks of {block}")
+        node.malformed(f"has {channels} channels, which are not blocks of {block}")
     parts = F.reshape(x, [batch, channels // block, height, width, block])
     return F.reshape(F.transpose(parts, [0, 1, 4, 2, 3]), [batch, channels, height, width])
 

@@ -59,7 +59,7 @@ def _quotient(node: Node, x: Tensor, scale: Tensor, precision: int) -> Tensor:
     """
     by = dtype_of(precision, f"`precision` of {node}") if precision else scale.dtype
     if precision and (not by.is_float or by.bits < 16):
-        node.malformed(f"divides in `{by}`, which is no float of 16 bits or more")
+        node.malformed(f"divides in `{by}`, which is not a float of 16 bits or more")
     if not precision and (node.version < 23 or by.is_integer):
         # bf16 and f16 have fewer digits than codes of 8 bits need beside a scale.
         by = dtypes.f64 if x.dtype == dtypes.f64 else dtypes.f32
@@ -127,7 +127,7 @@ def dequantize_linear(
     if isinstance(scale, Narrow) and not output_dtype:
         node.refuse(f"gives numbers of type {scale.type.name}, without `output_dtype`")
     if output_dtype and not dtype_of(output_dtype, str(node)).is_float:
-        node.malformed(f"gives the element type number {output_dtype}, which is no float")
+        node.malformed(f"gives the element type number {output_dtype}, which is not a float")
     x, scale, zero = values_of(x), values_of(scale), None if zero is None else values_of(zero)
     axis, block = axis % x.rank if x.rank else 0, block_size
     out = dtype_of(output_dtype, str(node)) if output_dtype else scale.dtype

@@ -32,7 +32,7 @@ def sort(
     (order,) = expressions(node.conversion.module, node.operation.regions[0])
     keys = None if order is None else sort_keys(order)
     if keys is None:
-        node.refuse("orders by a region that is no lexicographic comparison")
+        node.refuse("orders by a region that is not a lexicographic comparison")
     values = list(operands)
     stable = is_stable or len(keys) > 1
     for key in reversed(keys):

@@ -162,7 +162,7 @@ def read_file(path: str | os.PathLike[str]) -> StableHlo:
     """
     source, name = Path(path), shown(os.path.basename(path))
     if not source.is_file():
-        raise ModelError(f"{os.fspath(path)!a} is no file")
+        raise ModelError(f"{os.fspath(path)!a} is not a file")
     size = source.stat().st_size
     if not 0 < size <= MAX_BYTES:
         raise ModelError(f"`{name}` has {size} bytes, 1 to {MAX_BYTES} are read")
