@@ -165,7 +165,7 @@ def test_sizes(text, size):
 
 @pytest.mark.parametrize("text", ["", "0", "-1GB", "GB", "1e3", "5XB", "nan"])
 def test_what_is_no_size(text):
-    with pytest.raises(UsageError, match="is no size of files"):
+    with pytest.raises(UsageError, match="is not a size of files"):
         parse_size(text)
 
 

@@ -136,7 +136,7 @@ def test_the_source_is_never_replaced_with_the_folder_around_it(gptrs, model_dir
     [
         (("out.npz", "--to", "hf"), "`--to hf` asks for a model; leave out `--to`"),
         (("out.gptrschk", "--shard-size", "1MB"), "leave out `--shard-size`"),
-        (("out", "--shard-size", "much"), "`much` is no size of files; write it as `5GB`"),
+        (("out", "--shard-size", "much"), "`much` is not a size of files; write it as `5GB`"),
         (("out", "--dtype", "f8"), "invalid value for '--dtype'"),
     ],
 )

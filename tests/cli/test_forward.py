@@ -264,7 +264,7 @@ def test_a_language_model_takes_no_images(gptrs, model_directory, cat, tmp_path)
 def test_files_that_cannot_be_read_are_file_errors(gptrs, resnet, tmp_path):
     (tmp_path / "a.png").write_bytes(b"no image")
     for path, message in (
-        (tmp_path / "a.png", "is no image that can be read"),
+        (tmp_path / "a.png", "is not an image that can be read"),
         (tmp_path / "none.jpg", "cannot open"),
         (tmp_path / "none.npy", "cannot open"),
     ):

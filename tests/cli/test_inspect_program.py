@@ -125,9 +125,9 @@ def test_a_malformed_program_is_exit_3(gptrs, tmp_path, content, message):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("text", b"hello", "is no program; a program begins with"),
-        ("empty", b"", "is no program; a program begins with"),
-        ("bytes", bytes(range(256)), "is no program; a program begins with"),
+        ("text", b"hello", "is not a program; a program begins with"),
+        ("empty", b"", "is not a program; a program begins with"),
+        ("bytes", bytes(range(256)), "is not a program; a program begins with"),
         ("m.gguf", b"hello", "is called a GGUF file, but does not begin like one; download"),
     ],
 )
@@ -219,8 +219,8 @@ def test_symbols_are_listed_and_can_be_given_sizes(gptrs, tmp_path):
         (["0=2"], "the size of `?1` is not known; give it with `--symbol 1=SIZE`"),
         (["0=2", "1=3", "7=1"], "the program has no symbol `?7`; it has `?0`, `?1`"),
         (["0=2", "0=3"], "`?0` is given the sizes 2 and 3"),
-        (["x=2"], "`x=2` is no size of a symbol"),
-        (["0=-1"], "`0=-1` is no size of a symbol"),
+        (["x=2"], "`x=2` is not a size of a symbol"),
+        (["0=-1"], "`0=-1` is not a size of a symbol"),
     ],
 )
 def test_sizes_that_do_not_fit_are_exit_2(gptrs, tmp_path, sizes, message):

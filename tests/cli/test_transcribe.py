@@ -111,7 +111,7 @@ def test_what_cannot_be_heard_is_refused(gptrs, folder):
     )
     result = gptrs("transcribe", str(folder / "talk.wav"), *asked, "--language", "xx")
     assert result.code == 2
-    assert "`xx` is no language" in result.err
+    assert "`xx` is not a language" in result.err
     result = gptrs("transcribe", str(folder / "talk.wav"), "--model", "demo")
     assert result.code == 3
     assert "does not hear" in result.err

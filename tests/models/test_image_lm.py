@@ -164,7 +164,7 @@ def test_what_is_no_image_is_refused(folder):
         5: "`Path` of a file",
         Path("/no/such.png"): "No such file",
         "data:image/png;base64,?": "malformed",
-        "data:image/png;base64,Zm94": "no image that can be read",
+        "data:image/png;base64,Zm94": "not an image that can be read",
     }
     for image, problem in wrong.items():
         with pytest.raises((UsageError, ModelError), match=problem):

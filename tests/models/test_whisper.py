@@ -158,7 +158,7 @@ def test_a_language_is_told_and_tasks_are_known(folder):
     result = gptrs.transcribe(model, samples)
     assert result.language == {32: "en", 33: "de"}[told]
     assert abs(result.seconds - 0.8) < 1e-3
-    with pytest.raises(UsageError, match="`fr` is no language") as caught:
+    with pytest.raises(UsageError, match="`fr` is not a language") as caught:
         gptrs.transcribe(model, samples, language="fr")
     assert "`en`" in str(caught.value.hint)
     whole = gptrs.transcribe(model, samples, language="en", timestamps=False)
@@ -274,8 +274,8 @@ def test_wav_files_of_other_headers(tmp_path, content, wanted):
         (wav_bytes(7, 8, b"12"), "8 bits of the format 0x0007"),
         (wav_bytes(1, 24, b"1234" * 3, frame=4), "1 channels of 24 bits do not fill frames of 4"),
         (wav_bytes(1, 16, b"12", channels=0, frame=2), "0 channels"),
-        (wav_bytes(3, 32, np.array([np.nan], "<f4").tobytes()), "no finite numbers"),
-        (wav_bytes(3, 64, np.array([1e300], "<f8").tobytes()), "no finite numbers"),
+        (wav_bytes(3, 32, np.array([np.nan], "<f4").tobytes()), "not finite numbers"),
+        (wav_bytes(3, 64, np.array([1e300], "<f8").tobytes()), "not finite numbers"),
         (wav_bytes(1, 16, b"12", before=b"data\0\0\0\0"), "before their format"),
     ],
 )

@@ -143,7 +143,7 @@ def test_inputs_that_do_not_fit_are_refused(tmp_path):
             inputs_of(model, files, {}, None)
         with pytest.raises(UsageError, match=r"the size `n` of .* is not known"):
             inputs_of(model, files, {}, 1)
-    with pytest.raises(UsageError, match="`4` is no size"):
+    with pytest.raises(UsageError, match="`4` is not a size"):
         named_sizes(["4"])
 
 

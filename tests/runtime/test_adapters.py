@@ -382,7 +382,7 @@ def test_unknown_settings_are_told(tmp_path, caplog):
 
 def test_adapters_of_other_models_are_refused(tmp_path):
     model = load_model(save_tiny_lm(tmp_path / "base", "llama", dtypes.f32), "ref")
-    with pytest.raises(ModelError, match="are no linear layers, tables or tensors of `base`"):
+    with pytest.raises(ModelError, match="are not linear layers, tables or tensors of `base`"):
         model.with_adapter(save_adapter(tmp_path / "gpt2", GPT2))
     with pytest.raises(ModelError, match=r"it has no adapter_config\.json"):
         model.with_adapter(tmp_path / "base")

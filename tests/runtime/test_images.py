@@ -182,7 +182,7 @@ def test_files_cut_short_are_refused(tmp_path, suffix):
     whole = _saved(tmp_path / f"a.{suffix}", Image.fromarray(PIXELS)).read_bytes()
     path = tmp_path / f"b.{suffix}"
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ModelError, match=r"is a damaged image|is no image"):
+    with pytest.raises(ModelError, match=r"is a damaged image|is not an image"):
         read_image(path)
 
 
@@ -213,9 +213,9 @@ def test_bytes_that_are_changed_give_an_image_or_a_model_error(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", r"is no image that can be read: it starts with b''"),
+        (b"", r"is not an image that can be read: it starts with b''"),
         (b"hello, world", r"it starts with b'hello, w'; convert it to one of JPEG, PNG"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "is no image that can be read"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "is not an image that can be read"),
         (_png(4, 4), "is a damaged image"),
     ],
 )

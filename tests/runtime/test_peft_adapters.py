@@ -222,7 +222,7 @@ def test_whole_tensors_of_other_shapes_are_refused(tmp_path):
     with pytest.raises(CheckpointError, match=r"in the adapter .* is `f32\[90, 40\]`, the model"):
         base.with_adapter(tmp_path / "adapter")
     save_file({**tensors, "base_model.model.other.weight": tensors[name]}, file)
-    with pytest.raises(ModelError, match=r"changes `other\.weight`, which are no linear layers"):
+    with pytest.raises(ModelError, match=r"changes `other\.weight`, which are not linear layers"):
         base.with_adapter(tmp_path / "adapter")
 
 

@@ -231,7 +231,7 @@ def test_damaged_files_are_refused(saved, model, tmp_path):
 
 
 def test_other_files_are_refused(safetensors, model, directory, tmp_path):
-    with pytest.raises(CheckpointError, match="is no file of a cached prompt"):
+    with pytest.raises(CheckpointError, match="is not a file of a cached prompt"):
         load(directory / "model.safetensors", model)
     with pytest.raises(CheckpointError, match=r"none\.safetensors"):
         load(tmp_path / "none.safetensors", model)
@@ -266,7 +266,7 @@ def test_only_the_pages_of_the_tokens_are_saved(model, tmp_path):
     cache = new_cache(model)
     groups = cache.read_pages(run(cache, PROMPT)[0])
     for tokens in (PROMPT[:30], [*PROMPT] * 2, []):
-        with pytest.raises(UsageError, match=f"these are no pages of {len(tokens)} tokens"):
+        with pytest.raises(UsageError, match=f"these are not pages of {len(tokens)} tokens"):
             save_prompt_cache(path, model, cache, PromptPages(tuple(tokens), groups))
     pages = PromptPages(tuple(PROMPT), groups)
     with pytest.raises(UsageError, match="names no format of tensors"):

@@ -169,7 +169,7 @@ def test_what_is_no_image_is_refused(address):
         answer = post(address, path, body)
         error = answer.json()["error"]
         assert (answer.status_code, error["param"]) == (400, param)
-        assert "no image that can be read" in error["message"]
+        assert "not an image that can be read" in error["message"]
 
 
 def test_what_advises_others_how_to_read_a_part_is_taken(address):

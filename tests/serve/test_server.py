@@ -491,7 +491,7 @@ def test_a_server_that_guesses_gives_the_same_and_tells(model, address):
     assert made["choices"] == plain["choices"]
     accepted = told["accepted_prediction_tokens"]
     assert f'guessed_tokens_total{{model="tiny",outcome="accepted"}} {accepted}.0' in metrics
-    with pytest.raises(UsageError, match="no model of the engine"):
+    with pytest.raises(UsageError, match="not a model of the engine"):
         Engine({"tiny": model}, drafts={"other": model})
 
 

@@ -330,7 +330,7 @@ class LoadedModel(CapableModel):
         """Return this draft head beside `model`; ModelError if it is not made for it."""
         known = self._heads.get(model)
         if known is None:
-            source = cast("DraftHeadSource", self.offering(HEAD, "is no draft head"))
+            source = cast("DraftHeadSource", self.offering(HEAD, "is not a draft head"))
             made = source.head_for(model.causal_lm())
             known = self._heads[model] = cast("DraftHead", self._running(made))
         return known
@@ -527,7 +527,7 @@ def require_adapted(params: Params, adapter: LowRankAdapter, source: ModelSource
     if missing:
         raise ModelError(
             f"the adapter {quoted(str(adapter.path), 200)} changes {listed(missing, 3)}, which are"
-            f" no linear layers, tables or tensors of {quoted(name)}",
+            f" not linear layers, tables or tensors of {quoted(name)}",
             hint="take the adapter of this model, or merge it with PEFT",
         )
     base = adapter.base or ""

@@ -280,7 +280,7 @@ def _weight(leaf: Leaf, name: str) -> OutgoingTensor:
         return OutgoingTensor(leaf.name, leaf.type, partial(_elements, leaf))
     if isinstance(leaf, Stored):
         return OutgoingTensor.of("constant", host_value(leaf))
-    raise ModelError(f"{quoted(name)} computes with a tensor that is no weight: `{leaf.type}`")
+    raise ModelError(f"{quoted(name)} computes with a tensor that is not a weight: `{leaf.type}`")
 
 
 def _elements(weight: Parameter) -> Iterable[np.ndarray]:

@@ -62,14 +62,14 @@ def read_program(path: str | os.PathLike[str]) -> Program:
         )
     if not looks:
         raise ProgramError(
-            f"{shown} is no program",
+            f"{shown} is not a program",
             hint="a program begins with its version, `ptir.v0.5`, or with `{` in JSON;"
             " `gptrs inspect` shows what else a file may hold",
         )
     try:
         return parse_json(data) if data.lstrip()[:1] == b"{" else parse_program(data.decode())
     except UnicodeDecodeError as problem:
-        raise ProgramError(f"{shown} is no program: byte {problem.start} is not UTF-8") from None
+        raise ProgramError(f"{shown} is not a program: byte {problem.start} is not UTF-8") from None
     except ProgramError as problem:
         problem.message = f"{shown}: {problem.message}"
         raise
@@ -297,7 +297,7 @@ def parse_sizes(texts: Sequence[str]) -> dict[int, int]:
         match = _SIZE.fullmatch(text)
         if match is None:
             raise UsageError(
-                f"{quoted(text)} is no size of a symbol", hint="write it as in `--symbol 0=5`"
+                f"{quoted(text)} is not a size of a symbol", hint="write it as in `--symbol 0=5`"
             )
         number, size = int(match[1]), int(match[2])
         if sizes.setdefault(number, size) != size:

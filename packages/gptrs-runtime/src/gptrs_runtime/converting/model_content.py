@@ -163,7 +163,7 @@ def parse_size(text: str) -> int:
         size = int(float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()])
         if size > 0:
             return size
-    raise UsageError(f"{quoted(text)} is no size of files", hint="write it as `5GB` or `500MB`")
+    raise UsageError(f"{quoted(text)} is not a size of files", hint="write it as `5GB` or `500MB`")
 
 
 def split(

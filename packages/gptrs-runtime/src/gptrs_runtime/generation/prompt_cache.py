@@ -63,7 +63,7 @@ def save_prompt_cache(
     }
     problem = _mismatch(pages.tokens, contents, cache)
     if problem:
-        raise UsageError(f"these are no pages of {len(pages.tokens)} tokens: {problem}")
+        raise UsageError(f"these are not pages of {len(pages.tokens)} tokens: {problem}")
     arrays = {
         _ABOUT: np.frombuffer(json.dumps(_expected(model, cache)).encode(), np.uint8),
         _TOKENS: np.array(pages.tokens, np.int64),
@@ -145,7 +145,7 @@ def _about(archive: TensorArchive, shown: str) -> Mapping[str, object]:
     """Return the description in the file."""
     # It is read before the digest is checked, so its size is limited.
     if _ABOUT not in archive.names() or archive.type_of(_ABOUT).nbytes > _MAX_ABOUT_BYTES:
-        raise _refused(shown, "is no file of a cached prompt")
+        raise _refused(shown, "is not a file of a cached prompt")
     return parse_object(archive.read(_ABOUT).tobytes(), shown, CheckpointError, hint=_AGAIN)
 
 

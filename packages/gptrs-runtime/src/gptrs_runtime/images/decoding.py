@@ -123,7 +123,7 @@ def _opened(library: ModuleType, data: bytes, shown: str) -> Image:
         return cast("Image", library.open(io.BytesIO(data), formats=formats))
     except library.UnidentifiedImageError:
         raise ModelError(
-            f"{shown} is no image that can be read: it starts with {data[:8]!r}",
+            f"{shown} is not an image that can be read: it starts with {data[:8]!r}",
             hint=f"convert it to one of {', '.join(FORMATS)}",
         ) from None
     except library.DecompressionBombError:

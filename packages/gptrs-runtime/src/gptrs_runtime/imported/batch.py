@@ -43,7 +43,7 @@ def named_sizes(texts: Sequence[str]) -> dict[str, int]:
     for text in texts:
         match = _SIZE.fullmatch(text)
         if match is None:
-            raise UsageError(f"{quoted(text)} is no size", hint="write it as in `--symbol batch=2`")
+            raise UsageError(f"{quoted(text)} is not a size", hint="write it as `--symbol batch=2`")
         sizes[match[1]] = int(match[2])
     return sizes
 

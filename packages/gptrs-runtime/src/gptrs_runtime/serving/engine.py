@@ -466,7 +466,7 @@ def _checked_drafts(
     for name, draft in drafts.items():
         if name not in models:
             raise UsageError(
-                f"a draft is given for {quoted(name)}, which is no model of the engine",
+                f"a draft is given for {quoted(name)}, which is not a model of the engine",
                 hint=f"there are {listed(list(models), 8)}",
             )
         if HEAD in draft.capabilities:

@@ -114,7 +114,7 @@ class GgufSettings:
         if tensor.type.dtype is None or math.prod(found) != math.prod(tensor.shape):
             raise ModelError(
                 f"tensor {quoted(tensor.name)} {self._where} is {tensor.type.name} of shape"
-                f" {tensor.shape}, which is no plain tensor of its kind"
+                f" {tensor.shape}, which is not a plain tensor of its kind"
             )
         return found
 

@@ -101,7 +101,7 @@ def finite(samples: np.ndarray) -> np.ndarray:
     """Return samples as they are; SoundFileError for numbers that are not finite in f32."""
     # Beyond f32 they would become infinite later on.
     if not (np.abs(samples) <= np.finfo(np.float32).max).all():
-        raise SoundFileError("it has samples that are no finite numbers")
+        raise SoundFileError("it has samples that are not finite numbers")
     return samples
 
 

@@ -127,7 +127,7 @@ class WindowSettings:
             if number is None:
                 names = [name.strip("<|>") for name in self._languages]
                 raise UsageError(
-                    f"{quoted(language)} is no language of `{self._model.name}`",
+                    f"{quoted(language)} is not a language of `{self._model.name}`",
                     hint=f"it knows {listed(names, 12)}",
                     argument="language",
                 )
@@ -148,7 +148,7 @@ class WindowSettings:
                 return given[0]
         if task not in self._tasks:
             raise UsageError(
-                f"{quoted(str(task))} is no task of `{self._model.name}`",
+                f"{quoted(str(task))} is not a task of `{self._model.name}`",
                 hint=f"it knows {listed(self._tasks, 4)}",
             )
         return self._tasks[task]
