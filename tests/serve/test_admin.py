@@ -116,7 +116,7 @@ def test_requests_in_flight_end_or_are_told(folders, managed):
         ("/models/load", {"model": "chat=/nowhere"}, 400, "called 'chat' already"),
         ("/models/load", {"model": "=x"}, 400, "[NAME=]MODEL"),
         ("/models/unload", {"model": "cat"}, 404, "no model called 'cat'"),
-        ("/v1/unload_lora_adapter", {"lora_name": "chat"}, 400, "is no adapter"),
+        ("/v1/unload_lora_adapter", {"lora_name": "chat"}, 400, "is not an adapter"),
         ("/v1/load_lora_adapter", {"lora_name": "a", "lora_path": "/nowhere"}, 400, "/nowhere"),
     ],
 )

@@ -178,13 +178,13 @@ def test_other_answers_have_the_same_bits(client, engine):
         ({"steer": [{"layer": "h.0"}]}, "`steer[0]` needs `preset`, or `layer` and `vector`"),
         ({"steer": [{"layer": "h.0", "vector": [1, 2]}]}, "cannot be added"),
         ({"steer": [{"layer": "h.*", "vector": [1]}]}, "`h.*` is not one value"),
-        ({"steer": [{"layer": "h.0", "vector": "AAA"}]}, "is no base64 of f32"),
+        ({"steer": [{"layer": "h.0", "vector": "AAA"}]}, "is not base64 of f32"),
         ({"steer": [{"layer": "h.0", "vector": [1e300] * 32}]}, "numbers beyond f32"),
         ({"steer": [{"preset": "up", "scale": 1e300}]}, "numbers beyond f32"),
         ({"steer": [{"preset": "up", "layer": "h.0"}]}, "which tells layer and vector"),
         (
             {"logit_lens": 2, "read": ["h.0.mlp.c_fc"]},
-            "`h.0.mlp.c_fc` is no state that the logit lens reads",
+            "`h.0.mlp.c_fc` is not a state that the logit lens reads",
         ),
         ({"max_tokens": 101}, "this server writes at most 100 tokens"),
         ({"prompt": None}, "give either `prompt` or `messages`"),
@@ -220,7 +220,7 @@ def test_words_of_the_command_line_are_checked(tmp_path, model, capsys):
         (["a"], "is no NAME=FILE"),
         ([f"a={file}:h.1", f"a={file}:h.1"], "two presets are called `a`"),
         (["a=nowhere"], "there is no file `nowhere`"),
-        ([f"a={file}:h.1:much"], "`much` is no scale"),
+        ([f"a={file}:h.1:much"], "`much` is not a scale"),
     ):
         with pytest.raises(UsageError, match=message):
             read_presets(words)

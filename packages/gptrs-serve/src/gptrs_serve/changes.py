@@ -65,7 +65,7 @@ async def unloaded(
     residence = residence_of(request, served)
     model = served.models.get(name)
     if is_adapter and model is not None and model.base is None:
-        raise RequestError(f"`{name}` is no adapter: `/models/unload` unloads models")
+        raise RequestError(f"`{name}` is not an adapter: `/models/unload` unloads models")
     await asyncio.shield(residence.unload(name, forget=is_adapter))
     if is_adapter:
         return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")

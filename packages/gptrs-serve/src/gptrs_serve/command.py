@@ -412,7 +412,7 @@ def _hosts(host: str, allowed: Sequence[str], *, is_unix: bool) -> Sequence[str]
     for name in allowed:
         if name != "*" and not _HOST.fullmatch(name.lower()):
             raise UsageError(
-                f"--allow-host: `{name}` is no host",
+                f"--allow-host: `{name}` is not a host",
                 hint="write api.example.com, without a scheme, port or path, or * for any",
             )
     # Pages of other sites reach a local port by a DNS name that resolves to 127.0.0.1 (DNS
@@ -431,7 +431,7 @@ def _origins(given: Sequence[str]) -> Sequence[str]:
     for site in sites:
         if not _ORIGIN.fullmatch(site):
             raise UsageError(
-                f"--cors: `{site}` is no origin",
+                f"--cors: `{site}` is not an origin",
                 hint="write https://HOST[:PORT], without a path, or * for the pages of all sites",
             )
     return sites
@@ -440,7 +440,7 @@ def _origins(given: Sequence[str]) -> Sequence[str]:
 def _body_bytes(size: str) -> int:
     found = parsed_bytes(size, None)
     if found is None:
-        raise UsageError(f"--most-body: {quoted(size)} is no size", hint="write it as `20MB`")
+        raise UsageError(f"--most-body: {quoted(size)} is not a size", hint="write it as `20MB`")
     return found
 
 
@@ -461,7 +461,8 @@ def _wire(
         raise UsageError("--ssl-certfile and --ssl-keyfile go together")
     if root_path and (not root_path.startswith("/") or root_path.endswith("/")):
         raise UsageError(
-            f"--root-path: {quoted(root_path)} is no path", hint="write /PATH, without / at its end"
+            f"--root-path: {quoted(root_path)} is not a path",
+            hint="write /PATH, without / at its end",
         )
     return Wire(certificate, key, root_path, uds, hang_up)
 

@@ -106,7 +106,7 @@ def read_keys(file: Path | None) -> list[Key]:
         lines = file.read_text("utf-8").splitlines()
         mode = file.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
-        problem = error.strerror if isinstance(error, OSError) else "it is no text"
+        problem = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UsageError(f"--api-key-file: `{file}` cannot be read: {problem}") from error
     found = [
         _key(line, f"--api-key-file: line {number} of `{file}`")

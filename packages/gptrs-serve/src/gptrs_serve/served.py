@@ -432,7 +432,7 @@ def with_adapters(
         base, separator, name = names.rpartition(":")
         base = base if separator else next(iter(loaded))
         if not name or not path:
-            raise UsageError(f"--adapter: `{each}` is no [MODEL:]NAME=DIR")
+            raise UsageError(f"--adapter: `{each}` is not [MODEL:]NAME=DIR")
         if base not in loaded or name in served:
             problem = f"two models are called `{name}`"
             if base not in loaded:

@@ -64,9 +64,9 @@ def _preset_parts(rest: str) -> tuple[str, str, float]:
     try:
         scale = float(rest.rpartition(":")[2])
     except ValueError as error:
-        raise UsageError(f"--steer: {quoted(rest.rpartition(':')[2])} is no scale") from error
+        raise UsageError(f"--steer: {quoted(rest.rpartition(':')[2])} is not a scale") from error
     if not np.isfinite(scale):
-        raise UsageError(f"--steer: {scale} is no scale")
+        raise UsageError(f"--steer: {scale} is not a scale")
     return path, layer, scale
 
 
@@ -355,11 +355,11 @@ def _with_lens(model: LoadedModel, found: Found, count: int) -> Found:
                 lens[name] = []
                 continue
             if value.ndim != 2 or not np.isfinite(value).all():
-                raise UsageError("its rows are no vectors of finite numbers")
+                raise UsageError("its rows are not vectors of finite numbers")
             lens[name] = lens_of_rows(model, value, count)
         except UsageError as error:
             raise RequestError(
-                f"{quoted(name)} is no state that the logit lens reads: {error.message}",
+                f"{quoted(name)} is not a state that the logit lens reads: {error.message}",
                 param="logit_lens",
             ) from error
     return msgspec.structs.replace(found, lens=lens)
@@ -409,5 +409,5 @@ def _decoded(given: list[float] | str, place: str) -> np.ndarray:
         # added.
         vector = np.frombuffer(base64.b64decode(given, validate=True), "<f4")
     except ValueError as error:
-        raise RequestError(f"`{place}.vector` is no base64 of f32", param="steer") from error
+        raise RequestError(f"`{place}.vector` is not base64 of f32", param="steer") from error
     return vector.astype(np.float32)

@@ -24,7 +24,7 @@ export async function attached(file, takesImages) {
 async function imageUrl(file) {
   if (file.size <= MOST_IMAGE) return read(file);
   const bitmap = await createImageBitmap(file).catch(() => {
-    throw new Error(`${file.name} is no image that this browser can read`);
+    throw new Error(`${file.name} is not an image that this browser can read`);
   });
   const scale = Math.min(1, LONGEST_SIDE / Math.max(bitmap.width, bitmap.height));
   const canvas = document.createElement("canvas");
