@@ -335,7 +335,7 @@ def test_files_of_other_kinds_are_left_alone(run, prompts, tmp_path):
     out = tmp_path / "results.jsonl"
     for content, message in {
         b"hello\nworld\n": "line 1 of .* lines that are not results",
-        b'{"a": 1}\n': "is no result: it has no `id`",
+        b'{"a": 1}\n': "is not a result: it has no `id`",
         b'{"id": 1, "model": "other"}\n': "a result of the model `'other'`, not of `tiny`",
     }.items():
         out.write_bytes(content)
@@ -343,7 +343,7 @@ def test_files_of_other_kinds_are_left_alone(run, prompts, tmp_path):
         assert result.code == 3
         assert re.search(message, result.err)
         assert out.read_bytes() == content
-    assert "no regular file" in run("--prompts", prompts, "--out", "/dev/null").err
+    assert "not a regular file" in run("--prompts", prompts, "--out", "/dev/null").err
     assert run("--prompts", tmp_path / "no.jsonl").code == 3
     prompts.write_text("\n\n")
     assert "has no prompts" in run("--prompts", prompts).err

@@ -131,6 +131,6 @@ def test_names_and_paths(gptrs, model_directory):
     assert gptrs("models", "path", "demo").code == 0
     refused = gptrs("models", "pull", model_directory)
     assert refused.code == 2
-    assert "is no name on the Hugging Face hub" in refused.err
+    assert "is not a name on the Hugging Face hub" in refused.err
     near = gptrs("models", "pull", "smollm2:999m")
     assert "`smollm2:135m`? names are ORG/NAME" in near.err

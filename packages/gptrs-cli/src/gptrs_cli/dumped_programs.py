@@ -87,7 +87,7 @@ def cases(path: Path, inputs: ProgramInputs) -> Iterator[Case]:
         shown = quoted(str(path), 200)
         if not any((each / _PROGRAM).exists() for each in folders):
             raise UsageError(
-                f"{shown} is no dump of programs", hint="--dump-dir DIR --dump-inputs writes one"
+                f"{shown} is not a dump of programs", hint="--dump-dir DIR --dump-inputs writes one"
             )
         if not inputs.inputs and inputs.random_seed is None:
             raise UsageError(

@@ -91,7 +91,7 @@ def disk_models(folders: Iterable[Path]) -> Iterator[DiskModel]:
         note(f"{error.message}: it is not listed")
     for folder in folders:
         if not folder.is_dir():
-            raise ModelError(f"{quoted(str(folder), 200)} is no folder")
+            raise ModelError(f"{quoted(str(folder), 200)} is not a folder")
         for path in _models_in(folder, _DEEPEST):
             yield _examined(str(path), "folder", path)
 
@@ -344,7 +344,7 @@ def _hub_model(name: str) -> HubModel:
     model = HubModel.parse(str(model_path(name)))
     if model is None:
         raise UsageError(
-            f"{quoted(name)} is no name on the Hugging Face hub",
+            f"{quoted(name)} is not a name on the Hugging Face hub",
             hint=f"{short_name_like(name)}names are ORG/NAME, ORG/NAME@REVISION or"
             " ORG/NAME:QUANTIZATION, or those that `gptrs models recommended` lists",
         )

@@ -273,5 +273,5 @@ class _Session:
 
 def _count(words: list[str]) -> int:
     if words and not words[0].isdecimal():
-        raise UsageError(f"{quoted(words[0])} is no number of instructions")
+        raise UsageError(f"{quoted(words[0])} is not a number of instructions")
     return int(words[0]) if words else 1

@@ -108,7 +108,7 @@ def _pairs(path: Path) -> list[tuple[str, str]]:
             pair = msgspec.json.decode(line, type=_Pair)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise UsageError(
-                f"--pairs: line {number} of `{path}` is no pair: {error}",
+                f"--pairs: line {number} of `{path}` is not a pair: {error}",
                 hint='write {"positive": TEXT, "negative": TEXT}',
             ) from error
         pairs.append((pair.positive, pair.negative))

@@ -137,7 +137,7 @@ class ResultLines:
         found, model = record.get("id"), record.get("model")
         if isinstance(found, bool) or not isinstance(found, str | int):
             raise OutputFileError(
-                f"line {number} of {self._shown} is no result: it has no `id`",
+                f"line {number} of {self._shown} is not a result: it has no `id`",
                 hint="name another file with --out",
             )
         if model != self._model:
@@ -163,7 +163,7 @@ def _opened(path: Path, shown: str) -> BinaryIO:
     file = os.fdopen(os.open(path, flags, 0o666), "r+b", buffering=0)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise OutputFileError(f"cannot write {shown}: it is no regular file")
+        raise OutputFileError(f"cannot write {shown}: it is not a regular file")
     try:
         lock_file(file.fileno())
     except BlockingIOError as error:

@@ -138,7 +138,7 @@ def _reference(
     name = str(against)
     if name not in _backend_names():
         raise UsageError(
-            f"`--against {name}` is no file of tensors, no model that an importer reads, and no"
+            f"`--against {name}` is not a file of tensors, a model that an importer reads or a"
             " backend",
             hint=f"the backends are {_backends()}",
         )

@@ -34,7 +34,7 @@ def run_model(path: Path, arguments: Sequence[str], context: Any) -> None:
     known = commands(source)
     if known and "generate" not in known:
         raise UsageError(
-            f"{quoted(str(path), 200)} is no model that writes text",
+            f"{quoted(str(path), 200)} is not a model that writes text",
             hint=f"it is one for `gptrs {known[0]} --model {path}`",
         )
     words = ["--model", str(path), *arguments]
