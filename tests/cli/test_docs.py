@@ -37,6 +37,15 @@ def test_the_page_that_people_look_for_comes_first(gptrs, page):
         assert found[0]["name"] == page, words
 
 
+def test_words_that_no_page_has_together_find_those_with_most_of_them(gptrs):
+    result = gptrs("docs", "docker", "zyzzyva", "--json")
+    assert json.loads(result.out)["pages"][0]["name"] == "deployment"
+    assert "no page has all of these words; these have 1 of 2" in result.err
+    result = gptrs("docs", "docker", "zyzzyva", "xylem")
+    assert (result.code, result.out) == (2, "")
+    assert "none has these words" in result.err
+
+
 def test_unknown_words_and_a_missing_documentation_are_told(gptrs, monkeypatch, tmp_path):
     result = gptrs("docs", "generaton")
     assert result.code == 2

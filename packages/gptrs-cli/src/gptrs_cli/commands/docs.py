@@ -120,15 +120,19 @@ def _list_pages(found: list[DocsPage], settings: Settings, asked: str = "") -> N
 
 
 def _search(asked: str, pages: dict[str, Path]) -> list[DocsPage]:
-    """Return the sections for some words, the best first, of the pages that have all of them."""
+    """Return the sections for some words, the best first, of the pages that have all of them.
+
+    If none has, of those with the most of them, at least half, and a note says so.
+    """
     words = _stems(asked)
-    found: list[tuple[float, DocsPage]] = []
+    found: dict[int, list[tuple[float, DocsPage]]] = {}
     for name, path in pages.items():
         text = path.read_text(encoding="utf-8")
         title, whole = _title(path), text.lower()
         listed = [_stems(each) for line in SEARCH_WORDS.findall(text) for each in line.split(", ")]
         counts = [_count(word, whole) for word in words]
-        if not words or not all(counts):
+        had = sum(map(bool, counts))
+        if not had or 2 * had < len(words):
             continue
         of_page = _LESS if name.startswith(_LISTS) else 0.0
         of_page += sum(12 * len(each) for each in listed if set(each) <= set(words))
@@ -142,14 +146,18 @@ def _search(asked: str, pages: dict[str, Path]) -> list[DocsPage]:
             else:
                 score += sum(3 * bool(_count(word, heading.lower())) for word in words)
             if score > of_page:
-                found.append((score, DocsPage(name, title, "" if heading == title else heading)))
+                section = DocsPage(name, title, "" if heading == title else heading)
+                found.setdefault(had, []).append((score, section))
     if not found:
         raise UsageError(
             f"no page is called {quoted(asked)}, and none has these words",
             hint=f"{did_you_mean(asked, pages)}`gptrs docs` lists the pages",
         )
-    found.sort(key=lambda each: -each[0])
-    return [page for _, page in found[:_MOST_FOUND]]
+    most = max(found)
+    if most < len(words):
+        note(f"no page has all of these words; these have {most} of {len(words)}")
+    best = sorted(found[most], key=lambda each: -each[0])
+    return [page for _, page in best[:_MOST_FOUND]]
 
 
 def _stems(text: str) -> list[str]:
