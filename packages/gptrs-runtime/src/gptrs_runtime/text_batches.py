@@ -28,9 +28,9 @@ _FEWEST: Final = 8
 """Minimum padded length otherwise: kernels for fewer tokens may round differently."""
 _TOKENS_OF_BATCH: Final = 48
 """Cost of one more batch in tokens: 5 ms for MiniLM on two cores, at 0.1 ms per token."""
-_MOST_TOKENS: Final = 1024
+MOST_TOKENS: Final = 1024
 """Most tokens of a batch of several texts: while it runs, nothing else in the process does. 32
-texts of 400 tokens stopped the streams of a server for seconds."""
+texts of 400 tokens stopped the streams of a server for seconds. More are hardly faster."""
 
 
 class TextBatch(Struct, frozen=True, eq=False):
@@ -76,7 +76,7 @@ def one_batch(tokens: Sequence[Sequence[int]], backend: Backend, context: int) -
 def _ends(backend: Backend, lengths: Sequence[int], size: int) -> Sequence[int]:
     """Return the ends of batches of texts in descending length, at most `size` per batch.
 
-    If the backend takes any size, minimizes the total cost of batches of up to `_MOST_TOKENS`: a
+    If the backend takes any size, minimizes the total cost of batches of up to `MOST_TOKENS`: a
     batch costs as if all of its texts were as long as its first, plus a constant. Otherwise, few
     distinct sizes matter more: `size` texts each.
     """
@@ -88,7 +88,7 @@ def _ends(backend: Backend, lengths: Sequence[int], size: int) -> Sequence[int]:
         costs = (
             (least[start] + (end - start) * max(lengths[start], _FEWEST), start)
             for start in range(max(0, end - size), end)
-            if start == end - 1 or (end - start) * lengths[start] <= _MOST_TOKENS
+            if start == end - 1 or (end - start) * lengths[start] <= MOST_TOKENS
         )
         cost, start = min(costs)
         least.append(cost + _TOKENS_OF_BATCH)

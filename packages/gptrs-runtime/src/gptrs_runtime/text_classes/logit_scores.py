@@ -27,11 +27,10 @@ from gptrs_runtime.input_checks import require_known_tokens
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.sources.model_folder import MODULES, TRANSFORMER_CONFIG
 from gptrs_runtime.sources.model_source import CONFIG, ModelSource
+from gptrs_runtime.text_batches import MOST_TOKENS
 from gptrs_runtime.tokenization.encoded_text import LongTexts, TextLength
 
 Pair = tuple[str, str]
-_MOST_TOKENS: Final = 1024
-"""Most tokens per step: more take memory for keys and values and are hardly faster."""
 _TOKENIZER_CONFIG: Final = "tokenizer_config.json"
 _LENGTH: Final = "max_length"
 _OF_TOKENIZERS: Final = ("padding", "truncation", "tokenize", "return_tensors", "return_dict")
@@ -142,11 +141,11 @@ def pair_logits(
 
 
 def _batches(order: Sequence[int], lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Yield rows in `order`, at most `size` and together _MOST_TOKENS, one at least."""
+    """Yield rows in `order`, at most `size` and together `MOST_TOKENS`, one at least."""
     batch: list[int] = []
     for row in order:
         tokens = sum(lengths[each] for each in batch) + lengths[row]
-        if batch and (len(batch) == size or tokens > _MOST_TOKENS):
+        if batch and (len(batch) == size or tokens > MOST_TOKENS):
             yield batch
             batch = []
         batch.append(row)
