@@ -35,11 +35,12 @@ def converted(folder: Path, architecture: str, changes: Changes, **settings: Val
     source = find_model(folder)
     config: Any = source.config
     own: dict[str, Value | None] = {
-        "block_count": config["num_hidden_layers"], "context_length": 128, "embedding_length": 64,
-        "feed_forward_length": 96, "attention.head_count": 4, "attention.head_count_kv": 2,
-        "attention.key_length": 16, "attention.value_length": 16, "rope.dimension_count": 16,
+        "block_count": config.get("num_hidden_layers"), "context_length": 128,
+        "embedding_length": 64, "feed_forward_length": 96, "attention.head_count": 4,
+        "attention.head_count_kv": 2, "attention.key_length": 16, "attention.value_length": 16,
+        "rope.dimension_count": 16,
         "attention.layer_norm_rms_epsilon": next(
-            config[each] for each in EPSILONS if each in config
+            (config[each] for each in EPSILONS if each in config), None
         ),
         "rope.freq_base": config.get("rope_parameters", {}).get("rope_theta"), **settings,
     }  # fmt: skip

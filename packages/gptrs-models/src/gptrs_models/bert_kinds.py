@@ -55,7 +55,7 @@ def read_config(settings: Mapping[str, object]) -> BertConfig:
             f" `{own('num_attention_heads')}` ({heads})"
         )
     layers = fields.layers(own("num_hidden_layers"), kind.layers)
-    types = fields.integer("type_vocab_size", 2) if kind.type_vocab_size else 0
+    types = fields.integer("type_vocab_size", 2, minimum=0) if kind.type_vocab_size else 0
     config = BertConfig(
         names=kind.names,
         heads=kind.heads,

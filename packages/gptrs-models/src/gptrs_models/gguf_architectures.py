@@ -286,6 +286,32 @@ _GRANITE_HYBRID = {
     **{key: f"mamba.{name}" for key, name in _MIXER.items()},
     "ssm_dt.bias": "mamba.dt_bias",
 }
+_BERT = {
+    "token_embd": "embeddings.word_embeddings",
+    "position_embd": "embeddings.position_embeddings",
+    "token_types": "embeddings.token_type_embeddings",
+    "token_embd_norm": "embeddings.LayerNorm",
+    "attn_q": "attention.self.query",
+    "attn_k": "attention.self.key",
+    "attn_v": "attention.self.value",
+    "attn_output": "attention.output.dense",
+    "attn_output_norm": "attention.output.LayerNorm",
+    "ffn_up": "intermediate.dense",
+    "ffn_down": "output.dense",
+    "layer_output_norm": "output.LayerNorm",
+}
+_NOMIC_BERT = {
+    "token_embd": "embeddings.word_embeddings",
+    "token_types": "embeddings.token_type_embeddings",
+    "token_embd_norm": "emb_ln",
+    "attn_qkv": "attn.Wqkv",
+    "attn_output": "attn.out_proj",
+    "attn_output_norm": "norm1",
+    "ffn_gate": "mlp.fc12",
+    "ffn_up": "mlp.fc11",
+    "ffn_down": "mlp.fc2",
+    "layer_output_norm": "norm2",
+}
 _WIDTH = ("expert_feed_forward_length", "moe_intermediate_size")
 _SHARED_WIDTH = ("expert_shared_feed_forward_length", "shared_expert_intermediate_size")
 
@@ -650,6 +676,16 @@ QWEN3_NEXT = replace(
     _OLDER_QWEN3_NEXT, marker="",
     variants=((("linear_parted_projections", False), _OLDER_QWEN3_NEXT),),
     fixed=(("linear_parted_projections", True, False),),
+)  # fmt: skip
+BERT = GgufArchitecture(  # also RoBERTa, whose first rows of positions files leave out
+    _BERT, "encoder.layer", epsilon=(_LAYER_EPSILON, "layer_norm_eps"), rotary=False,
+    sizes=(("num_key_value_heads", ""), ("head_dim", ""), ("tie_word_embeddings", "")),
+    rows=(("type_vocab_size", "token_types.weight"),), stated=(("attention.causal", False),),
+    written=False,
+)  # fmt: skip
+NOMIC_BERT = replace(
+    BERT, names=_NOMIC_BERT, layers="encoder.layers", rotary=True,
+    sizes=(("tie_word_embeddings", ""),),
 )  # fmt: skip
 JAIS2 = GgufArchitecture(
     _LLAMA, epsilon=(_LAYER_EPSILON, "layer_norm_eps"), biases=_OF_ALL, activations=("relu2",),

@@ -109,6 +109,7 @@ KINDS: tuple[Family, ...] = (
             "data2vec-text": "data2vec text encoders, with every head",
         },
         {"bert": _NEAR_BERT},
+        gguf={"bert": "bert"},
     ),
     Family(
         TEXTS, "rotary_encoder", "as `bert_kinds`",
@@ -121,6 +122,7 @@ KINDS: tuple[Family, ...] = (
             "esm": "ESM-2 protein encoders, with every head",
             "new": "GTE encoders in the older file format",
         },
+        gguf={"nomic_bert": "nomic-bert"},
     ),
     Family(
         TEXTS, "deberta", "as `bert_kinds`",

@@ -79,6 +79,8 @@ class GgufArchitecture(Struct, frozen=True):
     """Keys with a fixed value of the kind, which files may omit."""
     biases: tuple[tuple[str, str], ...] = ()
     """Settings that are true if a tensor is in the file: name, full name of the tensor."""
+    rows: tuple[tuple[str, str], ...] = ()
+    """Settings that are the number of rows of a tensor, 0 in a file without it: name, full name."""
     activations: tuple[str, ...] = ("silu",)
     """The values of `hidden_act` that llama.cpp computes."""
     latent: bool = False

@@ -24,12 +24,15 @@ _LAYER = re.compile(r"blk\.(0|[1-9][0-9]{0,5})\.(.+)")
 _HARMLESS = re.compile(
     r"vocab_size|tensor_data_layout|rope\.scaling\.finetuned|rope\.dimension_count(_swa)?"
     r"|attention\.layer_norm(_rms)?_epsilon|attention\.(key|value)_length(_swa)?"
-    r"|feed_forward_length|attention\.causal|expert_group_used_count|leading_dense_block_count"
+    r"|feed_forward_length|expert_group_used_count|leading_dense_block_count"
     r"|expert_shared_feed_forward_length|rope\.dimension_sections|n_deepstack_layers"
     r"|attention\.head_count(_kv)?|context_length"
 )
 """Settings that change nothing where a kind does not read them."""
+_POOLINGS = {1: "mean", 2: "cls", 3: "lasttoken"}
+"""Words of sentence-transformers by `pooling_type`."""
 _KV_HEADS = "attention.head_count_kv"
+_CAUSAL = "attention.causal"
 _GROUPS = "expert_group_count"
 _ROPE_FACTORS = "rope_freqs.weight"
 _LONG_ROPE = {
@@ -76,6 +79,10 @@ class GgufSettings:
             self._fields.require("expert_count", 0)
         if all(key != _GROUPS for key, *_ in self._own.counts):
             self._fields.require(_GROUPS, 0, 1)
+        self.pooling = self._pooling(own)
+        """How states of tokens become the vector of a text; None if the file does not say."""
+        if all(key != _CAUSAL for key, _ in self._own.stated):
+            self._fields.require(_CAUSAL, True)
         settings = self._settings()
         if self._own.finish is not None:
             fields = ConfigFields(read, str(architecture))
@@ -84,6 +91,12 @@ class GgufSettings:
         # What this does not read stays under its own name, and is told as an unread setting.
         unread = (key for key in read.unseen() if not _HARMLESS.fullmatch(key))
         self.config = {**{f"{start}{key}": _plain(own[key]) for key in unread}, **settings}
+
+    def _pooling(self, metadata: Mapping[str, object]) -> str | None:
+        # 0 is none; what is not read, such as the scores of a ranking model, is told.
+        number = metadata.get("pooling_type")
+        known = isinstance(number, int) and number in _POOLINGS
+        return _POOLINGS[self._fields.integer("pooling_type")] if known else None
 
     def mapping(self, tensor: GgufTensor) -> TensorMapping:
         """Return the model's name of a tensor; its own name if the model has none."""
@@ -259,6 +272,10 @@ class GgufSettings:
             },
             **{name: value for name, value, _ in own.fixed},
             **{name: tensor in self._tensors for name, tensor in own.biases},
+            **{
+                name: math.prod(self._tensors[tensor].shape[:1]) if tensor in self._tensors else 0
+                for name, tensor in own.rows
+            },
         }
 
     def _window(self, head_dim: int, whole: int) -> dict[str, object]:

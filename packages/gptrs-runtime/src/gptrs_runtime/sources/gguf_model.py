@@ -22,17 +22,26 @@ from gptrs.errors import CheckpointError, ModelError
 from gptrs.quoting import quoted
 from gptrs_runtime.sources.gguf_config import GgufSettings
 from gptrs_runtime.sources.gguf_tokenizer import GgufTokenizer
+from gptrs_runtime.sources.model_folder import MODULES
 from gptrs_runtime.sources.model_source import (
+    CONFIG,
     GENERATION_CONFIG,
     MAX_SETTINGS_BYTES,
     TOKENIZER,
     ModelSource,
+    inner_path,
 )
 
 MOST_SHARDS = 1000
 SHARD = re.compile(r"(.*)-([0-9]{5})-of-([0-9]{5})\.gguf")
 """The name of a part: the model's, its number from 1, and the count of parts."""
 _TOKENIZER_CONFIG = "tokenizer_config.json"
+_POOLING = "1_Pooling"
+_EMBEDDING = [
+    {"type": f"sentence_transformers.models.{name}", "path": path}
+    for name, path in (("Transformer", ""), ("Pooling", _POOLING), ("Normalize", "2_Normalize"))
+]
+"""What modules.json lists: as the tools of llama.cpp, vectors get the length 1."""
 
 
 class GgufSource(FileSource):
@@ -74,6 +83,7 @@ class GgufModel(ModelSource):
         self._shards = shards
         settings = GgufSettings(header, path, tensors, self._rope_factors)
         self._mapping = settings.mapping
+        self._pooling = settings.pooling
         self._tokenizer = GgufTokenizer(header.metadata, f"in {quoted(str(path), 200)}")
         self.config = MappingProxyType(settings.config)
         self.generation_config = MappingProxyType(self._tokenizer.generation_config())
@@ -100,13 +110,13 @@ class GgufModel(ModelSource):
 
     @override
     def has_file(self, name: str, subfolder: str = "") -> bool:
-        return not subfolder and name in self._files
+        return inner_path(name, subfolder) in self._files
 
     @override
     def read_bytes(
         self, name: str, subfolder: str = "", limit: int = MAX_SETTINGS_BYTES
     ) -> bytes | None:
-        make = None if subfolder else self._files.get(name)
+        make = self._files.get(inner_path(name, subfolder))
         data = None if make is None else make()
         if data is not None and len(data) > limit:
             raise ModelError(f"the {name} of {quoted(str(self.path), 200)} exceeds {limit} bytes")
@@ -135,6 +145,10 @@ class GgufModel(ModelSource):
         if self._tokenizer.is_there:
             files[TOKENIZER] = self._tokenizer.tokenizer_json
             files[_TOKENIZER_CONFIG] = lambda: _json(self._tokenizer.tokenizer_config())
+        if self._pooling is not None:
+            mode = self._pooling
+            files[MODULES] = lambda: _json(_EMBEDDING)
+            files[f"{_POOLING}/{CONFIG}"] = lambda: _json({"pooling_mode": [mode]})
         return files
 
     def _opened(self, path: Path, header: GgufHeader) -> GgufFile:

@@ -1,15 +1,17 @@
 """The tokenizer in the metadata of a GGUF file, converted to an equivalent `tokenizer.json`.
 
-Three kinds are read: BPE of bytes (`gpt2`), whose pre-tokenizer `tokenizer.ggml.pre` names, the BPE
-of SentencePiece (`llama`), which merges by the scores of tokens, and one with merges (`gemma4`).
+Five kinds are read: BPE of bytes (`gpt2`), whose pre-tokenizer `tokenizer.ggml.pre` names, the BPE
+of SentencePiece (`llama`), which merges by the scores of tokens, and one with merges (`gemma4`);
+WordPiece (`bert`) and the unigrams of SentencePiece (`t5`), mostly of encoders.
 """
 
 from __future__ import annotations
 
+import base64
 import json
+import string
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import cast
 
 import numpy as np
 from msgspec import Struct
@@ -24,10 +26,15 @@ Part = dict[str, object]
 WHOLE = "tokenizer.huggingface.json"
 """The key of a whole `tokenizer.json`."""
 BYTE_BPE, SENTENCEPIECE, GEMMA4, NO_TOKENIZER = "gpt2", "llama", "gemma4", "none"
+WORDPIECE, UNIGRAM = "bert", "t5"
 """Words of `tokenizer.ggml.model`."""
 _MODEL = "tokenizer.ggml.model"
-_USUAL = {"unknown": 0, "bos": 1, "eos": 2}
-"""Special tokens of SentencePiece unless a file names others."""
+_USUAL = {
+    SENTENCEPIECE: {"unknown": 0, "bos": 1, "eos": 2},
+    WORDPIECE: {"unknown": 100, "bos": 101, "seperator": 102},
+    UNIGRAM: {"unknown": 2, "eos": 1},
+}
+"""Special tokens of tokenizers unless a file names others."""
 CUT_OTHERWISE = (
     "llama.cpp knows no such tokenizer and will cut texts otherwise; gptrs reads the whole one from"
     " the file"
@@ -37,9 +44,11 @@ MAX_TOKENS = 2**20
 LONGEST_MERGED = 64
 """Most characters of a token that SentencePiece merges; by default it makes them of 16."""
 
-_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 1, 2, 3, 4, 5
 """Numbers in `tokenizer.ggml.token_type`."""
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+_CONTINUES = "##"
+"""Begins tokens within a word in BERT's vocabularies."""
 _BAR = "\N{FULLWIDTH VERTICAL LINE}"
 _END_MARKS = frozenset(
     (
@@ -219,6 +228,7 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
     **dict.fromkeys(("megrez", "kormo", "hunyuan", "grok-2"), PreTokenizer(_QWEN2)),
     **dict.fromkeys(("llama4", "kanana2", "talkie", "minimax-m2"), _LIKE_GPT4O),
     **dict.fromkeys(("granite-docling", "jina-es", "jina-de", "modern-bert"), _LIKE_GPT2),
+    "roberta-bpe": _LIKE_GPT2,
     **dict.fromkeys(("dbrx", "smaug-bpe"), PreTokenizer(_LLAMA3)),
     **dict.fromkeys(("poro-chat", "gpt3-finnish"), _LIKE_BLOOM), "mellum2": _LIKE_SMOLLM,
     **dict.fromkeys(("solar-open", "f2llmv2"), PreTokenizer(_QWEN2)),
@@ -255,12 +265,12 @@ class GgufTokenizer:
     def token(self, which: str) -> int | None:
         """Return the special token `tokenizer.ggml.{which}_token_id`, None if there is none.
 
-        As in llama.cpp, SentencePiece has default tokens that files need not name.
+        As in llama.cpp, some tokenizers have default tokens that files need not name.
         """
         key = f"tokenizer.ggml.{which}_token_id"
         if key in self._metadata:
             return self._fields.integer(key, minimum=0)
-        usual = _USUAL.get(which) if self._metadata.get(_MODEL) == SENTENCEPIECE else None
+        usual = _USUAL.get(str(self._metadata.get(_MODEL)), {}).get(which)
         return usual if usual is not None and usual < len(self._tokens) else None
 
     def tokenizer_json(self) -> bytes:
@@ -272,8 +282,12 @@ class GgufTokenizer:
         whole = self._fields.text(WHOLE)
         if whole is not None:
             return whole.encode("utf-8")
-        kind = self._fields.choice(_MODEL, (BYTE_BPE, SENTENCEPIECE, GEMMA4), "")
-        parts = self._byte_bpe() if kind == BYTE_BPE else self._sentencepiece()
+        makers = {
+            BYTE_BPE: self._byte_bpe, SENTENCEPIECE: self._sentencepiece,
+            GEMMA4: self._sentencepiece, WORDPIECE: self._wordpiece, UNIGRAM: self._unigram,
+        }  # fmt: skip
+        kind = self._fields.choice(_MODEL, tuple(makers), "")
+        parts = makers[kind]()
         made = {
             "version": "1.0",
             "truncation": None,
@@ -404,6 +418,75 @@ class GgufTokenizer:
             "model": model,
         }
 
+    def _wordpiece(self) -> Part:
+        unknown = self.token("unknown")
+        lowers = self._fields.boolean("tokenizer.ggml.normalizer.lowercase", not self._is_cased)
+        model = {
+            "type": "WordPiece",
+            "unk_token": self._text_of(0 if unknown is None else unknown),
+            "continuing_subword_prefix": _CONTINUES,
+            "max_input_chars_per_word": 100,
+            "vocab": self._vocabulary(),
+        }
+        return {
+            "normalizer": {
+                "type": "BertNormalizer",
+                "clean_text": True,
+                "handle_chinese_chars": True,
+                "strip_accents": self._fields.boolean(
+                    "tokenizer.ggml.normalizer.strip_accents", lowers
+                ),
+                "lowercase": lowers,
+            },
+            "pre_tokenizer": {"type": "BertPreTokenizer"},
+            "decoder": {"type": "WordPiece", "prefix": _CONTINUES, "cleanup": True},
+            "model": model,
+        }
+
+    @property
+    def _is_cased(self) -> bool:
+        """Whether a vocabulary of words has all capital letters: older files do not say whether
+        texts are lowercased.
+        """
+        return {*string.ascii_uppercase} <= {*self._tokens}
+
+    def _unigram(self) -> Part:
+        tokens, unknown = self._tokens, self.token("unknown")
+        self._vocabulary()
+        types, scores = self._types(), self._scores(len(tokens)).astype(np.float64)
+        # Fillers have the score -10000, from which the library would derive that of unknown tokens.
+        if (types == _NORMAL).any():
+            scores[types == _UNUSED] = scores[types == _NORMAL].min()
+        prefixed = self._fields.boolean("tokenizer.ggml.add_space_prefix", True)
+        space: Part = {
+            "type": "Metaspace",
+            "replacement": _SPACE,
+            "prepend_scheme": "always" if prefixed else "never",
+        }
+        steps = [{"type": "WhitespaceSplit"}, space]
+        if not self._fields.boolean("tokenizer.ggml.remove_extra_whitespaces", True):
+            steps = [space]
+        return {
+            "normalizer": self._characters(),
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
+            "decoder": space,
+            "model": {
+                "type": "Unigram",
+                "unk_id": 0 if unknown is None else unknown,
+                "vocab": [[token, float(scores[at])] for at, token in enumerate(tokens)],
+            },
+        }
+
+    def _characters(self) -> Part | None:
+        """Return the normalizer of the file's map of characters, if it has one."""
+        found = self._metadata.get("tokenizer.ggml.precompiled_charsmap")
+        if found is None:
+            return None
+        if not isinstance(found, np.ndarray) or found.dtype.itemsize != 1:
+            raise self._fields.error("tokenizer.ggml.precompiled_charsmap", "must be bytes")
+        content = base64.b64encode(found.tobytes()).decode("ascii")
+        return {"type": "Precompiled", "precompiled_charsmap": content}
+
     def _strings(self, key: str) -> Sequence[str]:
         found = self._metadata.get(key)
         if not isinstance(found, list):
@@ -414,7 +497,13 @@ class GgufTokenizer:
     def _tokens(self) -> Sequence[str]:
         # Fillers of a vocabulary may be empty, several times; llama.cpp calls them so.
         found = self._strings("tokenizer.ggml.tokens")
-        return [text or f"[EMPTY_{number}]" for number, text in enumerate(found)]
+        named = [text or f"[EMPTY_{number}]" for number, text in enumerate(found)]
+        if self._metadata.get(_MODEL) != WORDPIECE:
+            return named
+        # Files mark the tokens that begin a word, BERT those that continue one.
+        types = self._types()
+        special = {*_indices_of(types, (_UNKNOWN, _CONTROL, _USER_DEFINED))}
+        return [text if number in special else _of_bert(text) for number, text in enumerate(named)]
 
     def _vocabulary(self) -> dict[str, int]:
         tokens = self._tokens
@@ -445,11 +534,14 @@ class GgufTokenizer:
             raise ModelError(f"{quoted(key)} {self._where} must be {count} numbers")
         return found
 
+    def _types(self) -> np.ndarray:
+        """Return the type of each token; empty if the file does not state them."""
+        key, tokens = "tokenizer.ggml.token_type", self._strings("tokenizer.ggml.tokens")
+        return self._numbers(key, len(tokens)) if key in self._metadata else np.empty(0)
+
     def _added_tokens(self) -> list[Part]:
         """Return the tokens that are matched before a text is split."""
-        tokens = self._tokens
-        key = "tokenizer.ggml.token_type"
-        types = self._numbers(key, len(tokens)) if key in self._metadata else np.empty(0)
+        tokens, types = self._tokens, self._types()
         options = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
         matched = _indices_of(types, (_UNKNOWN, _CONTROL, _USER_DEFINED))
         added: list[Part] = []
@@ -470,37 +562,62 @@ class GgufTokenizer:
 
     def _post_processor(self, kind: str) -> Part | None:
         """Return the post-processor that adds special tokens."""
-        cut = PRE_TOKENIZERS.get(self._fields.text("tokenizer.ggml.pre", "") or "")
-        begins = kind in (SENTENCEPIECE, GEMMA4) or (cut is not None and cut.begins)
-        before = self._fields.boolean("tokenizer.ggml.add_bos_token", begins)
-        after = self._fields.boolean("tokenizer.ggml.add_eos_token", False)
-        around = {
-            which: self.token(which)
-            for which, wanted in (("bos", before), ("eos", after))
-            if wanted and self.token(which) is not None
-        }
-        if not around:
+        numbers = self._around(kind)
+        if not any(number is not None for number in numbers):
             return None
-        texts = {which: self._text_of(cast("int", number)) for which, number in around.items()}
-        first, last = (
-            [{"SpecialToken": {"id": texts[which], "type_id": 0}}] if which in texts else []
-            for which in ("bos", "eos")
-        )
-        sequences = [[{"Sequence": {"id": name, "type_id": 0}}] for name in ("A", "B")]
+        texts = [None if number is None else self._text_of(number) for number in numbers]
+
+        def marks(types: int, *which: int) -> list[Part]:
+            named = (texts[at] for at in which)
+            return [{"SpecialToken": {"id": each, "type_id": types}} for each in named if each]
+
+        # Encoders were trained with pairs: BERT with a type for each text, RoBERTa with two marks.
+        second, between = int(kind == WORDPIECE), (1,) if kind == WORDPIECE else ()
+        if kind == UNIGRAM and texts[0] is not None:
+            between = (1, 1)
+        sequences = [
+            {"Sequence": {"id": name, "type_id": types}}
+            for name, types in (("A", 0), ("B", second))
+        ]
         known = {
-            text: {"id": text, "ids": [around[which]], "tokens": [text]}
-            for which, text in texts.items()
+            text: {"id": text, "ids": [number], "tokens": [text]}
+            for text, number in zip(texts, numbers, strict=True)
+            if text is not None
         }
+        pair = [*marks(0, 0), sequences[0], *marks(0, *between), sequences[1], *marks(second, 1)]
         return {
             "type": "TemplateProcessing",
-            "single": [*first, *sequences[0], *last],
-            "pair": [*first, *sequences[0], *sequences[1], *last],
+            "single": [*marks(0, 0), sequences[0], *marks(0, 1)],
+            "pair": pair,
             "special_tokens": known,
         }
+
+    def _around(self, kind: str) -> tuple[int | None, int | None]:
+        """Return the tokens before and after a text."""
+        cut = PRE_TOKENIZERS.get(self._fields.text("tokenizer.ggml.pre", "") or "")
+        begins = kind in (SENTENCEPIECE, GEMMA4, WORDPIECE) or (cut is not None and cut.begins)
+        before = self._fields.boolean("tokenizer.ggml.add_bos_token", begins)
+        if kind == WORDPIECE:
+            first = self.token("cls")
+            ends = self._fields.boolean("tokenizer.ggml.add_sep_token", True)
+            return (
+                (self.token("bos") if first is None else first) if before else None,
+                self.token("seperator") if ends else None,  # as the key is spelled
+            )
+        after = self._fields.boolean("tokenizer.ggml.add_eos_token", kind == UNIGRAM)
+        return (self.token("bos") if before else None, self.token("eos") if after else None)
 
 
 def _indices_of(array: np.ndarray, values: Sequence[int]) -> list[int]:
     return [int(index) for index in np.flatnonzero(np.isin(array, values))]
+
+
+def _of_bert(token: str) -> str:
+    """Return a token of words as BERT has it; older files leave unused ones in brackets as is."""
+    if token.startswith(_SPACE) and len(token) > 1:
+        return token[1:]
+    bracketed = len(token) > 2 and token.startswith("[") and token.endswith("]")
+    return token if bracketed else _CONTINUES + token
 
 
 def _halves(merge: str) -> list[str]:

@@ -170,18 +170,18 @@ class GptrschkModel(ModelSource):
 
     @override
     def has_file(self, name: str, subfolder: str = "") -> bool:
-        return _inner_path(name, subfolder) in self._file.settings.files
+        return inner_path(name, subfolder) in self._file.settings.files
 
     @override
     def read_bytes(
         self, name: str, subfolder: str = "", limit: int = MAX_SETTINGS_BYTES
     ) -> bytes | None:
-        text = self._file.settings.files.get(_inner_path(name, subfolder))
+        text = self._file.settings.files.get(inner_path(name, subfolder))
         if text is None:
             return None
         data = text.encode("utf-8")
         if len(data) > limit:
-            shown = quoted(str(self.path / _inner_path(name, subfolder)), 200)
+            shown = quoted(str(self.path / inner_path(name, subfolder)), 200)
             raise ModelError(f"{shown} is larger than {limit} bytes")
         return data
 
@@ -196,7 +196,7 @@ class GptrschkModel(ModelSource):
 
     @override
     def tensors_in(self, subfolder: str) -> Mapping[str, np.ndarray] | None:
-        prefix = f"{_inner_path(subfolder, '')}/"
+        prefix = f"{inner_path(subfolder, '')}/"
         names = [name for name in self._file.names() if name.startswith(prefix)]
         return {name.removeprefix(prefix): self._file.read(name) for name in names} or None
 
@@ -254,7 +254,7 @@ def settings_of(config: Mapping[str, object], files: Mapping[str, str]) -> Check
     return CheckpointSettings(kind, own, cast("dict[str, object]", runtime), files)
 
 
-def _inner_path(name: str, subfolder: str) -> str:
+def inner_path(name: str, subfolder: str) -> str:
     """Return the key of a file in `files`; ModelError for names that lead out of a folder."""
     for part in (name, subfolder) if subfolder else (name,):
         if not is_plain(part):
