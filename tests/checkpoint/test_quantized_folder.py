@@ -146,6 +146,32 @@ def fp8(high: int, wide: int, scale: str = "weight_scale", shape: tuple[int, ...
     return {"weight": codes, scale: scales.reshape(shape or scales.shape)}, result
 
 
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+
+
+def nvfp4(codes_name: str, whole_name: str) -> Made:
+    """Two codes a byte, a scale for each 16 of them, and a factor or a divisor of all scales."""
+    draw = np.random.default_rng(4)
+    codes = draw.integers(0, 16, (ROWS, COLUMNS)).astype(np.uint8)
+    scales = draw.uniform(1, 400, (ROWS, COLUMNS // 16)).astype(ml_dtypes.float8_e4m3fn)
+    whole = np.array([0.0078125], np.float32)
+    divides = whole_name == "weight_global_scale"
+    tensors = {
+        codes_name: codes[:, ::2] | codes[:, 1::2] << 4, "weight_scale": scales,
+        whole_name: 1 / whole if divides else whole,
+    }  # fmt: skip
+    return tensors, E2M1[codes] * np.repeat(scales.astype(np.float32) * whole, 16, axis=1)
+
+
+def mxfp4() -> Made:
+    draw = np.random.default_rng(5)
+    codes = draw.integers(0, 16, (ROWS, COLUMNS)).astype(np.uint8)
+    exponents = draw.integers(110, 130, (ROWS, COLUMNS // 32)).astype(np.uint8)
+    tensors = {"weight_packed": codes[:, ::2] | codes[:, 1::2] << 4, "weight_scale": exponents}
+    scales = np.exp2(exponents.astype(np.float32) - 127)
+    return tensors, E2M1[codes] * np.repeat(scales, 32, axis=1)
+
+
 def floats(strategy: str, **settings: object) -> Settings:
     weights = {"num_bits": 8, "type": "float", "strategy": strategy, **settings}
     groups = {"group_0": {"targets": ["Linear"], "weights": weights}}
@@ -212,7 +238,7 @@ CASES: dict[str, tuple[Callable[[], Made], Settings]] = {
     "W8A8": (int8, compressed("int-quantized", 8, True, None)),
     **{
         f"mlx, {bits} bits": (partial(mlx, bits, GROUP), {"bits": bits, "group_size": GROUP})
-        for bits in (2, 3, 4, 6, 8)
+        for bits in (2, 3, 4, 5, 6, 8)
     },
     "fp8 of blocks": (
         lambda: fp8(5, 24, "weight_scale_inv"),
@@ -223,6 +249,13 @@ CASES: dict[str, tuple[Callable[[], Made], Settings]] = {
     ),
     "fp8 of channels": (lambda: fp8(1, COLUMNS), floats("channel")),
     "fp8 of a tensor": (lambda: fp8(ROWS, COLUMNS, shape=(1,)), floats("tensor")),
+    "fp8 of modelopt": (
+        lambda: fp8(ROWS, COLUMNS, shape=()), {"quant_method": "modelopt", "quant_algo": "FP8"},
+    ),
+    "nvfp4 of modelopt": (
+        partial(nvfp4, "weight", "weight_scale_2"),
+        {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+    ),
     "mlx, a layer of its own": (
         lambda: mlx(6, GROUP),
         {
@@ -274,6 +307,37 @@ def test_values(tmp_path: Path, case: str) -> None:
     _, entry = weights.locate("a.proj.weight")
     stored = [array for name, array in tensors.items() if name != "weight_shape"]
     assert entry.nbytes == sum(array.nbytes for array in stored)
+
+
+@pytest.mark.parametrize(("form", "size"), [("nvfp4", 16), ("mxfp4", 32)])
+def test_values_of_4_bit_floats_of_compressed_tensors(tmp_path: Path, form: str, size: int) -> None:
+    tensors, wanted = nvfp4("weight_packed", "weight_global_scale") if size == 16 else mxfp4()
+    settings = floats("group", num_bits=4, group_size=size)
+    others = {"a.proj.input_global_scale": np.ones(1, np.float32)}
+    folder = saved(tmp_path, tensors, {**settings, "format": f"{form}-pack-quantized"}, others)
+    weights = find_model(folder).weights
+    assert set(weights.names()) == {"a.proj.weight", "a.norm.weight"}
+    np.testing.assert_array_equal(weights.load("a.proj.weight"), wanted)
+    for name in ("ref", "numba"):
+        params = Params(weights, backend=gptrs.get_backend(name))
+        np.testing.assert_array_equal(params.tensor("a.proj.weight").numpy(), wanted)
+
+
+def test_older_folders_of_modelopt_have_a_file_of_settings(tmp_path: Path) -> None:
+    """Without it, 8-bit floats would be taken as they are."""
+    make, settings = CASES["fp8 of modelopt"]
+    tensors, wanted = make()
+    folder = saved(tmp_path, tensors, settings)
+    (folder / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
+    path = folder / "hf_quant_config.json"
+    own = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}
+    path.write_text(json.dumps(own), encoding="utf-8")
+    model = find_model(folder)
+    assert dict(model.config) == {"model_type": "llama"}
+    np.testing.assert_array_equal(model.weights.load("a.proj.weight"), wanted)
+    path.write_text('{"quantization": {"quant_algo": "W4A8_AWQ"}}', encoding="utf-8")
+    with pytest.raises(ModelError, match=r"`quant_algo`.*must be one of"):
+        find_model(folder)
 
 
 MATRICES = ("gate_proj", "up_proj", "down_proj")
@@ -351,14 +415,16 @@ def test_codes_are_packed_as_the_library_does(tmp_path: Path) -> None:
             {"quant_method": "hqq"},
             "the `quant_method` `'hqq'`, which gptrs does not.*`bitsandbytes`, and those of MLX",
         ),
-        ({"bits": 5, "group_size": 64}, "`bits`.*is supported as 2 or 3 or 4 or 6 or 8 only"),
+        ({"bits": 7, "group_size": 64}, "`bits`.*is supported as 2 or 3 or 4 or 5 or 6 or 8 only"),
         ({"bits": 4, "group_size": 32, "mode": "mxfp4"}, "`mode`.*'affine'"),
         (method("gptq", bits=5), "`bits`.*is supported as 2 or 3 or 4 or 8 only"),
         (method("auto-round", sym=False), "`packing_format`.*must be one of"),
         (method("auto-round", data_type="mx_fp"), "`data_type`.*is supported as 'int' only"),
         (method("auto-round", act_bits=8), "`act_bits`.*is supported as 16 only"),
         (method("awq", version="gemv", zero_point=True), "`version`.*'gemm'"),
-        (compressed("nvfp4-pack-quantized", 4, True, None), "`format`.*must be one of"),
+        (compressed("nvfp4-pack-quantized", 4, True, 16), "`type`.*is supported as 'float' only"),
+        (compressed("marlin-24", 4, True, None), "`format`.*must be one of"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"}, "`quant_algo`.*must be one of"),
         (compressed("float-quantized", 8, True, None), "`type`.*is supported as 'float' only"),
         (floats("group", group_size=32), "`strategy`.*must be one of"),
         ({"quant_method": "fp8", "weight_block_size": [128, 0]}, "must be two numbers of at least"),

@@ -28,9 +28,10 @@ from gptrs_runtime.sources.made_tensors import MadeTensor, MadeTensors
 from gptrs_runtime.sources.quantization_config import GPTQ_BITS, Layout, QuantizationScheme
 
 if TYPE_CHECKING:
-    from gptrs_runtime.sources import bitsandbytes, fp8
+    from gptrs_runtime.sources import bitsandbytes, fp4, fp8
 else:
     bitsandbytes = lazy_module("gptrs_runtime.sources.bitsandbytes")
+    fp4 = lazy_module("gptrs_runtime.sources.fp4")
     fp8 = lazy_module("gptrs_runtime.sources.fp8")
 
 
@@ -417,11 +418,18 @@ def _fp8_weights(
     return fp8.weights(stored, scheme)
 
 
+def _fp4_weights(
+    stored: FileSource, scheme: QuantizationScheme, _experts: Mapping[str, str]
+) -> Iterator[MadeTensor]:
+    return fp4.weights(stored, scheme)
+
+
 DECODERS: Mapping[Layout, Decoder] = {
     **dict.fromkeys(_PACKINGS, _packed_weights),
     "mlx": _mlx_weights,
     "mxfp4": _mxfp4_weights,
     "bitsandbytes": _bitsandbytes_weights,
     "fp8": _fp8_weights,
+    "fp4": _fp4_weights,
 }
 """The finders of weights by layout."""

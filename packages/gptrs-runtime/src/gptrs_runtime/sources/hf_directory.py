@@ -35,7 +35,13 @@ from gptrs_runtime.sources.model_source import (
     TOKENIZER,
     ModelSource,
 )
-from gptrs_runtime.sources.quantization_config import KEY, MLX_KEY, scheme_of
+from gptrs_runtime.sources.quantization_config import (
+    KEY,
+    MLX_KEY,
+    MODELOPT_CONFIG,
+    ModelOptFile,
+    scheme_of,
+)
 from gptrs_runtime.sources.timm_folder import (
     PREPROCESSOR,
     TimmFolder,
@@ -81,6 +87,7 @@ class HfDirectory(ModelSource):
         self._folder = folder
         self._timm: TimmFolder | None = None
         settings = self.read_settings(folder)
+        self._add_quantization(settings)
         self._scheme = scheme_of(settings, str(self.path / CONFIG))
         if self._scheme is not None:
             for key in (KEY, MLX_KEY):  # handled by the source of the weights, not by models
@@ -112,6 +119,14 @@ class HfDirectory(ModelSource):
         """Return the content of config.json; ModelError if it is missing or malformed."""
         config = read_whole(folder.require(CONFIG), MAX_SETTINGS_BYTES)
         return parse_object(config, str(self.path / CONFIG), constants=True)
+
+    def _add_quantization(self, settings: dict[str, object]) -> None:
+        """Add the settings that older versions of ModelOpt have in a file of their own."""
+        path = None if KEY in settings else self._folder.find(MODELOPT_CONFIG)
+        if path is not None:
+            found = parse_object(read_whole(path, MAX_SETTINGS_BYTES), str(path))
+            given = record_of(found, ModelOptFile, quoted(str(path), 200)).quantization
+            settings[KEY] = {"quant_method": "modelopt", **given}
 
     @override
     def has_file(self, name: str, subfolder: str = "") -> bool:

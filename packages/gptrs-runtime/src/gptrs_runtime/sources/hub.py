@@ -32,6 +32,7 @@ from gptrs_runtime.sources.model_folder import (
     module_folders,
 )
 from gptrs_runtime.sources.model_source import CONFIG, GENERATION_CONFIG, TOKENIZER
+from gptrs_runtime.sources.quantization_config import MODELOPT_CONFIG
 
 SETTINGS = (
     CONFIG,
@@ -44,6 +45,7 @@ SETTINGS = (
     "chat_template.json",
     "preprocessor_config.json",
     "processor_config.json",
+    MODELOPT_CONFIG,
     MODULES,
     TRANSFORMER_CONFIG,
     MODEL_CONFIG,

@@ -18,16 +18,21 @@ if TYPE_CHECKING:
 else:
     format_kinds = lazy_module("gptrs_runtime.sources.format_kinds")
 
-Layout = Literal["packed", "int8", "fp8", "gptq", "awq", "mxfp4", "mlx", "bitsandbytes"]
+Layout = Literal["packed", "int8", "fp8", "fp4", "gptq", "awq", "mxfp4", "mlx", "bitsandbytes"]
 """How codes lie: of compressed-tensors in int32 or int8, of GPTQ, of AWQ (gemm), MXFP4, MLX, ..."""
 
 GPTQ_BITS = (2, 3, 4, 8)
 KEY, MLX_KEY = "quantization_config", "quantization"
+MODELOPT_CONFIG = "hf_quant_config.json"
 _FORMATS: Mapping[str, Layout] = {
     "pack-quantized": "packed",
     "int-quantized": "int8",
     "float-quantized": "fp8",
+    "nvfp4-pack-quantized": "fp4",
+    "mxfp4-pack-quantized": "fp4",
 }
+_NVFP4, _MXFP4 = 16, 32
+"""The columns that share a scale."""
 
 
 class QuantizationScheme(Struct, frozen=True):
@@ -59,6 +64,12 @@ class QuantizationScheme(Struct, frozen=True):
         return self.bits, self.group_size
 
 
+class ModelOptFile(Struct):
+    """The content of `hf_quant_config.json`."""
+
+    quantization: dict[str, object]
+
+
 def scheme_of(config: Mapping[str, object], file: str) -> QuantizationScheme | None:
     """Return the scheme in a config.json, None if its weights are not quantized.
 
@@ -79,7 +90,7 @@ def scheme_of(config: Mapping[str, object], file: str) -> QuantizationScheme | N
         raise ModelError(
             f"`{KEY}` in {quoted(file, 200)} has the `quant_method` {shown_value(method)},"
             " which gptrs does not read",
-            hint=f"those that are read: {listed(_READERS, 8)}, and those of MLX; take the model"
+            hint=f"those that are read: {listed(_READERS, 9)}, and those of MLX; take the model"
             " unquantized, or as a GGUF file",
         )
     plugin = format_kinds.kind_named(config.get("model_type")) if read is _bitsandbytes else None
@@ -108,6 +119,14 @@ def _fp8(fields: Fields) -> QuantizationScheme:
     return QuantizationScheme(
         "fp8", "fp8", 8, None, True, block=_block(fields, "weight_block_size")
     )
+
+
+def _modelopt(fields: Fields) -> QuantizationScheme:
+    """Read files of NVIDIA ModelOpt."""
+    algorithm = fields.choice("quant_algo", ("FP8", "NVFP4"), "")
+    if algorithm == "FP8":
+        return QuantizationScheme("modelopt", "fp8", 8, None, True)
+    return QuantizationScheme("modelopt", "fp4", 4, _NVFP4, True)
 
 
 def _block(fields: Fields, name: str) -> tuple[int, int] | None:
@@ -139,7 +158,7 @@ def _mlx(fields: Fields) -> QuantizationScheme:
 
 def _mlx_layer(fields: Fields) -> tuple[int, int]:
     fields.require("mode", "affine")
-    fields.require("bits", 2, 3, 4, 6, 8)
+    fields.require("bits", 2, 3, 4, 5, 6, 8)
     return fields.integer("bits"), fields.integer("group_size")
 
 
@@ -216,6 +235,13 @@ def _compressed(fields: Fields) -> QuantizationScheme:
         own.choice("strategy", ("tensor", "channel", "block"), "tensor")
         block = _block(own, "block_structure")
         return QuantizationScheme("compressed-tensors", layout, 8, None, True, block=block)
+    if layout == "fp4":
+        size = _NVFP4 if fields.get("format") == "nvfp4-pack-quantized" else _MXFP4
+        own.require("type", "float")
+        own.require("num_bits", 4)
+        own.require("symmetric", True)
+        own.require("group_size", size)
+        return QuantizationScheme("compressed-tensors", layout, 4, size, True)
     own.require("type", "int")
     own.require("num_bits", *((8,) if layout == "int8" else (4, 8)))
     strategy = own.choice("strategy", ("group", "channel"), "")
@@ -257,6 +283,7 @@ _READERS: Mapping[str, Callable[[Fields], QuantizationScheme]] = {
     "auto-round": _auto_round,
     "mxfp4": _mxfp4,
     "fp8": _fp8,
+    "modelopt": _modelopt,
     "bitsandbytes": _bitsandbytes,
 }
 """What reads the settings of each `quant_method`."""
