@@ -164,6 +164,22 @@ def tiled_delta(name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]
     yield from delta(name, array)
 
 
+def fused() -> Changes:
+    """Return what yields the gate and `up` of an expert, which follow each other, as one matrix."""
+    gates: list[np.ndarray] = []
+
+    def changes(name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+        if name.endswith("gate_proj.weight"):
+            gates.append(array)
+        elif name.endswith("up_proj.weight"):
+            layer = name.split(".")[2]
+            yield f"blk.{layer}.ffn_gate_up_exps.weight", np.concatenate([gates.pop(), array])
+        else:
+            yield name, array
+
+    return changes
+
+
 def gemma4(name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """Yield factors with a suffix, and the divisors of half of the angles of layers without it."""
     layer, _, inner = name.removeprefix("model.layers.").partition(".")
@@ -411,6 +427,13 @@ CASES: dict[str, tuple[str, dict[str, Any], str, Changes, dict[str, Value | None
         "mistral3", granite,
         {**SCALED, "rope__scaling__original_context_length": 4, "attention__temperature_scale": 0.1,
          "rope__scaling__yarn_log_multiplier": 1.0},
+    ),
+    "qwen3moe with fused experts": (
+        "qwen3_moe",
+        {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+         "norm_topk_prob": True},
+        "qwen3moe", fused(),
+        {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 32},
     ),
     "qwen3vlmoe": (
         "qwen3_moe",

@@ -164,6 +164,7 @@ _MIXTRAL = {
     "ffn_gate_inp": "block_sparse_moe.gate",
 }
 _MIXTRAL_EXPERTS = {
+    "ffn_gate_up": "block_sparse_moe.experts.{}.gate_up_proj",
     "ffn_gate": "block_sparse_moe.experts.{}.w1",
     "ffn_up": "block_sparse_moe.experts.{}.w3",
     "ffn_down": "block_sparse_moe.experts.{}.w2",
@@ -176,14 +177,17 @@ _MIXTURE = {
     "ffn_up_shexp": "mlp.shared_expert.up_proj",
     "ffn_down_shexp": "mlp.shared_expert.down_proj",
 }
-_EXPERTS = {key: f"mlp.experts.{{}}.{_LLAMA[key].removeprefix('mlp.')}" for key in _DENSE}
+_EXPERTS = {
+    **{key: f"mlp.experts.{{}}.{_LLAMA[key].removeprefix('mlp.')}" for key in _DENSE},
+    "ffn_gate_up": "mlp.experts.{}.gate_up_proj",
+}
 _GPT_OSS = {
     **{key: name for key, name in _LLAMA.items() if key not in (*_DENSE, "ffn_norm")},
     "post_attention_norm": _LLAMA["ffn_norm"],
     "attn_sinks": "self_attn.sinks",
     "ffn_gate_inp": "mlp.router",
     # The biases of all experts are one tensor, while their matrices are separate.
-    **{f"{key}_exps": name.format("").replace("..", ".") for key, name in _EXPERTS.items()},
+    **{f"{key}_exps": _EXPERTS[key].format("").replace("..", ".") for key in _DENSE},
 }
 _DOTS1 = {
     **_LLAMA,
@@ -245,7 +249,8 @@ _LFM2 = {
     "exp_probs_b": "feed_forward.expert_bias",
 }
 _LFM2_EXPERTS = {
-    key: f"feed_forward.experts.{{}}.{_LFM2[key].removeprefix('feed_forward.')}" for key in _DENSE
+    **{key: f"feed_forward.experts.{{}}.{_LFM2[key].split('.')[-1]}" for key in _DENSE},
+    "ffn_gate_up": "feed_forward.experts.{}.gate_up_proj",
 }
 _DELTA = {
     "ssm_a": "linear_attn.A_log",

@@ -123,6 +123,8 @@ _Added = tuple[Tensor, Tensor]
 """The factors of an adapter."""
 _JOINED = ("experts.gate_up_proj", "experts.down_proj")
 """Names of the matrices of all experts together."""
+_FUSED = "gate_up_proj"
+"""The name of the gate and `up` of one expert in one matrix, as some GGUF files have them."""
 
 
 class Experts(Struct, frozen=True):
@@ -194,19 +196,25 @@ class Mixture(Module):
             if experts.routing is None
             else GroupedRouter(experts.routing, params, experts.router, width, experts.count)
         )
-        self.joined = experts.joined[0] in params
+        whole = experts.joined[0] in params
+        self.joined = whole or f"experts.0.{_FUSED}.weight" in params
         if self.joined:
-            up, down = experts.joined
-            added = experts.first(layer, width)
-            self.gate_up_proj = _joined(experts, params, up, (width, 2 * inner), added)
-            added = experts.last(layer, width)
-            self.down_proj = _joined(experts, params, down, (inner, width), added)
+            added, sizes = experts.first(layer, width), (width, 2 * inner)
+            self.gate_up_proj = (
+                _joined(experts, params, experts.joined[0], sizes, added)
+                if whole
+                else _matrices(experts, params, _FUSED, sizes, _UP, added)
+            )
         else:
             gate, up = (experts.first(layer, width, block) for block in range(2))
             self.gate_proj = _matrices(experts, params, experts.gate, (width, inner), _UP, gate)
             self.up_proj = _matrices(experts, params, experts.up, (width, inner), _UP, up)
-            last = experts.last(layer, width)
-            self.down_proj = _matrices(experts, params, experts.down, (inner, width), _DOWN, last)
+        added, sizes = experts.last(layer, width), (inner, width)
+        self.down_proj = (
+            _joined(experts, params, experts.joined[1], sizes, added)
+            if whole
+            else _matrices(experts, params, experts.down, sizes, _DOWN, added)
+        )
         self.shared = None if experts.shared is None else _Shared(layer, width, experts, activation)
         self._activation = ACTIVATIONS[activation]
         self._chosen, self._normalized = experts.chosen, experts.normalized
