@@ -171,7 +171,9 @@ def _saves() -> dict[str, Save]:
 SAVES = _saves()
 CASES = sorted({name.split()[0]: name for name in reversed(SAVES)}.values())
 """The first case of each kind."""
-ALIKE = frozenset(name.split()[0] for name in [*TEXT_KINDS, "gemma4", *more_decoders.CASES])
+ALIKE = frozenset(
+    name.split()[0] for name in [*TEXT_KINDS, "gemma4", "falcon_mamba", *more_decoders.CASES]
+)
 """Kinds whose programs are made of the layers of others; they differ in switches."""
 WRITERS = frozenset({
     "gpt2", "llama", "gemma3_text", "gpt_oss", "mixtral", "deepseek_v2", "mamba", "mamba2", "lfm2",

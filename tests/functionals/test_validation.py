@@ -16,7 +16,7 @@ REFUSALS = [
     (lambda: F.softmax(f32()), r"`softmax` got axis -1 for `f32\[\]`, which has 0 axes"),
     (
         lambda: F.gelu(f32(2), "erf"),
-        r"knows approximate=\"none\", \"tanh\" and \"quick\", got 'erf'",
+        r"takes approximate=\"none\", \"tanh\" or \"quick\", got 'erf'",
     ),
     (lambda: F.layer_norm(f32(2, 3), f32(2)), r"needs `weight` of shape \[3\], got `f32\[2\]`"),
     (lambda: F.layer_norm(f32(2, 0), f32(0)), r"last axis with elements, got `f32\[2, 0\]`"),
