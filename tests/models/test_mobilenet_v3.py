@@ -64,7 +64,7 @@ def test_a_batch_equals_its_images(tmp_path):
     model = gptrs.load_model(tmp_path, backend="ref")
     pixels = images(3, 35, 33)
     alone = np.concatenate([model.forward(pixels[row : row + 1]) for row in range(3)])
-    assert_close(model.forward(pixels), alone, 1e-6)
+    assert_close(model.forward(pixels), alone, 4e-6)  # NumPy multiplies other heights by other kernels
 
 
 def test_other_structures_are_refused(tmp_path):
