@@ -76,7 +76,7 @@ HEADERS: list[tuple[object, bytes, str]] = [
         "tensor `y`: overlaps tensor `x`",
     ),
     (TWICE, bytes(1), "the key `x` occurs twice"),
-    (b'{"x": NaN}', b"", "`NaN` is no JSON number"),
+    (b'{"x": NaN}', b"", "`NaN` is not a JSON number"),
     (b'{"x": 1e999}', b"", "out of range"),
     (b'{"x": ' + b"[" * 100_000, b"", "levels deep"),
     (b" {}", b"", "does not start with `{`"),

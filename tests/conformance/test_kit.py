@@ -109,7 +109,8 @@ def test_outcomes_of_checks(reference: Backend) -> None:
     assert [outcome.status for outcome in found] == ["fail", "refused", "fail", "pass"]
     assert found[0].reason == "too slow"
     assert re.fullmatch(
-        r"raised ZeroDivisionError, which is no GptrsError: oops \(\w+\.py:\d+\)", found[2].reason
+        r"raised ZeroDivisionError, which is not a GptrsError: oops \(\w+\.py:\d+\)",
+        found[2].reason,
     )
 
 

@@ -35,8 +35,8 @@ def test_numbers_that_json_lacks_are_those_of_transformers() -> None:
     ("text", "problem"),
     [
         (b'{"a": 1, "b": {"c": 1, "c": 2}}', "the key `c` occurs twice"),
-        (b'{"a": NaN}', "`NaN` is no JSON number"),
-        (b'{"a": -Infinity}', "`-Infinity` is no JSON number"),
+        (b'{"a": NaN}', "`NaN` is not a JSON number"),
+        (b'{"a": -Infinity}', "`-Infinity` is not a JSON number"),
         (b'{"a": 1e999}', "the number `1e999` is out of range"),
         (b"[1]", "it must be an object, found `[1]`"),
         (b'"a"', "it must be an object"),
@@ -102,7 +102,7 @@ def test_a_list_is_read_where_one_is_asked_for() -> None:
     for text, problem in (
         (b'{"a": 1}', "it must be a list, found `{'a': 1}`"),
         (b'[{"a": 1, "a": 2}]', "the key `a` occurs twice"),
-        (b"[NaN]", "`NaN` is no JSON number"),
+        (b"[NaN]", "`NaN` is not a JSON number"),
         (b"[" * 99 + b"]" * 99, f"more than {MAX_DEPTH} levels"),
     ):
         with pytest.raises(CheckpointError) as caught:

@@ -214,7 +214,7 @@ def test_refuses_custom_calls(path, value, message):
         ("[]", "it must be an object, found `[]`"),
         ("nul", "Expecting value"),
         ('{"version": "ptir.v0.5", "version": "ptir.v0.4"}', "the key `version` occurs twice"),
-        ('{"version": NaN}', "`NaN` is no JSON number"),
+        ('{"version": NaN}', "`NaN` is not a JSON number"),
         ('{"version": 1e999}', "the number `1e999` is out of range"),
         ('{"version": "\ud800"}', "is not UTF-8"),
         ('{"version": "\\ud800"}', "unpaired surrogate"),

@@ -143,7 +143,7 @@ def test_custom_calls_of_older_artifacts_are_known(tmp_path: Path) -> None:
     ("text", "kind", "said"),
     [
         ("", ModelError, "0 bytes"),
-        ("hello", GptrsError, "flatbuffers|no StableHLO module"),
+        ("hello", GptrsError, "flatbuffers|neither a StableHLO module"),
         ("module { func.func @main() { return }", ModelError, "MLIR refuses it"),
         ("module { }", ModelError, "no function `@main`"),
         ("module { func.func private @main() }", ModelError, "no function `@main`"),

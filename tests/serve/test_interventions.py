@@ -217,7 +217,7 @@ def test_words_of_the_command_line_are_checked(tmp_path, model, capsys):
     assert name == "a"
     np.testing.assert_array_equal(vectors["h.1"], VECTOR * np.float32(-0.5))
     for words, message in (
-        (["a"], "is no NAME=FILE"),
+        (["a"], "is not NAME=FILE"),
         ([f"a={file}:h.1", f"a={file}:h.1"], "two presets are called `a`"),
         (["a=nowhere"], "there is no file `nowhere`"),
         ([f"a={file}:h.1:much"], "`much` is not a scale"),

@@ -164,7 +164,7 @@ def test_what_is_refused_says_why_and_what_asks_for_nothing_says_what_there_is(a
     for body, param, message in (
         ({"verbosity": "low"}, "verbosity", "Ask for short answers in the prompt"),
         ({"guided_regex": "a", "regex": "b"}, "response_format", "an answer has one form"),
-        ({"guided_json": "{"}, "guided_json", "a text that is no JSON"),
+        ({"guided_json": "{"}, "guided_json", "a text that is not JSON"),
     ):
         error = post(address, "/v1/chat/completions", {"messages": USER, **body}).json()["error"]
         assert error["param"] == param

@@ -68,7 +68,7 @@ PRECISIONS: tuple[Precision, ...] = ("f32", "bf16", "int8")
 
 
 def chosen_precision() -> Precision:
-    """Return what `GPTRS_NUMBA_PRECISION` says, else `int8`; UsageError if it is no precision.
+    """Return what `GPTRS_NUMBA_PRECISION` says, else `int8`; UsageError if it is not a precision.
 
     Weights that are not quantized are computed with in f32 in any case.
     """

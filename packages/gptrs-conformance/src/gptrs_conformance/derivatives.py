@@ -94,7 +94,7 @@ def run_derivative(backend: Backend, case: OpCase) -> Outcome:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a backend under test may raise anything, SystemExit, too
-        return Outcome("fail", f"raised {type(error).__name__}, which is no GptrsError: {error}")
+        return Outcome("fail", f"raised {type(error).__name__}, which is not a GptrsError: {error}")
 
 
 def _judged(case: OpCase) -> Outcome:

@@ -194,7 +194,7 @@ def run_check(backend: Backend, check: Check) -> Outcome:
         raise
     except BaseException as error:  # a backend under test may raise anything, SystemExit, too
         kind, place = type(error).__name__, place_of(error)
-        return Outcome("fail", f"raised {kind}, which is no GptrsError: {error}{place}")
+        return Outcome("fail", f"raised {kind}, which is not a GptrsError: {error}{place}")
     return Outcome("fallback", "; ".join(noted)) if noted else Outcome("pass")
 
 

@@ -49,7 +49,7 @@ def run_case(backend: Backend, case: OpCase) -> Outcome:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a backend under test may raise anything, SystemExit, too
-        return Outcome("fail", f"raised {type(error).__name__}, which is no GptrsError: {error}")
+        return Outcome("fail", f"raised {type(error).__name__}, which is not a GptrsError: {error}")
 
 
 def failures(backend: Backend, cases: Iterable[OpCase]) -> list[str]:

@@ -165,7 +165,7 @@ def _as_object(text: str) -> dict[str, object]:
 
 
 def _no_constant(text: str) -> NoReturn:
-    raise _RefusedError(f"{quoted(text)} is no JSON number")
+    raise _RefusedError(f"{quoted(text)} is not a JSON number")
 
 
 def _parsed(

@@ -126,7 +126,7 @@ def with_head(
 def head_of(settings: Mapping[str, object]) -> str | None:
     """Return `text`, `token` or `word` for the head that config.json names; None for no head.
 
-    Other heads are left out with a note. Raises ModelError if `architectures` is no list of names.
+    Other heads are left out with a note. ModelError if `architectures` is not a list of names.
     """
     found: object = settings.get("architectures") or ()
     names = cast("list[object]", found) if isinstance(found, list) else []

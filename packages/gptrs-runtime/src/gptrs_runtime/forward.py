@@ -57,7 +57,7 @@ def run_forward(model: LoadedModel, batch: Batch, top: int = TOP) -> Forward:
 def class_label(config: Mapping[str, object], index: int) -> str:
     """Return the name of a class by `id2label` of config.json, else `LABEL_3` for class 3.
 
-    ModelError if `id2label` is no table of names.
+    ModelError if `id2label` is not a table of names.
     """
     labels = config.get("id2label")
     if labels is not None and not isinstance(labels, Mapping):

@@ -21,7 +21,7 @@ CHANGES: Final = (LoadBody, UnloadBody, LoadAdapterBody, UnloadAdapterBody)
 
 
 def residence_of(request: Request, served: Served) -> Residence:
-    """Return the `Residence`; RequestError if it is off, or the key is no admin key."""
+    """Return the `Residence`; RequestError if it is off, or the key is not an admin key."""
     if served.residence is None:
         raise RequestError(
             "this server does not load or unload models: start it with `--admin`",

@@ -92,7 +92,7 @@ def _schema(given: dict[str, Any] | str | None, param: str) -> AskedForm | None:
         try:
             read: object = msgspec.json.decode(given.encode())
         except (msgspec.DecodeError, RecursionError) as error:
-            raise RequestError(f"`{param}` is a text that is no JSON", param=param) from error
+            raise RequestError(f"`{param}` is a text that is not JSON", param=param) from error
         if not isinstance(read, dict):
             raise RequestError(f"`{param}` must be an object", param=param)
         given = cast("dict[str, Any]", read)

@@ -43,7 +43,7 @@ class LogitBias:
     """A logits processor that adds to the logits of some tokens; -100 bans one."""
 
     def __init__(self, biases: Mapping[str, float], vocab_size: int) -> None:
-        """Read OpenAI's `logit_bias`; RequestError for keys that are no tokens of the model."""
+        """Read OpenAI's `logit_bias`; RequestError for keys that are not tokens of the model."""
         for name in biases:
             if not (_TOKEN.fullmatch(name) and int(name) < vocab_size):
                 raise RequestError(

@@ -42,7 +42,7 @@ def read_presets(given: Sequence[str]) -> dict[str, Vectors]:
     for each in given:
         name, _, rest = each.partition("=")
         if not name or not rest:
-            raise UsageError(f"--steer: {quoted(each)} is no NAME=FILE[:LAYER[:SCALE]]")
+            raise UsageError(f"--steer: {quoted(each)} is not NAME=FILE[:LAYER[:SCALE]]")
         if name in presets:
             raise UsageError(f"--steer: two presets are called {quoted(name)}")
         path, layer, scale = _preset_parts(rest)

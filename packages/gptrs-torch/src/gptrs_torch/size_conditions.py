@@ -68,7 +68,7 @@ _WRONG: Final = (ArithmeticError, LookupError, TypeError, ValueError)
 class SizeConditions:
     """The conditions of an export, each as a function of shapes.
 
-    UnsupportedError for one that is no plain arithmetic of the sizes of inputs.
+    UnsupportedError for one that is not plain arithmetic of the sizes of inputs.
     """
 
     def __init__(self, exported: ExportedProgram, texts: Sequence[str]) -> None:

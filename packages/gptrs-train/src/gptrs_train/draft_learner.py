@@ -44,7 +44,7 @@ class DraftLearner(Learner):
     """A draft head (EAGLE, Li et al. 2024) that learns what follows the next token of a text.
 
     It reads each next token beside the model's state, and learns the token after it and the model's
-    next state, which is what guides further guesses. ModelError for kinds that are no language
+    next state, which is what guides further guesses. ModelError for kinds that are not language
     models, or whose table of tokens is not known.
     """
 

@@ -255,7 +255,7 @@ class Learner:
     `what` says which weights those are: `LowRank`, or patterns of names (`*` for all). Without
     weights in `source`, all weights are initialized.
 
-    ModelError for kinds that are no language models, or have weights without a known first value.
+    ModelError for kinds that are not language models, or have weights without a known first value.
     """
 
     unit = "tokens"

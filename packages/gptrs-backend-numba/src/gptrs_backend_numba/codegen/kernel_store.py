@@ -89,7 +89,7 @@ def open_store(version: str) -> KernelStore:
 
     The directory is made with mode 0700. One that belongs to somebody else, is a link, or cannot
     be made private is not used: the log says so and kernels are compiled in every process. A
-    `shared_folder` is read, too. UsageError if `GPTRS_CACHE_BYTES` is no number.
+    `shared_folder` is read, too. UsageError if `GPTRS_CACHE_BYTES` is not a number.
     """
     budget = budget_bytes()
     try:

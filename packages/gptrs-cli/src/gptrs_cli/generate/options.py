@@ -31,7 +31,7 @@ TemplateVariables = Annotated[
 
 
 def template_variables(given: Sequence[str]) -> dict[str, object]:
-    """Parse template variables NAME=VALUE; a VALUE that is no JSON is a string.
+    """Parse template variables NAME=VALUE; a VALUE that is not JSON is a string.
 
     Raises UsageError for another form, or a name that is given twice.
     """

@@ -214,7 +214,7 @@ def works_with_json(subject: Command, backend: Backend) -> None:
 
 def _require_json(text: str, what: str) -> object:
     def refuse(word: str) -> object:
-        raise ValueError(f"`{word}` is no JSON")
+        raise ValueError(f"`{word}` is not JSON")
 
     def fields(pairs: Sequence[tuple[str, object]]) -> object:
         if len(dict(pairs)) < len(pairs):

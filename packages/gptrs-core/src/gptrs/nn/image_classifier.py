@@ -122,8 +122,8 @@ class ConvNorm(Module):
 def class_head(settings: Mapping[str, object], params: Params, width: int) -> Linear:
     """Return the affine layer to the classes of config.json, else of the checkpoint.
 
-    ModelError if `id2label` of config.json is no table with entries, or `num_labels` no integer
-    of at least 1.
+    ModelError if `id2label` of config.json is not a table with entries, or `num_labels` not an
+    integer of at least 1.
     """
     classes = _named_classes(settings) or _rows(params, rank=2)
     return Linear(params, width, classes)

@@ -395,8 +395,8 @@ PROTOCOLS: Final[dict[str, type]] = {
 def capabilities_of(model: object) -> frozenset[str]:
     """Return the names in the class attribute `capabilities` of `model`; none without it.
 
-    Raises PluginError if the attribute is no set of names, or the model lacks a member of a claimed
-    capability's protocol. Names outside of `PROTOCOLS` are not checked: a plugin may define
+    Raises PluginError if the attribute is not a set of names, or the model lacks a member of a
+    claimed capability's protocol. Names outside of `PROTOCOLS` are not checked: a plugin may define
     capabilities for its own commands.
     """
     kind = type(model)

@@ -67,7 +67,7 @@ class HttpAnswer:
         return self._part is _Part.TO_THE_END
 
     def feed(self, data: bytes) -> bytes:
-        """Read bytes; return those of the body. ExecutionError if they are no HTTP."""
+        """Read bytes; return those of the body. ExecutionError if they are not HTTP."""
         # The usual portion is exactly one chunk. The client shares the processor with the server,
         # so its own work must be small.
         if self._part is _Part.SIZE and not self._held:

@@ -103,7 +103,7 @@ def with_bounded_spaces(schema: str) -> str:
     """Return a JSON schema whose texts have little white space between their parts.
 
     llguidance allows any, and models fall into writing it to the end of the text. A schema with an
-    `x-guidance` of its own stays. UsageError for a text that is no JSON: llguidance would name a
+    `x-guidance` of its own stays. UsageError for a text that is not JSON: llguidance would name a
     place in a text of its own.
     """
     try:

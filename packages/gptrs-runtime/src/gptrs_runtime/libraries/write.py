@@ -245,7 +245,7 @@ def _require_free(folder: Path, force: bool) -> None:
 
 
 def require_version(version: str) -> None:
-    """Raise UsageError for a text that is no version of a wheel."""
+    """Raise UsageError for a text that is not a version of a wheel."""
     if re.fullmatch(r"[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?", version):
         return
     raise UsageError(
@@ -310,7 +310,7 @@ def _require_writer(backend: Backend) -> None:
 
 
 def _identifier(name: str | None, stem: str) -> str:
-    """Return the name for C; UsageError for a given one that is no identifier."""
+    """Return the name for C; UsageError for a given one that is not an identifier."""
     if name is None:
         words = re.sub(r"[^a-z0-9]+", "_", stem.lower()).strip("_")[:40]
         name = words if words[:1].isalpha() else f"model_{words}".rstrip("_")

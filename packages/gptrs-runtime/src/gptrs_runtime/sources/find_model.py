@@ -87,7 +87,7 @@ def _in_folder(name: str | os.PathLike[str]) -> ModelSource:
 
 
 def _guess_short_name(name: str) -> None:
-    """Raise ModelError if a name that is no path is almost that of a recommended model."""
+    """Raise ModelError if a name that is not a path is almost that of a recommended model."""
     guess = recommended.short_name_like(name)
     if guess:
         raise ModelError(
@@ -120,7 +120,7 @@ def _require_no_folder(wanted: hub.HubModel) -> None:
 
 
 def _no_model(path: Path) -> ModelError:
-    """Return the error for a file that is no model, by its format."""
+    """Return the error for a file that is not a model, by its format."""
     shown = quoted(str(path), 200)
     meant = ""
     if os.path.isfile(path.parent / "config.json"):
@@ -151,7 +151,7 @@ def is_model_file(path: str | os.PathLike[str]) -> bool:
 
 
 def _magic(path: str | os.PathLike[str]) -> bytes:
-    """Return the first bytes of a file; empty if it is no regular file."""
+    """Return the first bytes of a file; empty if it is not a regular file."""
     try:
         descriptor = open_regular(resolved(path))
     except ModelError:

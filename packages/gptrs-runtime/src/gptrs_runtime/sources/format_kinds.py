@@ -33,7 +33,7 @@ def kind_named(name: object) -> ModelPlugin | None:
 
 
 def described_by(plugin: ModelPlugin, reference: str, wanted: type[Described]) -> Described:
-    """Import a kind's description of a format; PluginError if that fails or is no `wanted`."""
+    """Import a kind's description of a format; PluginError if that fails or is not a `wanted`."""
 
     def checked(found: object, reference: str) -> Described:
         if not isinstance(found, wanted):

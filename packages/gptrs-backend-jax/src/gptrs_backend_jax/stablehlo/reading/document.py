@@ -241,12 +241,13 @@ def _exported(data: bytes) -> Any:
         return cast("Any", _export).deserialize(bytearray(data))
     except ImportError as error:
         raise UnsupportedError(
-            "it is no MLIR text or bytecode; files of jax.export need `flatbuffers`",
+            "it is not MLIR text or bytecode; files of jax.export need `flatbuffers`",
             hint="pip install flatbuffers",
         ) from error
     except Exception as error:
         raise ModelError(
-            f"it is no StableHLO module and no file of jax.export: {shown(error) or 'damaged'}"
+            "it is neither a StableHLO module nor a file of jax.export:"
+            f" {shown(error) or 'damaged'}"
         ) from error
 
 

@@ -87,7 +87,7 @@ def read_gguf_header(descriptor: int, file: str) -> GgufHeader:
     digest = file_digest(os.fstat(descriptor))
     reader = _Reader(descriptor, file)
     if reader.take(4) != gptrschk.GGUF:
-        raise reader.error("it is no GGUF file: it does not start with `GGUF`")
+        raise reader.error("it is not a GGUF file: it does not start with `GGUF`")
     version = reader.u32()
     if version not in VERSIONS:
         big = int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS
