@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -155,7 +156,56 @@ def _zeros(self, **arrays):
     return Lines.__call__(self, **given)
 
 
+def _one_buffer(self, **arrays):
+    """The outputs of a size share their memory."""
+    found = Lines.__call__(self, **arrays)["y"]
+    kept = self.__dict__.setdefault("kept", {}).setdefault(found.shape, np.empty_like(found))
+    np.copyto(kept, found)
+    return {"y": kept}
+
+
+def _by_memory(self, **arrays):
+    """Reads the elements of `x` as they lie in memory."""
+    if "x" in arrays and arrays["x"].shape[1:] == (2,):
+        arrays["x"] = np.ravel(arrays["x"], "K").reshape(arrays["x"].shape)
+    return Lines.__call__(self, **arrays)
+
+
+def _first_rows(self, **arrays):
+    """Rows past 64 are lost, as of a kernel with a fixed block."""
+    found = Lines.__call__(self, **arrays)["y"]
+    return {"y": np.where(np.arange(len(found))[:, None] < 64, found, 0)}
+
+
+def _given(change):
+    """Inputs of the model are changed before they are checked."""
+    return lambda self, **arrays: Lines.__call__(
+        self, **{n: change(each) if n in self.inputs else each for n, each in arrays.items()}
+    )
+
+
+def _after(act):
+    def read(path, backend):
+        model = read_lines(path, backend)
+        act(path)
+        return model
+
+    return read
+
+
+def _narrow(array):
+    return array.astype(np.float32) if array.dtype.itemsize < 8 else array
+
+
 IMPORTERS = {
+    "keeps earlier results": {"one buffer": _lines(__call__=_one_buffer)},
+    "takes arrays in any memory order": {"as it lies": _lines(__call__=_by_memory)},
+    "leaves the process alone": {
+        "prints": _after(print),
+        "a file beside": _after(lambda path: path.with_suffix(".cache").touch()),
+        "seeds NumPy": _after(lambda path: np.random.seed(0)),
+        "NumPy's errors": _after(lambda path: np.seterr(all="ignore")),
+    },
     "reads the same from every folder": {"the folder": _by_folder, "in ASCII": _in_ascii},
     "refuses what is no model": {
         "errors of Python": _unguarded,
@@ -173,6 +223,7 @@ IMPORTERS = {
     },
     "gives the values of the reference": {
         "swapped": _lines(computed=lambda self, x, z: z * self.a + x * self.b),
+        "the first rows": _lines(__call__=_first_rows),
         "one left out": _lines(computed=lambda self, x, z: x * self.a),
         "in f64": _lines(
             __call__=lambda self, **a: {"y": Lines.__call__(self, **a)["y"].astype(np.float64)}
@@ -181,6 +232,11 @@ IMPORTERS = {
     "refuses inputs that do not fit": {
         "any type": _lines(__call__=_any_type),
         "unknown ones": _lines(__call__=_any_names),
+        "narrower types": _lines(__call__=_given(_narrow)),
+        "an axis less": _lines(__call__=_given(np.atleast_2d)),
+        "size 1 for more": _lines(
+            __call__=_given(lambda x: np.repeat(x, 2, 1) if x.shape[1:] == (1,) else x)
+        ),
         "zeros for missing ones": _lines(__call__=_zeros),
     },
     "requires equal sizes under one name": {
@@ -283,6 +339,26 @@ def _first_part(model, path):
         for each in model.weights
     )  # fmt: skip
     return write_words(replace(model, weights=cut), path)
+
+
+def _parts_by_memory(model, path):
+    """Writes the elements of parts as they lie in memory."""
+    weights = tuple(
+        replace(each, parts=lambda each=each: [np.ravel(part, "K").reshape(part.shape)
+                                               for part in each.parts()])
+        for each in model.weights
+    )  # fmt: skip
+    return write_words(replace(model, weights=weights), path)
+
+
+def _finite(found):
+    return {**found, "weights": {name: np.nan_to_num(np.float32(each)).tolist()
+                                 for name, each in found["weights"].items()}}  # fmt: skip
+
+
+def _six_decimals(found):
+    return {**found, "weights": {name: np.round(each, 6).tolist()
+                                 for name, each in found["weights"].items()}}  # fmt: skip
 
 
 def _turned(found):
@@ -395,7 +471,15 @@ EXPORTERS = {
         "writes first": _straight,
         "another error": _another_error,
     },
-    "writes weights in parts": {"the first part": _first_part},
+    "leaves the process alone": {
+        "prints": lambda model, path: print(path) or write_words(model, path),
+        "the current folder": lambda model, path: os.chdir(path.parent) or write_words(model, path),
+    },
+    "writes weights in parts": {"the first part": _first_part, "as it lies": _parts_by_memory},
+    "brings numbers of any size back": {
+        "finite ones alone": _changed(_finite),
+        "six decimals": _changed(_six_decimals),
+    },
     "leaves the old file when it fails": {
         "not atomic": _straight,
         "removes first": _removes_first,
@@ -439,6 +523,12 @@ def _other_slope(x):
     return F.stop_gradient(silu(x))
 
 
+def _first_elements(x):
+    """Elements past 64 are lost, as of a kernel with a fixed block."""
+    kept = F.cast(F.arange(x.shape[-1]) < 64, x.dtype) if x.shape else 1.0
+    return silu(x) * kept
+
+
 FUNCTIONALS = {
     "has the parameters of the functional": {
         "another name": (lambda y: silu(y), None),
@@ -461,6 +551,15 @@ FUNCTIONALS = {
     "is right far from zero": {
         "overflows": (lambda x: x * F.exp(x) / (1 + F.exp(x)), why_not),
     },
+    "takes other sizes": {
+        "rank 0": (lambda x: silu(x) if x.shape else x, why_not),
+        "the first elements": (_first_elements, why_not),
+        "an axis at least": (lambda x: silu(F.reshape(x, (-1, x.shape[-1]))), why_not),
+    },
+    "keeps the digits of f64": {
+        "in f32": (lambda x: silu(x.astype("f32")).astype(x.dtype), why_not),
+    },
+    "leaves the process alone": {"prints": (lambda x: print(x.type) or silu(x), why_not)},
     "takes free sizes": {
         "needs a number": (lambda x: silu(x) + F.zeros((int(x.shape[0] > 99),), x.dtype), why_not),
         "row by row": (lambda x: F.stack([silu(x[row]) for row in range(x.shape[0])]), why_not),
@@ -612,6 +711,7 @@ SINKS = {
         ),
         "a method that is none": _sink(before_program=None),
         "raises": _sink(before_run=lambda self, event: 1 / 0),
+        "runs programs": _sink(before_run=lambda self, event: (gptrs.tensor([1.0]) * 2).numpy()),
         "wrong parameters": _sink(after_pass=lambda self: None),
         "no sink": dict,
     },
@@ -642,6 +742,8 @@ SINKS = {
     "leaves standard output alone": {
         "prints": _sink(before_run=_prints),
         "an empty line": _sink(after_run=lambda self, event: sys.stdout.write("\n")),
+        "as libraries in C do": _sink(after_run=lambda self, event: os.write(1, b"x\n")),
+        "NumPy's errors": _sink(before_run=lambda self, event: np.seterr(over="raise")),
     },
     "serves several of its kind": {"one only": _Single, "shared state": _Shared},
 }

@@ -35,6 +35,8 @@ from gptrs_conformance.plugin_kits.subject import (
     require_clear,
     require_close,
     require_error,
+    tried,
+    undisturbed,
 )
 from gptrs_runtime.imported.batch import free_sizes
 
@@ -165,18 +167,21 @@ def writes_weights_in_parts(subject: Exporter, backend: Backend) -> None:
     """
     sizes: list[int] = []
     with _folder() as folder:
-        for count in (1, 2, 4):
-            path = Path(folder) / str(count) / f"model{subject.suffix}"
+        # Fortran order: elements in memory are not in the order of their indices.
+        models = {f"{count} parts": weighted(count) for count in (1, 2, 4)}
+        models["Fortran order"] = weighted(w=np.asfortranarray(weight(1)))
+        for number, (what, model) in enumerate(models.items()):
+            path = Path(folder) / str(number) / f"model{subject.suffix}"
             path.parent.mkdir()
             try:
-                _write(subject, weighted(count), path)
+                _write(subject, model, path)
             except UnsupportedError as error:
                 raise absent(f"it refuses a program of `mul` and `add`: {error.message}") from error
             sizes.append(sum(each.stat().st_size for each in path.parent.iterdir()))
             if subject.read is not None:
-                _require_weights(subject.read(path, backend), f"of weights in {count} parts")
+                _require_weights(subject.read(path, backend), f"of weights in {what}")
     if subject.read is None and len(set(sizes)) > 1:
-        raise CheckFailure(f"weights in 1, 2 and 4 parts give files of {sizes} bytes")
+        raise CheckFailure(f"weights in {', '.join(models)} give files of {sizes} bytes")
 
 
 def leaves_the_old_file_when_it_fails(subject: Exporter, backend: Backend) -> None:
@@ -275,6 +280,29 @@ def brings_weights_back(subject: Exporter, backend: Backend) -> None:
         _require_weights(read(path, backend), "after the way back")
 
 
+def brings_numbers_of_any_size_back(subject: Exporter, backend: Backend) -> None:
+    """Weights that are infinite, NaN, -0 or very large keep their values, or are refused."""
+    read = _reader(subject)
+    values = [np.inf, -np.inf, np.nan, -0.0, 0.0, 3e38, -3e38, 1e-30, 16777215, 1 / 3, 7, -1]
+    w = np.array(values, np.float32).reshape(4, 3)
+    with _folder() as folder:
+        path = Path(folder) / f"model{subject.suffix}"
+        model = weighted(w=w)
+        written = tried(lambda: _write(subject, model, path), f"a weight of {values}")
+        if written is None:
+            raise absent("it refuses such weights")
+        found = read(path, backend)(x=np.ones((4, 3), np.float32))["product"]
+        # Relative alone: 0 instead of a small number is another number.
+        require_close(found, w, "a weight came back: `product`", Tolerance.close(2e-6, 0))
+
+
+def leaves_the_process_alone(subject: Exporter, backend: Backend) -> None:
+    """Writing prints nothing, and leaves no other state behind."""
+    with _folder() as folder, undisturbed("writing"):
+        for _ in _written(subject, Path(folder)):
+            pass
+
+
 def _require_weights(again: ImportedModel, what: str) -> None:
     x = np.arange(12, dtype=np.float32).reshape(4, 3)
     found = again(x=x)
@@ -314,6 +342,7 @@ def takes_awkward_names(subject: Exporter, backend: Backend) -> None:
 
 KIT: tuple[KitCheck[Exporter], ...] = (
     writes_programs,
+    leaves_the_process_alone,
     writes_the_same_bytes_again,
     refuses_by_name_before_it_writes,
     writes_weights_in_parts,
@@ -321,6 +350,7 @@ KIT: tuple[KitCheck[Exporter], ...] = (
     reports_where_it_cannot_write,
     comes_back_the_same,
     brings_weights_back,
+    brings_numbers_of_any_size_back,
     takes_awkward_names,
 )
 """The checks of an exporter."""

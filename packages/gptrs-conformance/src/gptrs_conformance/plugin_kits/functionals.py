@@ -30,11 +30,20 @@ from gptrs.plugins.descriptions import FunctionalPlugin
 from gptrs.plugins.manager import manager
 from gptrs_conformance.check import CheckFailure
 from gptrs_conformance.functional_use import Use, several
-from gptrs_conformance.plugin_kits.subject import KitCheck, absent, require_close
+from gptrs_conformance.numerics import Tolerance
+from gptrs_conformance.plugin_kits.subject import (
+    CLOSE,
+    KitCheck,
+    absent,
+    require_close,
+    undisturbed,
+)
 from gptrs_conformance.uses import ALL_USES
 
 _STEP = 1e-4
 """Of differences, in f64 on values near 1: their error is below 1e-7."""
+_MANY = 67
+"""More elements than kernels handle at once, and no multiple of them."""
 _SLOPE = 2e-3
 """Relative error of a derivative in f32."""
 
@@ -180,25 +189,67 @@ def is_right_far_from_zero(subject: Functional, backend: Backend) -> None:
     # 30 and 90 lie on both sides of what `exp` in f32 can take, 3e4 near the end of f16.
     values = [0, -0.0, 1e-30, -1e-30, 30, -30, 90, -90, 3e4, -3e4, np.inf, -np.inf]
     extremes = np.array(values, np.float32)
+
+    def filled(x: np.ndarray) -> dict[str, np.ndarray]:
+        found = np.resize(extremes, max(x.size, 1))
+        # At least one value, then cut: `np.resize` of the extremes to no element would fail.
+        return {f"{values}": found[: x.size].reshape(x.shape)}
+
+    _compare_to_portable(subject, backend, filled, CLOSE)
+
+
+def takes_other_sizes(subject: Functional, backend: Backend) -> None:
+    """A single number, no elements, and more than kernels handle at once: as portable."""
+
+    def sized(x: np.ndarray) -> dict[str, np.ndarray]:
+        longer = np.resize(x, (*x.shape[:-1], _MANY))
+        return {"rank 0": np.resize(x, ()), "no elements": x[..., :0], "long rows": longer}
+
+    _compare_to_portable(subject, backend, lambda x: sized(x) if x.size and x.ndim else {}, CLOSE)
+
+
+def keeps_the_digits_of_f64(subject: Functional, backend: Backend) -> None:
+    """Results in f64 have the digits of those of the portable implementation."""
+    _compare_to_portable(
+        subject, backend, lambda x: {"f64": x.astype(np.float64)}, Tolerance.close(1e-11, 1e-11)
+    )
+
+
+def _compare_to_portable(
+    subject: Functional,
+    backend: Backend,
+    change: Callable[[np.ndarray], Mapping[str, np.ndarray]],
+    tolerance: Tolerance,
+) -> None:
+    """Compare calls of one input in f32 whose input is changed, each under the name of `change`.
+
+    Those that the portable implementation refuses are left out.
+    """
     compared = 0
     with use_backend(backend), np.errstate(all="ignore"):
         for use in _calls(subject):
             if len(use.inputs) != 1 or use.inputs[0].dtype != np.float32:
                 continue
-            filled = np.resize(extremes, max(use.inputs[0].size, 1))
-            # At least one value, then cut: `np.resize` of the extremes to no element would fail.
-            array = filled[: use.inputs[0].size].reshape(use.inputs[0].shape)
-            try:
-                wanted = [each.numpy() for each in several(use.call(Tensor.of_array(array)))]
-            except GptrsError:
-                continue
-            with _preferred(subject):
-                found = [each.numpy() for each in several(use.call(Tensor.of_array(array)))]
-            for ours, theirs in zip(found, wanted, strict=True):
-                require_close(ours, theirs, f"{use.name} of {values}")
-            compared += 1
+            for what, array in change(use.inputs[0]).items():
+                try:
+                    wanted = [each.numpy() for each in several(use.call(Tensor.of_array(array)))]
+                except GptrsError:
+                    continue
+                with _preferred(subject):
+                    found = [each.numpy() for each in several(use.call(Tensor.of_array(array)))]
+                for ours, theirs in zip(found, wanted, strict=True):
+                    require_close(ours, theirs, f"{use.name} of {what}", tolerance)
+                compared += 1
     if not compared:
-        raise absent("the kit has no call with one input of f32")
+        raise absent("the kit has no call with one input of f32 for this")
+
+
+def leaves_the_process_alone(subject: Functional, backend: Backend) -> None:
+    """Calls print nothing, and leave no other state behind."""
+    with use_backend(backend), _preferred(subject), undisturbed("a call"):
+        for use in _calls(subject):
+            for each in several(use.call(*map(Tensor.of_array, use.inputs))):
+                each.numpy()
 
 
 def takes_free_sizes(subject: Functional, backend: Backend) -> None:
@@ -357,6 +408,9 @@ KIT: tuple[KitCheck[Functional], ...] = (
     keeps_types_and_shapes,
     gives_the_values_of_numpy,
     is_right_far_from_zero,
+    takes_other_sizes,
+    keeps_the_digits_of_f64,
+    leaves_the_process_alone,
     takes_free_sizes,
     has_the_right_derivative,
     gives_the_same_again,

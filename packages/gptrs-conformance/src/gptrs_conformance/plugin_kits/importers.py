@@ -27,11 +27,14 @@ from gptrs_conformance.plugin_kits.subject import (
     require_close_by_name,
     require_error,
     tried,
+    undisturbed,
 )
 from gptrs_runtime.imported.batch import example_sizes, free_sizes, random_batch
 
 Arrays = Mapping[str, np.ndarray]
 _SIZES = (1, 2, 5)
+_MANY = 67
+"""More than the lanes and the rows that kernels handle at once, and no multiple of them."""
 _CUTS = (0.0, 0.02, 0.1, 0.3, 0.5, 0.75, 0.9, 0.99)
 """Where a file is cut, as parts of its bytes; one byte before the end comes on top."""
 _FLIPS = 40
@@ -127,6 +130,42 @@ def reads_its_sample(subject: Importer, backend: Backend) -> None:
             raise CheckFailure("reading changed the file")
 
 
+def keeps_earlier_results(subject: Importer, backend: Backend) -> None:
+    """A result stays as it is while the model runs with other inputs."""
+    with _sample(subject) as path:
+        model = _read(subject, path, backend)
+        first = _run(model, _arrays(model, {}))
+        kept = {name: array.copy() for name, array in first.items()}
+        _run(model, _arrays(model, {}, seed=2))
+        require_close_by_name(first, kept, "after another run, the result of the first")
+
+
+def takes_arrays_in_any_memory_order(subject: Importer, backend: Backend) -> None:
+    """Arrays in Fortran order, and parts of larger ones, are read by their elements."""
+    with _sample(subject) as path:
+        model = _read(subject, path, backend)
+        # Several rows: an array of one has one order only.
+        arrays = _arrays(model, dict.fromkeys(free_sizes(model.inputs), 5))
+        wanted = {name: array.copy() for name, array in _run(model, arrays).items()}
+        columns = {name: np.asfortranarray(array) for name, array in arrays.items()}
+        require_close_by_name(_run(model, columns), wanted, "with inputs in Fortran order, it")
+        parts = {name: np.stack([array] * 2, -1)[..., 0] for name, array in arrays.items()}
+        require_close_by_name(_run(model, parts), wanted, "with parts of larger arrays, it")
+
+
+def leaves_the_process_alone(subject: Importer, backend: Backend) -> None:
+    """Reading and running print nothing, leave no file beside, and no other state behind."""
+    with _sample(subject) as path:
+        before = sorted(path.parent.iterdir())
+        with undisturbed("a model"):
+            model = _read(subject, path, backend)
+            _run(model, _arrays(model, {}))
+        more = set(path.parent.iterdir()) - set(before)
+        if more:
+            names = sorted(each.name for each in more)
+            raise CheckFailure(f"reading and running leave {names} beside the file")
+
+
 def reads_the_same_from_every_folder(subject: Importer, backend: Backend) -> None:
     """Two reads of a file, in folders with awkward names, agree."""
     with _sample(subject) as path, tempfile.TemporaryDirectory() as other:
@@ -163,12 +202,12 @@ def runs_all_free_sizes(subject: Importer, backend: Backend) -> None:
 
 
 def gives_the_values_of_the_reference(subject: Importer, backend: Backend) -> None:
-    """The outputs are those of the reference, for two sizes, and no wider."""
+    """The outputs are those of the reference, for few and many rows, and no wider."""
     if subject.reference is None:
         raise absent("it has no reference for the values")
     with _sample(subject) as path:
         model = _read(subject, path, backend)
-        for size in _SIZES[1:]:
+        for size in (*_SIZES[1:], _MANY):
             arrays = _arrays(model, dict.fromkeys(free_sizes(model.inputs), size))
             wanted, found = subject.reference(arrays), _run(model, arrays)
             require_close_by_name(found, wanted, "compared with the reference, it")
@@ -216,14 +255,22 @@ def refuses_inputs_that_do_not_fit(subject: Importer, backend: Backend) -> None:
         refused({**arrays, "no_such_input": np.zeros(1)}, "an unknown input")
         for name, array in arrays.items():
             refused({k: v for k, v in arrays.items() if k != name}, f"the input `{name}` missing")
-            other = np.dtype(np.float64 if array.dtype != np.float64 else np.float32)
-            refused({**arrays, name: array.astype(other)}, f"`{name}` as {other}")
+            # A wider type and narrower ones: casts that lose nothing hide a wrong caller, too.
+            for other in map(np.dtype, (np.float64, np.float32, np.float16, np.int32)):
+                if other != array.dtype:
+                    refused({**arrays, name: array.astype(other)}, f"`{name}` as {other}")
             shape = model.inputs[name].shape
             if shape is None:
                 continue
             refused({**arrays, name: array[None]}, f"`{name}` with another axis")
+            if shape:
+                refused({**arrays, name: array[0]}, f"`{name}` without its first axis")
             for axis, size in enumerate(shape):
                 if isinstance(size, int):
+                    if size > 1:
+                        # 1 is what a broadcast would take.
+                        one = array.take([0], axis)
+                        refused({**arrays, name: one}, f"`{name}` of shape {list(one.shape)}")
                     longer = np.concatenate(
                         [array, array[(slice(None),) * axis + (slice(1),)]], axis
                     )
@@ -323,6 +370,9 @@ def survives_damaged_files(subject: Importer, backend: Backend) -> None:
 
 KIT: tuple[KitCheck[Importer], ...] = (
     reads_its_sample,
+    keeps_earlier_results,
+    takes_arrays_in_any_memory_order,
+    leaves_the_process_alone,
     reads_the_same_from_every_folder,
     runs_all_free_sizes,
     gives_the_values_of_the_reference,

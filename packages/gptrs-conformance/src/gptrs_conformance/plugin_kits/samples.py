@@ -131,10 +131,13 @@ def inputs_of(model: OutgoingModel, size: int, seed: int = 3) -> dict[str, np.nd
     return found
 
 
-def weighted(parts: int = 1) -> OutgoingModel:
-    """Return a program with the weights `w` and `v.part`, each in `parts`, and two outputs."""
+def weighted(parts: int = 1, w: np.ndarray | None = None) -> OutgoingModel:
+    """Return a program with the weights `w` and `v.part`, each in `parts`, and two outputs.
+
+    `w` is f32 [4, 3], by default `weight(1)`.
+    """
     made = outgoing_program(parse_program(_WEIGHTED), "weighted")
-    arrays = {"w": weight(1), "v.part": weight(2)}
+    arrays = {"w": weight(1) if w is None else w, "v.part": weight(2)}
     weights = tuple(
         OutgoingTensor(name, TensorType.of(array), partial(np.split, array, parts))
         for name, array in arrays.items()

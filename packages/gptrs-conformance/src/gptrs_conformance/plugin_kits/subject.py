@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import os
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -126,6 +132,56 @@ def tried(act: Callable[[], Result], what: str) -> Result | None:
         raise CheckFailure(
             f"{what} raised {shown:.200}{place_of(error)}; an error of gptrs is needed"
         ) from error
+
+
+@contextmanager
+def undisturbed(what: str) -> Generator[None]:
+    """Scope in which the process stays as it is; CheckFailure otherwise.
+
+    Nothing is written to standard output, not by libraries in C either, and the current folder,
+    NumPy's random numbers and its handling of errors do not change. They are put back.
+    """
+    folder, numbers = Path.cwd(), np.random.get_state()
+    np.random.random()  # an earlier check may have let the plugin seed it
+    try:
+        with np.errstate(divide="warn", over="warn", invalid="warn", under="ignore"):
+            before = _process_state()
+            with _output() as written:
+                yield
+            after = _process_state()
+    finally:
+        os.chdir(folder)
+        np.random.set_state(numbers)
+    if written:
+        raise CheckFailure(f"{what} writes to standard output: {''.join(written)!r:.120}")
+    changed = [name for name, value in after.items() if value != before[name]]
+    if changed:
+        raise CheckFailure(f"{what} changes {' and '.join(changed)} of the process")
+
+
+@contextmanager
+def _output() -> Generator[list[str]]:
+    """Scope whose standard output, of Python and of libraries in C, is in the list at its end."""
+    written: list[str] = []
+    sys.stdout.flush()
+    with tempfile.TemporaryFile() as file, redirect_stdout(io.StringIO()) as text:
+        kept = os.dup(1)
+        os.dup2(file.fileno(), 1)
+        try:
+            yield written
+        finally:
+            os.dup2(kept, 1)
+            os.close(kept)
+        file.seek(0)
+        written += filter(None, (text.getvalue(), file.read().decode(errors="replace")))
+
+
+def _process_state() -> dict[str, object]:
+    return {
+        "the current folder": Path.cwd(),
+        "`numpy.random`": str(np.random.get_state(legacy=False)),
+        "`numpy.geterr()`": np.geterr(),
+    }
 
 
 def require_clear(error: GptrsError, what: str) -> None:
