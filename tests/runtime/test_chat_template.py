@@ -6,9 +6,11 @@ import json
 
 import pytest
 
+import gptrs
 from gptrs.errors import ModelError, UsageError
 from gptrs_runtime.chat.conversation import Conversation
 from gptrs_runtime.chat.template import ChatTemplate, ChatTemplateError, chat_template_of
+from gptrs_runtime.converting.convert import convert
 from gptrs_runtime.load import load_model
 from runtime.tiny_chat import TEMPLATE, save_tiny_chat
 from runtime.tiny_gpt2 import END, save_tiny_gpt2
@@ -111,6 +113,21 @@ def test_of_several_templates_the_default_is_taken(tmp_path):
     assert found(save_tiny_chat(tmp_path / "chat", named)).source == "d"
     with pytest.raises(ModelError, match=r"none of the chat templates .* is called `default`"):
         found(save_tiny_chat(tmp_path / "other", named[:1]))
+
+
+def test_conversations_with_tools_have_a_file_of_their_own(tmp_path):
+    folder = save_tiny_chat(tmp_path / "chat", "{{ 1 }}")
+    (folder / "chat_template.jinja").write_text("{{ 2 }}")
+    model = load_model(folder, "ref")
+    assert model.chat_template(with_tools=True).source == "{{ 2 }}"
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("{{ 3 }}{{ tools }}")
+    convert(folder, tmp_path / "m.gptrschk")
+    gptrs.quantize(folder, tmp_path / "m.gguf", "f32")
+    for made in (folder, tmp_path / "m.gptrschk", tmp_path / "m.gguf"):
+        model = load_model(made, "ref")
+        assert model.chat_template().source == "{{ 2 }}"
+        assert model.chat_template(with_tools=True).source == "{{ 3 }}{{ tools }}"
 
 
 def test_models_without_a_template_say_so(tmp_path):

@@ -21,6 +21,10 @@ from gptrs_runtime.tokenization.special_tokens import named_tokens
 
 _CONFIG: Final = "tokenizer_config.json"
 _FILE: Final = "chat_template.jinja"
+_WITH_TOOLS: Final = "tool_use"
+"""The name of the template for conversations with tools."""
+_NAMED: Final = "additional_chat_templates"
+"""The folder of the files of further templates."""
 _OF_PROCESSORS: Final = "chat_template.json"
 """The file in which older image-and-text processors keep the template."""
 
@@ -180,18 +184,17 @@ def chat_template_of(files: ModelFiles, name: str, *, with_tools: bool = False) 
 
     Models of images may have it in chat_template.json instead.
 
-    Of several named templates, `tool_use` is used `with_tools`, if it exists, else `default`.
-    ModelError if it is missing or malformed.
+    Of several named templates, `tool_use` is used `with_tools`, if it exists, else `default`; files
+    of others than the default are in `additional_chat_templates`. ModelError if it is missing or
+    malformed.
     """
     settings = files.read_json(_CONFIG) or {}
-    data = files.read_bytes(_FILE, limit=_MAX_SOURCE_BYTES)
-    if data is not None:
-        try:
-            source: object = data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise ModelError(f"`{_FILE}` is not UTF-8: byte {error.start}") from error
-    else:
-        names = ("tool_use", "default") if with_tools else ("default",)
+    for_tools = (f"{_WITH_TOOLS}.jinja", _NAMED)
+    source: object = _source_in(files, *for_tools) if with_tools else None
+    if source is None:
+        source = _source_in(files, _FILE)
+    if source is None:
+        names = (_WITH_TOOLS, "default") if with_tools else ("default",)
         stated = settings.get("chat_template")
         if stated is None:
             stated = (files.read_json(_OF_PROCESSORS) or {}).get("chat_template")
@@ -205,6 +208,15 @@ def chat_template_of(files: ModelFiles, name: str, *, with_tools: bool = False) 
     if not isinstance(source, str):
         raise ModelError(f"`chat_template` in {_CONFIG} must be text, found {shown_value(source)}")
     return ChatTemplate(source, named_tokens(files))
+
+
+def _source_in(files: ModelFiles, name: str, subfolder: str = "") -> str | None:
+    """Return the text of a file, None if there is none; ModelError if it is not UTF-8."""
+    data = files.read_bytes(name, subfolder, _MAX_SOURCE_BYTES)
+    try:
+        return None if data is None else data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ModelError(f"`{name}` is not UTF-8: byte {error.start}") from error
 
 
 def _named_of(stated: object, names: Sequence[str]) -> object:

@@ -200,9 +200,16 @@ def _is_token(value: object) -> TypeGuard[int]:
 
 def _template(source: ModelSource) -> Metadata:
     try:
-        return {"tokenizer.chat_template": chat_template_of(source, source.name).source}
+        usual, with_tools = (
+            chat_template_of(source, source.name, with_tools=tools).source
+            for tools in (False, True)
+        )
     except ModelError:  # there is none
         return {}
+    found: Metadata = {"tokenizer.chat_template": usual}
+    return (
+        found if with_tools == usual else {**found, "tokenizer.chat_template.tool_use": with_tools}
+    )
 
 
 def _around(tokenizer: TextTokenizer, beside: Metadata) -> Metadata:

@@ -42,6 +42,7 @@ SETTINGS = (
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
+    "additional_chat_templates/tool_use.jinja",
     "chat_template.json",
     "preprocessor_config.json",
     "processor_config.json",
