@@ -49,9 +49,44 @@ def test_options_that_ask_for_nothing_are_taken_and_others_refused(address, mode
         ({"repeat_penalty": -1}, "repeat_penalty"),
         ({"json_schema": {"type": "x"}}, "json_schema"),
         ({"prompt": []}, "prompt"),
+        ({"prompt": ["a", "b"]}, "prompt"),
+        ({"prompt": [1, "a " * 100_000]}, "max_tokens"),
+        ({"n_probs": 21}, "n_probs"),
     ):
         refused = post(address, "/completion", {**PLAIN, **wrong})
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
+def test_texts_may_stand_for_tokens_in_prompts_and_biases(address, model):
+    tokens = [*model.tokenizer.encode("the cat"), 70, *model.tokenizer.encode("a", special=False)]
+    asked = {**PLAIN, "return_tokens": True}
+    found = post(address, "/completion", {**asked, "prompt": ["the cat", 70, "a"]}).json()
+    expected = post(address, "/completion", {**asked, "prompt": tokens}).json()
+    assert (found["tokens"], found["tokens_evaluated"]) == (expected["tokens"], len(tokens))
+    (letter,) = model.tokenizer.encode("q", special=False)
+    for bias in ([["q", 100]], {"q": 100}, {str(letter): 100}, [[letter, 100]]):
+        found = post(address, "/completion", {**asked, "logit_bias": bias}).json()
+        assert found["tokens"] == [letter] * 6
+
+
+def test_scores_of_a_completion_are_those_of_openai_with_ids(address):
+    plain = {"prompt": "the cat", "max_tokens": 6, "temperature": 0, "ignore_eos": True}
+    whole = post(address, "/v1/completions", {**plain, "logprobs": 2}).json()["choices"][0]
+    asked = {**PLAIN, "n_probs": 2, "return_tokens": True}
+    found = post(address, "/completion", asked).json()
+    scores = found["completion_probabilities"]
+    assert [each["id"] for each in scores] == found["tokens"]
+    assert [each["logprob"] for each in scores] == pytest.approx(
+        whole["logprobs"]["token_logprobs"], abs=1e-4
+    )
+    for each in scores:
+        first, second = each["top_logprobs"]
+        assert first == {key: each[key] for key in ("id", "token", "bytes", "logprob")}
+        assert second["logprob"] <= first["logprob"]
+    answer = http.post(f"{address}/completion", json={**asked, "stream": True})
+    events = [json.loads(line.removeprefix("data: ")) for line in answer.text.split("\n\n") if line]
+    told = [each for event in events for each in event.get("completion_probabilities", ())]
+    assert [each["id"] for each in told] == found["tokens"]
 
 
 def test_a_template_is_applied_as_for_the_tokens_of_a_chat(address, model):

@@ -68,6 +68,16 @@ class TokenTexts:
         """Return scores in the format of chats; the joined `bytes` of an answer are its text."""
         return {name: Rows(self._row, scores)}
 
+    def with_ids(self, scores: Sequence[TokenScores], name: str) -> dict[str, object]:
+        """Return scores in the format of llama.cpp: that of chats, with the ids of tokens."""
+
+        def row(scored: TokenScores) -> dict[str, object]:
+            top = [{"id": each[0], **self._entry(*each)} for each in scored.top]
+            entry = self._entry(scored.token, scored.logprob)
+            return {"id": scored.token, **entry, "top_logprobs": top}
+
+        return {name: Rows(row, scores)}
+
     def completion(self, found: Scored | None) -> dict[str, object] | None:
         """Return scores in the format of completions."""
         if found is None:

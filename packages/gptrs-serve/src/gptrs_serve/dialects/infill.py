@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Final
 
 from msgspec import Meta
@@ -76,7 +76,7 @@ async def predicted(
     given: Mapping[str, object],
     served: Served,
     metrics: Metrics,
-    writer: type[GapWriter] | None = None,
+    writer: Callable[[Chat], GapWriter] | None = None,
 ) -> Response:
     """Answer with the text of a completion with the fields of `body` and `given`."""
     name, model = served.named(body.model, "causal_lm")
