@@ -73,6 +73,7 @@ def test_vectors_as_text_embeddings_inference_has_them(address, models):
         ({"inputs": "the cat " * 500}, "truncate"),
         ({"inputs": "a", "dimensions": 10**6}, "dimensions"),
         ({"inputs": "a", "prompt_name": "query"}, "prompt_name"),
+        ({"inputs": "a", "truncation_direction": "Left"}, "truncation_direction"),
         ({"inputs": []}, "inputs"),
     ):
         refused = post(address, "/embed", wrong)

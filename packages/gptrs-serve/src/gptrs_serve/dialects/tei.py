@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 from starlette.requests import Request
@@ -39,7 +39,13 @@ class TextsBody(RequestFields, kw_only=True):
     normalize: Annotated[bool, Meta(description="False: do not scale vectors to length 1.")] = True
     truncate: Annotated[bool, Meta(description="Cut texts that exceed the context.")] = False
     truncation_direction: (
-        Annotated[str, Meta(description="Texts are cut as the model says.", extra=NOTHING)] | None
+        Annotated[
+            Literal["Right", "right"],
+            Meta(
+                description="Texts lose their end, unless the model says otherwise.", extra=NOTHING
+            ),
+        ]
+        | None
     ) = None
     dimensions: (
         Annotated[int, Meta(ge=1, description="Keep the first N elements of each vector.")] | None
