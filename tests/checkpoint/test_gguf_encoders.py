@@ -54,6 +54,38 @@ CASES: dict[str, tuple[str, dict[str, Any], str, Changes, dict[str, Value | None
 """The kind, its settings, the architecture, how tensors change, and settings of the file."""
 
 
+GEMMA: dict[str, Any] = {
+    "use_bidirectional_attention": True, "num_hidden_layers": 7, "query_pre_attn_scalar": 16,
+    "sliding_window": 4, "num_key_value_heads": 2, "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    },
+}  # fmt: skip
+
+
+def with_dense(name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield norms plus 1, and the layers after the pooling, too."""
+    name = name if name.startswith("model.") else f"model.{name}"
+    yield name, array + 1 if name.endswith("norm.weight") else array
+    if name == "model.norm.weight":
+        yield from zip(("dense_2.weight", "dense_3.weight"), DENSE, strict=True)
+
+
+DENSE = [np.random.default_rng(3).normal(size=shape) / 8 for shape in ((96, 64), (48, 96))]
+
+
+def test_layers_after_the_pooling_of_embedding_gemma(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "folder", "gemma3_text", **GEMMA)
+    sizes = {"block_count": 7, "rope__freq_base": 1e6, "attention__sliding_window": 4}
+    path = converted(folder, "gemma-embedding", with_dense, **sizes, pooling_type=1)
+    wanted = np.stack([states(folder, text).mean(axis=0) for text in TEXTS]) @ DENSE[0].T
+    wanted = wanted @ DENSE[1].T
+    assert not [name for name in find_model(path).weights.names() if "dense" in name]
+    wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
+    model = gptrs.load_model(path, backend="ref")
+    np.testing.assert_allclose(gptrs.embed(model, TEXTS), wanted, atol=2e-5)
+
+
 def saved(folder: Path, kind: str, **settings: Any) -> Path:
     """Save a tiny encoder of transformers with random weights."""
     torch = pytest.importorskip("torch", reason="torch is not installed")

@@ -54,7 +54,7 @@ def converted(folder: Path, architecture: str, changes: Changes, **settings: Val
         for changed, array in changes(name, source.weights.load(name)):
             merged = re.sub(r"\.experts\.\d+\.", ".experts.", changed)
             found = known.get_name(merged, try_suffixes=(".weight", ".bias"))
-            found = changed if changed.startswith(("rope_", "blk.")) else found
+            found = changed if changed.startswith(("rope_", "blk.", "dense_")) else found
             assert found is not None, changed
             stacks.setdefault(found, []).append(np.asarray(array, np.float32))
     tensors: dict[str, Stored] = {}

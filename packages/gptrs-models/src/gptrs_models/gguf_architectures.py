@@ -426,13 +426,19 @@ GEMMA2 = GgufArchitecture(
     ),
     defaults=defaults("gemma2"),
 )  # fmt: skip
-GEMMA3_TEXT = GgufArchitecture(
+_GEMMA3_TEXT = GgufArchitecture(
     _GEMMA3, activations=("gelu_pytorch_tanh",), offset=1.0, window=0,
     pattern=6, largest=62, fixed=(("attn_logit_softcapping", None, None),),
     options=(("final_logit_softcapping", "final_logit_softcapping"),),
     local_theta=("rope_local_base_freq", SLIDING_THETA), prepare=gemma3,
     defaults=defaults("gemma3_text"),
 )  # fmt: skip
+_BIDIRECTIONAL = ("use_bidirectional_attention", True)
+_GEMMA_EMBEDDING = replace(
+    _GEMMA3_TEXT, marker="gemma-embedding.block_count", stated=(("attention.causal", False),),
+    fixed=(*_GEMMA3_TEXT.fixed, (*_BIDIRECTIONAL, False)),
+)  # fmt: skip
+GEMMA3_TEXT = replace(_GEMMA3_TEXT, variants=((_BIDIRECTIONAL, _GEMMA_EMBEDDING),))
 GEMMA4_TEXT = GgufArchitecture(
     _GEMMA4, experts=_GEMMA4_EXPERTS, finish=gemma4, written=False, unused_window=True,
     sizes=(

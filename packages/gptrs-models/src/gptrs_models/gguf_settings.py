@@ -114,6 +114,7 @@ def falcon(fields: ConfigFields, settings: Settings) -> Settings:
 
 def gemma3(fields: ConfigFields, settings: Settings) -> Settings:
     """Keep the rotary embedding of layers without the window; the other one is fixed."""
+    fields.require("use_bidirectional_attention", False)  # such files are only read
     own = _table(settings.get("rope_parameters"))
     theta = fields.number("rope_local_base_freq", SLIDING_THETA)
     if "full_attention" in own or "sliding_attention" in own:

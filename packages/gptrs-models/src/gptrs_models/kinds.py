@@ -212,8 +212,8 @@ KINDS: tuple[Family, ...] = (
             "hunyuan_v1_dense": "hunyuan-dense", "qwen3_5_text": "qwen35",
             "ministral3": "mistral3", "exaone": "exaone",
             "qwen3_next": "qwen3next",
-            "mistral": "llama", "gemma3_text": "gemma3", "phi": "phi2", "cohere": "command-r",
-            "gpt_neox": "gptneox", "gpt_bigcode": "starcoder",
+            "mistral": "llama", "gemma3_text": ("gemma3", "gemma-embedding"), "phi": "phi2",
+            "cohere": "command-r", "gpt_neox": "gptneox", "gpt_bigcode": "starcoder",
         },
     ),
     Family(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -37,23 +37,21 @@ SHARD = re.compile(r"(.*)-([0-9]{5})-of-([0-9]{5})\.gguf")
 """The name of a part: the model's, its number from 1, and the count of parts."""
 _TOKENIZER_CONFIG = "tokenizer_config.json"
 _POOLING = "1_Pooling"
-_EMBEDDING = [
-    {"type": f"sentence_transformers.models.{name}", "path": path}
-    for name, path in (("Transformer", ""), ("Pooling", _POOLING), ("Normalize", "2_Normalize"))
-]
-"""What modules.json lists: as the tools of llama.cpp, vectors get the length 1."""
+_DENSE = {"2_Dense": "dense_2.weight", "3_Dense": "dense_3.weight"}
+"""The tensors of affine layers after the pooling by their folders in sentence-transformers."""
 
 
 class GgufSource(FileSource):
-    """The tensors of GGUF files, quantized or not."""
+    """The tensors of GGUF files, quantized or not, except for those that are `hidden`."""
 
-    def __init__(self, files: Sequence[GgufFile], origin: str) -> None:
+    def __init__(self, files: Sequence[GgufFile], origin: str, hidden: Container[str] = ()) -> None:
         shard_of: dict[str, str] = {}
         for file in files:
             twice = shard_of.keys() & file.entries.keys()
             if twice:
                 raise CheckpointError(f"{quoted(origin, 200)}: {quoted(min(twice))} is there twice")
-            shard_of |= dict.fromkeys(file.entries, file.path.name)
+            names = (name for name in file.entries if name not in hidden)
+            shard_of |= dict.fromkeys(names, file.path.name)
         self._by_name = {file.path.name: file for file in files}
         super().__init__(shard_of, self._by_name.__getitem__, origin)
 
@@ -81,9 +79,14 @@ class GgufModel(ModelSource):
         header = shards[0][1]
         tensors = {tensor.name: tensor for _, each in shards for tensor in each.tensors}
         self._shards = shards
-        settings = GgufSettings(header, path, tensors, self._rope_factors)
+        settings = GgufSettings(header, path, tensors, self._read)
         self._mapping = settings.mapping
         self._pooling = settings.pooling
+        self._dense = {
+            folder: tensors[name].shape
+            for folder, name in _DENSE.items()
+            if self._pooling is not None and name in tensors
+        }
         self._tokenizer = GgufTokenizer(header.metadata, f"in {quoted(str(path), 200)}")
         self.config = MappingProxyType(settings.config)
         self.generation_config = MappingProxyType(self._tokenizer.generation_config())
@@ -106,7 +109,8 @@ class GgufModel(ModelSource):
 
     @override
     def open_weights(self) -> GgufSource:
-        return GgufSource([self._opened(*shard) for shard in self._shards], str(self.path))
+        files = [self._opened(*shard) for shard in self._shards]
+        return GgufSource(files, str(self.path), [_DENSE[folder] for folder in self._dense])
 
     @override
     def has_file(self, name: str, subfolder: str = "") -> bool:
@@ -132,11 +136,13 @@ class GgufModel(ModelSource):
 
     @override
     def tensor_folders(self) -> Sequence[str]:
-        return ()
+        return tuple(self._dense)
 
     @override
     def tensors_in(self, subfolder: str) -> Mapping[str, np.ndarray] | None:
-        return None
+        if subfolder not in self._dense:
+            return None
+        return {"linear.weight": self._read(_DENSE[subfolder])}
 
     @cached_property
     def _files(self) -> Mapping[str, Callable[[], bytes]]:
@@ -147,9 +153,18 @@ class GgufModel(ModelSource):
             files[_TOKENIZER_CONFIG] = lambda: _json(self._tokenizer.tokenizer_config())
         if self._pooling is not None:
             mode = self._pooling
-            files[MODULES] = lambda: _json(_EMBEDDING)
+            files[MODULES] = lambda: _json(self._modules())
             files[f"{_POOLING}/{CONFIG}"] = lambda: _json({"pooling_mode": [mode]})
+            for folder, shape in self._dense.items():
+                files[f"{folder}/{CONFIG}"] = lambda shape=shape: _json(_dense_of(shape))
         return files
+
+    def _modules(self) -> list[dict[str, str]]:
+        """Return what modules.json lists: as the tools of llama.cpp, vectors get the length 1."""
+        named = [("Transformer", ""), ("Pooling", _POOLING)]
+        named += [("Dense", folder) for folder in self._dense]
+        start = "sentence_transformers.models."
+        return [{"type": start + name, "path": path} for name, path in (*named, ("Normalize", ""))]
 
     def _opened(self, path: Path, header: GgufHeader) -> GgufFile:
         return GgufFile.open(path, self._mappings, known=header)
@@ -161,8 +176,8 @@ class GgufModel(ModelSource):
             raise CheckpointError(f"{shown} has two tensors for one weight of the model")
         return mappings
 
-    def _rope_factors(self, name: str) -> np.ndarray:
-        """Read divisors of rotary frequencies, the only tensors that are settings."""
+    def _read(self, name: str) -> np.ndarray:
+        """Read a tensor by its name in the file, such as divisors of rotary frequencies."""
         for path, header in self._shards:
             found: list[GgufTensor] = [t for t in header.tensors if t.name == name]
             if found:
@@ -189,6 +204,16 @@ def _other_shards(first: Path, header: GgufHeader) -> Sequence[Path]:
     return [
         first.with_name(f"{named[1]}-{part:05}-of-{count:05}.gguf") for part in range(2, count + 1)
     ]
+
+
+def _dense_of(shape: Sequence[int]) -> dict[str, object]:
+    """Return the settings of an affine layer [outputs, inputs] without bias and activation."""
+    return {
+        "in_features": shape[-1] if shape else 0,
+        "out_features": shape[0] if shape else 0,
+        "bias": False,
+        "activation_function": "torch.nn.modules.linear.Identity",
+    }
 
 
 def _json(value: object) -> bytes:
