@@ -329,6 +329,8 @@ def test_older_folders_of_modelopt_have_a_file_of_settings(tmp_path: Path) -> No
     tensors, wanted = make()
     folder = saved(tmp_path, tensors, settings)
     (folder / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
+    with pytest.raises(ModelError, match=r"`a.proj.weight`.*no settings say how"):
+        find_model(folder).weights.names()
     path = folder / "hf_quant_config.json"
     own = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}
     path.write_text(json.dumps(own), encoding="utf-8")

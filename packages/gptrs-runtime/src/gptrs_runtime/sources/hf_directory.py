@@ -65,6 +65,7 @@ else:
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
+_SCALES = (".weight_scale", ".weight_scale_inv")
 MAX_INDEX_BYTES = 100_000_000
 _SHARD = re.compile(r"model-\d{5}-of-(\d{5})\.safetensors")
 _OF_SUBFOLDER = f"/{WEIGHTS}"
@@ -201,6 +202,7 @@ class HfDirectory(ModelSource):
             return self._timm
         stored = self._stored_tensors()
         if self._scheme is None:
+            _require_no_scales(stored)
             return stored
         kind = format_kinds.kind_named(self.config.get("model_type"))
         return decoders.decoded(stored, self._scheme, {} if kind is None else kind.mlx)
@@ -224,6 +226,19 @@ class HfDirectory(ModelSource):
                 hint="download the model again",
             )
         return SafetensorsFile.open(found, shown_as=self.path / name)
+
+
+def _require_no_scales(stored: FileSource) -> None:
+    """Raise ModelError for 8-bit floats with scales, which only settings tell how to apply."""
+    known = stored.names()
+    for scale in known:
+        name = scale.removesuffix("_inv").removesuffix("_scale")
+        if scale.endswith(_SCALES) and name in known and stored.type_of(name).dtype.bits == 8:
+            raise ModelError(
+                f"{quoted(name)} of {stored.origin} has 8 bits and the scale {quoted(scale)}, but"
+                " no settings say how they belong together",
+                hint=f"get {CONFIG} with {quoted(KEY)}, or {MODELOPT_CONFIG}, with the weights",
+            )
 
 
 def shards_of(path: str | os.PathLike[str]) -> tuple[str, ...]:
