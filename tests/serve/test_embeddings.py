@@ -11,6 +11,8 @@ import pytest
 import gptrs
 from gptrs_runtime.embedding.embed import cosine_similarities
 from gptrs_runtime.load import load_model
+from gptrs_serve import listing
+from gptrs_serve.pools import Pool
 from runtime.tiny_bert import save_tiny_bert
 from runtime.tiny_clip import save_tiny_clip
 from runtime.tiny_heads import save_tiny_head
@@ -78,6 +80,26 @@ def test_vectors_as_text_embeddings_inference_has_them(address, models):
     ):
         refused = post(address, "/embed", wrong)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"input": ["the cat", "a"]}),
+        ("/api/embed", {"model": "bert", "input": ["the cat", "a"]}),
+        ("/embed", {"inputs": ["the cat", "a"]}),
+    ],
+)
+def test_many_vectors_are_written_beside_streams(address, monkeypatch, path, body):
+    few = post(address, path, body).json()
+    taken: list[object] = []
+    run = Pool.run
+    monkeypatch.setattr(listing, "_MOST_NUMBERS", 1)
+    monkeypatch.setattr(Pool, "run", lambda self, work: taken.append(work) or run(self, work))
+    many = post(address, path, body).json()
+    if path == "/api/embed":
+        few, many = few["embeddings"], many["embeddings"]
+    assert (len(taken), many) == (1, few)
 
 
 @pytest.mark.parametrize("size", [1, 5, 16])

@@ -122,13 +122,18 @@ def _vectors(
     body: EmbeddingBody, model: str, found: Sequence[np.ndarray], usage: object
 ) -> dict[str, object]:
     data = [
-        msgspec.Raw(msgspec.json.encode(entry_of_vector(body, index, vector)))
+        msgspec.Raw(msgspec.json.encode(_vector(body, index, vector)))
         for index, vector in enumerate(found)
     ]
     return {"object": "list", "data": data, "model": model, "usage": usage}
 
 
-def entry_of_vector(body: EmbeddingBody, index: int, vector: np.ndarray) -> dict[str, object]:
+def lists_of(body: EmbeddingBody, vectors: Sequence[np.ndarray]) -> list[object]:
+    """Return vectors as lists of numbers; RequestError as of `_vector`."""
+    return [_vector(body, index, vector)["embedding"] for index, vector in enumerate(vectors)]
+
+
+def _vector(body: EmbeddingBody, index: int, vector: np.ndarray) -> dict[str, object]:
     """Return a vector as OpenAI's API has it; RequestError for numbers that JSON does not have."""
     if body.encoding_format == "base64":
         return {"object": "embedding", "index": index, "embedding": _encoded(vector)}

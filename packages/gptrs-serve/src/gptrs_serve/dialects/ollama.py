@@ -38,7 +38,7 @@ from gptrs_serve.dialects.ollama_body import (
     is_dropped,
 )
 from gptrs_serve.events import for_client, line_of
-from gptrs_serve.listing import context_length, embedded
+from gptrs_serve.listing import context_length, embedded, lists_of, written_vectors
 from gptrs_serve.metrics import Metrics
 from gptrs_serve.problems import OLLAMA, RequestError, problem_of
 from gptrs_serve.requests import client_of
@@ -269,16 +269,19 @@ async def embeddings(request: Request, body: EmbedBody, served: Served) -> Respo
     if not body.input:
         served.named(name, served.capability(name, EMBEDDING))
         return JSONResponse({"model": body.model, "embeddings": []})
-    _, vectors, read = await embedded(request, body.asked(name), served)
-    return JSONResponse(
-        {
+    asked = body.asked(name)
+    _, vectors, read = await embedded(request, asked, served)
+
+    def told() -> dict[str, object]:
+        return {
             "model": body.model,
-            "embeddings": [vector.tolist() for vector in vectors],
+            "embeddings": lists_of(asked, vectors),
             "total_duration": _nanoseconds(time.perf_counter() - begun),
             "load_duration": 0,
             "prompt_eval_count": read,
         }
-    )
+
+    return await written_vectors(vectors, told, served)
 
 
 async def one_embedding(request: Request, body: OneEmbeddingBody, served: Served) -> Response:

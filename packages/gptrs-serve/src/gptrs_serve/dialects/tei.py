@@ -13,7 +13,7 @@ from typing_extensions import override
 from gptrs_runtime.option_fields import Options
 from gptrs_serve.bodies import EmbeddingBody, Model, Texts
 from gptrs_serve.fields import NOTHING, RequestFields, converted
-from gptrs_serve.listing import embedded, entry_of_vector, written_vectors
+from gptrs_serve.listing import embedded, lists_of, written_vectors
 from gptrs_serve.problems import fields_called
 from gptrs_serve.served import Served
 
@@ -63,8 +63,4 @@ async def texts_embedded(request: Request, body: TextsBody, served: Served) -> R
     with fields_called({"input": "inputs", "encoding_format": "inputs"}):
         asked = body.asked()
         _, found, _ = await embedded(request, asked, served)
-        return await written_vectors(
-            found,
-            lambda: [entry_of_vector(asked, *each)["embedding"] for each in enumerate(found)],
-            served,
-        )
+        return await written_vectors(found, lambda: lists_of(asked, found), served)
