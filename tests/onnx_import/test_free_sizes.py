@@ -15,7 +15,7 @@ onnxruntime: Any = pytest.importorskip("onnxruntime", reason="the peer that runs
 from onnx import parser  # noqa: E402
 
 import gptrs_onnx  # noqa: E402
-from gptrs.errors import GptrsError  # noqa: E402
+from gptrs.errors import GptrsError, ModelError  # noqa: E402
 from gptrs_onnx.conversion import Conversion  # noqa: E402
 
 GRAPHS = {
@@ -149,6 +149,8 @@ GRAPHS = {
     "top two": "(float[m, n] x) => (float y, int64 z) <int64[1] k = {2}> { y, z = TopK (x, k) }",
     "top all": "(float[m, n] x) => (float y, int64 z) { k = Shape <start = 1, end = 2> (x)"
     " y, z = TopK (x, k) }",
+    "top half": "(float[m, n] x) => (float y, int64 z) <int64[1] two = {2}> {"
+    " s = Shape <start = 1, end = 2> (x) k = Div (s, two) y, z = TopK <largest = 0> (x, k) }",
     "cumulative": "(float[m, n] x) => (float y) <int64 a = {1}> { y = CumSum (x, a) }",
     "triangle": "(float[m, n] x) => (float y) <int64 k = {1}> { y = Trilu (x, k) }",
     "eye": "(float[m, n] x) => (float y) { y = EyeLike (x) }",
@@ -168,12 +170,19 @@ GRAPHS = {
     " p = Concat <axis = 0> (zero, r) y = Pad (x, p) }",
     "sampled at places": "(float[1, 1, m, n] x, float[1, p, q, 2] z) => (float y)"
     ' { y = GridSample <padding_mode = "border"> (x, z) }',
+    "sampled at mirrored places": "(float[1, 1, m, n] x, float[1, p, q, 2] z) => (float y)"
+    ' { y = GridSample <padding_mode = "reflection"> (x, z) }',
     "pad away": "(float[n] x) => (float y) <int64[2] p = {0, -1}> { y = Pad (x, p) }",
     "crop": "(float[m, n] x) => (float y) <int64[2] s = {2, 2}> { y = CenterCropPad (x, s) }",
     "resize by scales": "(float[1, 1, n] x) => (float y) <float[0] r = {}, float[3] s = {1, 1, 2}>"
     " { y = Resize (x, r, s) }",
     "resize to numbers": "(float[m, 1, n] x) => (float y) <float[0] r = {}, int64[3] t = {1, 1, 4}>"
     ' { y = Resize <mode = "linear"> (x, r, r, t) }',
+    "resize smoothly": "(float[m, n] x) => (float y) <float[0] r = {}, int64[2] t = {2, 5}>"
+    ' { y = Resize <mode = "cubic"> (x, r, r, t) }',
+    "resize smoothly inside": "(float[m, n] x) => (float y)"
+    " <float[0] r = {}, float[2] s = {1.5, 0.75}>"
+    ' { y = Resize <mode = "cubic", exclude_outside = 1, cubic_coeff_a = -0.5> (x, r, s) }',
     "matrices": "(float[m, n] x, float[p, q] z) => (float y) { y = MatMul (x, z) }",
     "batches of matrices": "(float[b, m, n] x, float[c, n, m] z) => (float y) { y = MatMul (x,"
     " z) }",
@@ -191,6 +200,8 @@ GRAPHS = {
     " { y = Conv (x, w) }",
     "pool": "(float[b, 1, n] x) => (float y) { y = MaxPool <kernel_shape = [2], pads = [1, 0]>"
     " (x) }",
+    "pool with places": "(float[b, c, n] x) => (float y, int64 z)"
+    " { y, z = MaxPool <kernel_shape = [3], pads = [1, 1], strides = [2]> (x) }",
     "average": "(float[b, 1, n] x) => (float y)"
     " { y = AveragePool <kernel_shape = [2], strides = [2], ceil_mode = 1> (x) }",
     "conv in steps, padded by the size": "(float[b, 1, n] x) => (float y)"
@@ -258,6 +269,7 @@ def session_of(proto: Any) -> Any:
 EMPTY = {
     "concat beside": "ONNX Runtime leaves out parts without elements, whatever their other sizes",
     "compress": "ONNX Runtime leaves out what is chosen behind the end",
+    "pool with places": "ONNX Runtime counts a window where none fits",
     "mean": "ONNX Runtime gives the mean of nothing as 0, the standard's reference as NaN",
     "arg max": "ONNX Runtime finds places among no elements where the result is empty",
 }
@@ -269,6 +281,10 @@ ONE_PROGRAM = (
     "pad to a multiple",
     "average padded by the size",
     "sampled at places",
+    "sampled at mirrored places",
+    "top half",
+    "resize smoothly inside",
+    "pool with places",
 )
 """Graphs that are converted once for all sizes of 2 and more."""
 COMPILED = (
@@ -417,6 +433,18 @@ def test_graphs_that_compute_with_their_sizes_have_one_program(
         sizes = {each: size + place for place, each in enumerate(names_of(graph))}
         model(**arrays(graph, sizes, rng))
     assert converted() == 1
+
+
+def test_blocks_of_pixels_have_one_program(converted: Callable[[], int]) -> None:
+    model = model_of("(float[1, 1, m, n] x) => (float y) { y = SpaceToDepth <blocksize = 2> (x) }")
+    for m, n in ((4, 6), (2, 10)):
+        x = np.arange(m * n, dtype=np.float32).reshape(1, 1, m, n)
+        found = model(x)["y"]
+        assert found.shape == (1, 4, m // 2, n // 2)
+        np.testing.assert_array_equal(found[0, 3], x[0, 0, 1::2, 1::2])
+    assert converted() == 1
+    with pytest.raises(ModelError, match="divides an axis of 3 into blocks of 2"):
+        model(ones(1, 1, 4, 3))
 
 
 def test_what_did_not_help_is_not_kept(converted: Callable[[], int]) -> None:

@@ -22,8 +22,10 @@ from gptrs.functionals.operands import (
     expand,
     require_dtype,
     require_float,
+    size_scalar,
     splat,
 )
+from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.symbolic_dim import SymbolicDim, symbols_of
 from gptrs.ir.tensor_type import TensorType
@@ -233,14 +235,20 @@ def max_pool_with_indices(
     shape = [best.shape[axis] for axis in order]
     planes = (math.prod(shape[:lead]), *(axis.dim for axis in windows), 1)
     values = _boxes(primitives.reshape(primitives.transpose(x, order), planes), windows, None)
-    numbers = np.arange(math.prod(planes[1:])).reshape(1, *planes[1:])
-    where = expand(_boxes(primitives.constant(numbers), windows, -1), values.shape)
+    count = math.prod(planes[1:])
+    numbers = (
+        primitives.iota((count,), 0, dtypes.si64)
+        if symbols_of((count,))
+        else primitives.constant(np.arange(count))
+    )
+    numbers = primitives.reshape(numbers, (1, *planes[1:]))
+    where = expand(_boxes(numbers, windows, -1), values.shape)
     top = primitives.reshape(primitives.transpose(best, order), (*values.shape[:-1], 1))
     top = expand(top, values.shape)
     inside = primitives.compare(where, splat(0, where.dtype, where.shape), "ge")
     # A zero of the padding may equal the largest element.
     is_best = primitives.bit_and(primitives.compare(values, top, "eq"), inside)
-    beyond = splat(int(numbers.size), where.dtype, where.shape)
+    beyond = expand(size_scalar(count, where.dtype), where.shape)
     found = primitives.reduce(primitives.select(is_best, where, beyond), "min", [-1])
     if x.dtype.is_float:
         is_nan = primitives.compare(values, values, "ne")

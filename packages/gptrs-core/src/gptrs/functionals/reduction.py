@@ -32,7 +32,7 @@ from gptrs.functionals.operands import (
 )
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType, DTypeLike, dtype_of, i1
-from gptrs.ir.symbolic_dim import SymbolicDim
+from gptrs.ir.symbolic_dim import SymbolicDim, symbols_of
 
 
 @functional
@@ -319,7 +319,15 @@ def top_k(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tens
     along = axis_of("top_k", axis, x)
     if not 0 <= k <= x.shape[along]:
         raise UsageError(f"`top_k` cannot give {k} elements of axis {along} of `{x.type}`")
-    return primitives.top_k(x, k, along, largest, dtypes.si64)
+    if not symbols_of((k,)):
+        return primitives.top_k(x, k, along, largest, dtypes.si64)
+    positions = primitives.iota(x.shape, along, dtypes.si64)
+    shape = [k if axis == along else size for axis, size in enumerate(x.shape)]
+    values, order = (
+        primitives.slice(each, [0] * x.rank, shape)
+        for each in primitives.sort([x, positions], along, largest)
+    )
+    return values, order
 
 
 def _cumulative(

@@ -117,8 +117,18 @@ def resize(
         if new == old and scale in (None, 1.0) and not cropped:
             continue
         if symbols_of((old, new)):
-            known = cropped or (not nearest and (mode == "cubic" or antialias or exclude_outside))
-            x = _resized_free(x, along, new, scale, coordinates, nearest, known, single)
+            if cropped or (antialias and not nearest):
+                raise UnknownSizeError(f"cannot resize an axis of `{old}` to `{new}`", (old, new))
+            positions = _free_positions(old, new, scale, coordinates, single)
+            if nearest:
+                up, more = nearest
+                rounded = (primitives.ceil if up else primitives.floor)(positions + more)
+                index = primitives.cast(_inside(rounded, old), dtypes.si64)
+                x = _gathered(x, index, along)
+            else:
+                taps = _linear_taps if mode == "linear" else partial(_cubic_taps, cubic_coefficient)
+                matrix = _free_weights(positions, old, taps, exclude_outside)
+                x = _by_matrix(x, primitives.cast(matrix, x.dtype), along)
             continue
         scale = _scale(x, old, new) if scale is None else scale
         positions = _positions(coordinates, old, new, scale, part, np.dtype(_PRECISIONS[precision]))
@@ -208,24 +218,10 @@ def _rounding_of(rounding: str, single: bool) -> tuple[bool, float]:
     return up, more + (math.copysign(_TIE, more) if single and more else 0.0)
 
 
-def _resized_free(
-    x: Tensor,
-    axis: int,
-    new: int,
-    scale: float | None,
-    coordinates: str,
-    rounding: tuple[bool, float] | None,
-    needs_numbers: bool,
-    single: bool,
+def _free_positions(
+    old: int, new: int, scale: float | None, coordinates: str, single: bool
 ) -> Tensor:
-    """Resize an axis with a symbolic size, computing coordinates at run time.
-
-    `rounding` selects the nearest element; None interpolates the two around a coordinate.
-    UnknownSizeError if the formula of the weights `needs_numbers`.
-    """
-    old = x.shape[axis]
-    if needs_numbers:
-        raise UnknownSizeError(f"cannot resize an axis of `{old}` to `{new}`", (old, new))
+    """Return `_positions` of an axis with a symbolic size, computed at run time."""
     whole = exact_quotient(new, old)
     if scale is None and whole is not None and not symbols_of((whole,)):
         scale = float(whole)
@@ -243,17 +239,46 @@ def _resized_free(
             one = expand(primitives.compare(sizes[0], sizes[1], "eq"), positions.shape)
             positions = primitives.select(one, own, positions) if scale is None else positions
     if single:  # rounded; from here on exact
-        positions = primitives.cast(primitives.cast(positions, dtypes.f32), dtypes.f64)
-    last = size_scalar(old, dtypes.f64) - 1.0
-    if rounding is not None:
-        up, more = rounding
-        positions = (primitives.ceil if up else primitives.floor)(positions + more)
-    inside = minimum(maximum(positions, 0.0), last)
-    if rounding is not None:
-        return _gathered(x, primitives.cast(inside, dtypes.si64), axis)
-    elements = primitives.iota((old, new), 0, dtypes.f64)
-    distance = primitives.abs(elements - expand(inside, (old, new)))
-    return _by_matrix(x, primitives.cast(maximum(1.0 - distance, 0.0), x.dtype), axis)
+        positions = primitives.cast(positions, dtypes.f32)
+    return primitives.cast(positions, dtypes.f64)
+
+
+def _inside(positions: Tensor, size: int) -> Tensor:
+    """Return f64 positions clamped to the elements of an axis."""
+    return minimum(maximum(positions, 0.0), size_scalar(size, dtypes.f64) - 1.0)
+
+
+def _linear_taps(rest: Tensor) -> list[tuple[float, Tensor]]:
+    """Return the elements around a position and their weights, by its distance to the first."""
+    return [(0.0, 1.0 - rest), (1.0, rest)]
+
+
+def _cubic_taps(a: float, rest: Tensor) -> list[tuple[float, Tensor]]:
+    """Return the elements around a position and their `_keys`, by its distance to the second."""
+    near = [(a + 2) * x * x * x - (a + 3) * x * x + 1.0 for x in (rest, 1.0 - rest)]
+    far = [a * x * x * x - 5 * a * x * x + 8 * a * x - 4 * a for x in (rest + 1.0, 2.0 - rest)]
+    return [(-1.0, far[0]), (0.0, near[0]), (1.0, near[1]), (2.0, far[1])]
+
+
+def _free_weights(
+    positions: Tensor,
+    size: int,
+    taps: Callable[[Tensor], list[tuple[float, Tensor]]],
+    exclude: bool,
+) -> Tensor:
+    """Return `_weights` for f64 positions of a free axis, a matrix [size, positions]."""
+    first = primitives.floor(positions)
+    shape = (size, positions.shape[0])
+    elements = primitives.iota(shape, 0, dtypes.f64)
+    total = zero = splat(0.0, dtypes.f64, shape)
+    for offset, weight in taps(positions - first):
+        place = first + offset
+        at = expand(place if exclude else _inside(place, size), shape)
+        chosen = primitives.compare(elements, at, "eq")
+        total = total + primitives.select(chosen, expand(weight, shape), zero)
+    if not exclude:
+        return total
+    return total / expand(primitives.reduce(total, "sum", (0,)), shape)
 
 
 def _taken(x: Tensor, index: np.ndarray, axis: int) -> Tensor:

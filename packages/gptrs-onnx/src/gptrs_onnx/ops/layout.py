@@ -162,9 +162,14 @@ def depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
 
 
 @converts("SpaceToDepth")
-def space_to_depth(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+def space_to_depth(node: Node, x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     """Return blocks of pixels as channels."""
     size = blocksize
+    for axis in (2, 3):
+        whole = x.shape[axis] // size * size
+        if x.shape[axis] > whole:
+            node.malformed(f"divides an axis of {x.shape[axis]} into blocks of {size}")
+        x = F.slice_axis(x, axis, 0, whole)  # a free axis, in the form of a product
     batch, channels, height, width = x.shape
     parts = F.reshape(x, [batch, channels, height // size, size, width // size, size])
     if mode == "DCR":

@@ -9,6 +9,7 @@ from typing import TypedDict
 import numpy as np
 from msgspec import Struct
 
+from gptrs.api.importers import size_tensor
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
 from gptrs_onnx.node import Node, Sizes, constant, converts
@@ -86,10 +87,10 @@ def max_pool(node: Node, x: Tensor) -> tuple[Tensor, ...]:
     spatial = x.shape[2:]
     count, planes = math.prod(spatial), x.shape[0] * x.shape[1]
     if node.flag("storage_order"):  # columns first
-        numbered = np.arange(count).reshape(spatial[::-1]).T.reshape(-1)
+        numbered = np.arange(int(count)).reshape(spatial[::-1]).T.reshape(-1)
         places = F.take(constant(numbered), places, 0)
     # ONNX counts indices through the whole tensor, torch within a plane.
-    offsets = F.reshape(F.arange(planes) * count, [*x.shape[:2], *[1] * len(spatial)])
+    offsets = F.reshape(F.arange(planes) * size_tensor(count), [*x.shape[:2], *[1] * len(spatial)])
     return best, places + offsets
 
 

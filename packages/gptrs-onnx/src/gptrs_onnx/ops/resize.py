@@ -251,18 +251,17 @@ def _inside(position: Tensor, size: int, padding: str, corners: bool) -> Tensor:
     """Return positions moved into the image: clamped to its border, or mirrored at it."""
     if padding == "border":
         return _clamped(position, size)
-    size = int(size)  # a free one is asked for
     # Mirrored at the centre of the border elements, or at their outer edges.
-    low, high = (0.0, float(size - 1)) if corners else (-0.5, size - 0.5)
-    span = high - low
-    if span <= 0:
+    low, whole = (0.0, size - 1) if corners else (-0.5, size)
+    if not whole > 0:
         return position * 0.0
+    span = _extent(whole, position.dtype)
     away = F.abs(position - low)
     turns = F.floor(away / span)
     rest = away - turns * span
     odd = F.equal(turns - 2.0 * F.floor(turns / 2.0), 1.0)
     mirrored = F.where(odd, span - rest, rest) + low
-    return F.clamp(mirrored, 0.0, float(size - 1))
+    return _clamped(mirrored, size)
 
 
 def read_places(x: Tensor, taps: list[Tensor], padding: str, corners: bool) -> Tensor:
