@@ -109,14 +109,15 @@ def test_a_prefix_space_behind_a_split(tmp_path):
 
 
 @pytest.mark.parametrize("made", ["BertTokenizer", "PreTrainedTokenizerFast"])
-@pytest.mark.parametrize("key", ["do_lower_case", "strip_accents", "tokenize_chinese_chars"])
+@pytest.mark.parametrize("key", ["do_lower_case", "strip_accents", "tokenize_chinese_chars", None])
 def test_texts_are_cleaned_as_the_file_beside_the_tokenizer_says(tmp_path, made, key):
     transformers = pytest.importorskip("transformers", reason="parity needs transformers")
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "caf\xe9", "cafe", "Cafe", "\u4e2d"]
     own = Tokenizer(models.WordPiece({word: n for n, word in enumerate(words)}, unk_token="[UNK]"))
-    own.normalizer = normalizers.BertNormalizer(lowercase=True)
+    usual = key is not None
+    own.normalizer = normalizers.BertNormalizer(lowercase=usual, handle_chinese_chars=usual)
     own.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    settings = {"tokenizer_class": made, key: False, "truncation_side": "left"}
+    settings = {"tokenizer_class": made, "truncation_side": "left", **({key: False} if key else {})}
     ours = tokenizer_of(saved(own, tmp_path, {"tokenizer_config.json": settings}), "m")
     theirs = getattr(transformers, made).from_pretrained(tmp_path)
     text = "Caf\xe9 \u4e2d\u4e2d cafe"

@@ -223,7 +223,7 @@ class Overrides(Struct, frozen=True):
     """
 
     prefix_space: bool | None = None
-    cleaning: Mapping[str, bool] = {}
+    cleaning: Mapping[str, bool | None] = {}
     lowers: bool | None = None
     splits_special: bool = False
     cuts_left: bool = False

@@ -65,6 +65,13 @@ _CLEANING = {
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
 """Settings of tokenizers of word pieces, and the attributes of their normalizer that they set."""
+_OF_WORD_PIECES = (
+    *("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer"),
+    *("ConvBertTokenizer", "FunnelTokenizer", "MPNetTokenizer"),
+)
+"""Classes of transformers that do not read these attributes from tokenizer.json."""
+_USUAL_CLEANING = {"lowercase": True, "strip_accents": None, "handle_chinese_chars": True}
+"""What they do without settings."""
 _LOWERING = ("DebertaV2Tokenizer", "AlbertTokenizer")
 """Classes of transformers whose `do_lower_case` is a step of a vocabulary of pieces."""
 _OLDER = (
@@ -110,9 +117,11 @@ def _overrides(files: ModelSource) -> Overrides:
     found = {key: value for key, value in settings.items() if isinstance(value, bool)}
     made = str(settings.get("tokenizer_class"))
     of_steps = {} if made in _AS_THEY_ARE else found
+    usual = _USUAL_CLEANING if made.removesuffix("Fast") in _OF_WORD_PIECES else {}
+    stated = {name: of_steps[key] for key, name in _CLEANING.items() if key in of_steps}
     return Overrides(
         prefix_space=of_steps.get("add_prefix_space"),
-        cleaning={name: of_steps[key] for key, name in _CLEANING.items() if key in of_steps},
+        cleaning={**usual, **stated},
         lowers=found.get("do_lower_case") if made.removesuffix("Fast") in _LOWERING else None,
         splits_special=found.get("split_special_tokens", False),
         cuts_left=settings.get("truncation_side") == "left",
