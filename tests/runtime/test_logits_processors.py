@@ -148,6 +148,14 @@ def test_suppressed_tokens_are_those_of_transformers(transformers, said):
     np.testing.assert_array_equal(ours, always)
 
 
+def test_a_source_may_have_tokens_that_the_text_lacks():
+    rules = TokenRules(encoder_repetition_penalty=2)
+    (made,) = built_in_processors(GREEDY, rules, ENDS, 1, source=[3, SIZE, SIZE + 9])
+    found = made(np.array([0]), np.ones(SIZE, np.float32))
+    assert found[3] == 2
+    assert found.sum() == SIZE + 1
+
+
 def test_presence_and_frequency_count_what_was_generated():
     sampling = Sampling(presence_penalty=0.5, frequency_penalty=0.25)
     expected = logits()

@@ -296,8 +296,8 @@ class SourcePenalty:
         self._source: npt.NDArray[np.int64] = np.array(source, np.int64)
 
     def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
-        """Change the logits of the source's tokens."""
-        return self._penalty(self._source, logits)
+        """Change the logits of the source's tokens, which may have a vocabulary of their own."""
+        return self._penalty(self._source[self._source < logits.size], logits)
 
 
 class OccurrencePenalty:
