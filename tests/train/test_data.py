@@ -316,6 +316,9 @@ def test_a_text_that_states_its_first_token_has_it_once(mask, tmp_path):
 def test_files_that_nothing_is_learnt_from_are_refused(tmp_path):
     with pytest.raises(UsageError, match=r"needs `train.jsonl`, `train.txt`, `train.bin`, found"):
         files_of(tmp_path, None)
+    (tmp_path / "train.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"found `train.json`; `pandas.read_json\(FILE\)"):
+        files_of(tmp_path, None)
     with pytest.raises(DataError, match="has no rows"):
         read(rows_file(tmp_path, ""))
     odd = tmp_path / "odd.bin"

@@ -147,8 +147,13 @@ def files_of(data: Path, valid: Path | None) -> tuple[Path, Path | None]:
     train = _in_folder(data, (TRAIN,))
     if train is None:
         names = ", ".join(f"`{TRAIN}{suffix}`" for suffix in _SUFFIXES)
-        found = listed(sorted(each.name for each in data.iterdir()), 6) or "nothing"
-        raise UsageError(f"the folder {quoted(str(data), 200)} needs {names}, found {found}")
+        others = sorted(each.name for each in data.iterdir())
+        hints = (_how_to_read(Path(name).suffix.lower()) for name in others)
+        raise UsageError(
+            f"the folder {quoted(str(data), 200)} needs {names}, found"
+            f" {listed(others, 6) or 'nothing'}",
+            hint=next(filter(None, hints), None),
+        )
     return train, valid or _in_folder(data, VALID)
 
 
@@ -213,18 +218,23 @@ def read_source(
 
 def _require_read(path: Path, suffix: str) -> None:
     """Refuse files of rows in other formats: as text, the model would learn braces and commas."""
+    if hint := _how_to_read(suffix):
+        shown = quoted(str(path), 200)
+        raise UsageError(f"{shown}: rows are not read from {suffix} files", hint=hint)
+
+
+def _how_to_read(suffix: str) -> str:
+    """Return what to do with rows in a file of another format, empty for none of these formats."""
     if suffix in _LINES:
-        hint = "call it .jsonl"
-    elif suffix in _PACKED:
-        hint = "unpack it"
-    elif suffix in _TABLES:
-        hint = (
-            f"`pandas.{_TABLES[suffix]}(FILE).to_json('train.jsonl', orient='records', lines=True)`"
-            " writes each row as a JSON object on a line; for text of this form, name the file .txt"
-        )
-    else:
-        return
-    raise UsageError(f"{quoted(str(path), 200)}: rows are not read from {suffix} files", hint=hint)
+        return "call it .jsonl"
+    if suffix in _PACKED:
+        return "unpack it"
+    if suffix not in _TABLES:
+        return ""
+    return (
+        f"`pandas.{_TABLES[suffix]}(FILE).to_json('train.jsonl', orient='records', lines=True)`"
+        " writes each row as a JSON object on a line; for text of this form, name the file .txt"
+    )
 
 
 def _note_endless(path: Path, examples: Sequence[Example], texts: Texts) -> None:
