@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+import sys
+from io import StringIO
 
 import numpy as np
 import pytest
@@ -43,6 +46,22 @@ def gptrs(name, *args):
 def tokens(tmp_path):
     stream().tofile(tmp_path / "train.bin")
     return tmp_path / "train.bin"
+
+
+def test_a_line_that_changes_never_wraps(monkeypatch):
+    class Terminal(StringIO):
+        def isatty(self):
+            return True
+
+        def fileno(self):
+            return 2
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(os, "get_terminal_size", lambda fd: os.terminal_size((9, 24)))
+    show = commands._Line(True).watch().texts
+    show(1, 2)
+    show(2, 2)
+    assert sys.stderr.getvalue() == "\r\x1b[K1 of 2 r\r\x1b[K2 of 2 rows read\n"
 
 
 def losses(out):

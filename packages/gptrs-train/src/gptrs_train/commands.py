@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import os
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -30,6 +32,8 @@ from gptrs_train.trainer import Settings, Status
 
 _SECONDS: Final = 5.0
 """Between two lines of progress that go to a file."""
+_COLUMNS: Final = 80
+"""Of a terminal that does not tell."""
 _INTERRUPTED: Final = 130
 
 
@@ -428,11 +432,19 @@ class _Line:
             return
         self._told = now
         if self._live:
-            # `\033[K` clears the rest of a longer line before.
-            print(f"\r\033[K{text}", end="\n" if keep else "", file=sys.stderr, flush=True)
+            # `\033[K` clears the rest of a longer line before; of one that wrapped, its last part.
+            shown = text if keep else text[: _columns() - 1]
+            print(f"\r\033[K{shown}", end="\n" if keep else "", file=sys.stderr, flush=True)
             self._open = not keep
         else:
             print(text, file=sys.stderr, flush=True)
+
+
+def _columns() -> int:
+    """Return the width of the terminal on standard error, 80 if it is unknown."""
+    with contextlib.suppress(OSError, ValueError):
+        return os.get_terminal_size(sys.stderr.fileno()).columns or _COLUMNS
+    return _COLUMNS
 
 
 def _described(data: DataFacts) -> str:
