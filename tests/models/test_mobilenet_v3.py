@@ -64,7 +64,8 @@ def test_a_batch_equals_its_images(tmp_path):
     model = gptrs.load_model(tmp_path, backend="ref")
     pixels = images(3, 35, 33)
     alone = np.concatenate([model.forward(pixels[row : row + 1]) for row in range(3)])
-    assert_close(model.forward(pixels), alone, 4e-6)  # NumPy multiplies other heights by other kernels
+    # NumPy multiplies matrices of other heights by other kernels.
+    assert_close(model.forward(pixels), alone, 4e-6)
 
 
 def test_other_structures_are_refused(tmp_path):
