@@ -85,6 +85,23 @@ def test_what_transformers_makes_of_the_projection_of_a_t5_counts_where_it_is_sa
     assert_logits_of_transformers(folder)
 
 
+@pytest.mark.parametrize("parts", [("encoder",), ("decoder",), ("encoder", "decoder")])
+@pytest.mark.parametrize(("case", "scope"), [("t5 of a gate", ""), ("bart", "model.")])
+def test_tables_that_a_file_has_for_a_part_count(tmp_path, case, scope, parts):
+    """Those that equal the shared table are copies of it."""
+    folder = save_seq2seq(tmp_path / "m", case)
+    path = folder / "model.safetensors"
+    stored = load_file(path)
+    shared = stored[f"{scope}shared.weight"]
+    names = [f"{scope}{part}.embed_tokens.weight" for part in ("encoder", "decoder")]
+    changed = {name: shared for name in names}
+    drawn = np.random.default_rng(9).standard_normal((2, *shared.shape), np.float32)
+    for number, part in enumerate(parts):
+        changed[f"{scope}{part}.embed_tokens.weight"] = drawn[number]
+    save_file({**stored, **changed}, path)
+    assert_logits_of_transformers(folder)
+
+
 def assert_logits_of_transformers(folder):
     """Compare the logits of one text about one source."""
     model = gptrs.load_model(folder, backend="ref").seq2seq()

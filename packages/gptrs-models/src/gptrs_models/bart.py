@@ -240,19 +240,18 @@ class Bart(Seq2SeqModule):
         positions = config.max_position_embeddings
         super().__init__(positions, positions, config.target_vocab_size)
         self.config, model, width = config, params / "model", config.width
-        shared = ("shared", "encoder.embed_tokens", "decoder.embed_tokens")
-        source = stored(model, ("encoder.embed_tokens", *shared))
-        target = stored(model, ("decoder.embed_tokens", *shared))
+        shared, source, target = _tables(model)
+        # Marian with two vocabularies has no `shared`: its head has the words that are written.
+        head = shared if "shared.weight" in model else target
         self.encoder = Encoder(
             config, model / "encoder", Embedding(source, config.vocab_size, width, "vocab")
         )
         written = Embedding(target, config.target_vocab_size, width, "vocab")
         self.decoder = Decoder(config, model / "decoder", written)
-        own = params.stores_apart("lm_head.weight", target if config.tied else None)
+        if params.stores_apart("lm_head.weight", head if config.tied else None):
+            head = params / "lm_head"
         self.lm_head = (
-            Embedding(params / "lm_head", config.target_vocab_size, width, "vocab")
-            if own
-            else written
+            written if head is target else Embedding(head, config.target_vocab_size, width, "vocab")
         )
         shape = (1, config.target_vocab_size)
         biased = "final_logits_bias" in params
@@ -272,6 +271,19 @@ class Bart(Seq2SeqModule):
         """[..., C] -> [..., V]."""
         scores = self.lm_head.unembed(x)
         return scores if self.final_logits_bias is None else scores + self.final_logits_bias
+
+
+def _tables(model: Params) -> tuple[Params, Params, Params]:
+    """Return the tables of words: the shared one, the encoder's and the decoder's.
+
+    As in transformers, one that is stored for the encoder or decoder counts if it differs.
+    """
+    shared = stored(model, ("shared", "encoder.embed_tokens", "decoder.embed_tokens"))
+    names = ("encoder.embed_tokens", "decoder.embed_tokens")
+    own = [
+        model / name if model.stores_apart(f"{name}.weight", shared) else shared for name in names
+    ]
+    return shared, own[0], own[1]
 
 
 def stored(params: Params, names: Sequence[str]) -> Params:
@@ -301,10 +313,11 @@ class BartClassifier(TextClassifierModule):
         fields, model, width = ConfigFields(settings, "bart"), params / "model", config.width
         self._start = fields.integer("decoder_start_token_id", 2, minimum=0)
         self._end = fields.integer("eos_token_id", 2, minimum=0)
-        words = stored(model, ("shared", "encoder.embed_tokens", "decoder.embed_tokens"))
-        embedding = Embedding(words, config.vocab_size, width, "vocab")
-        self.encoder = Encoder(config, model / "encoder", embedding)
-        self.decoder = Decoder(config, model / "decoder", embedding)
+        _, source, target = _tables(model)
+        read = Embedding(source, config.vocab_size, width, "vocab")
+        written = read if target is source else Embedding(target, config.vocab_size, width, "vocab")
+        self.encoder = Encoder(config, model / "encoder", read)
+        self.decoder = Decoder(config, model / "decoder", written)
         scope = params / "classification_head"
         self.dense = Linear(scope / "dense", width, width)
         self.out_proj = Linear(scope / "out_proj", width, labels_of(settings))

@@ -246,6 +246,8 @@ class T5(Seq2SeqModule):
         super().__init__(_ANY_LENGTH, _ANY_LENGTH, config.vocab_size)
         self.config = config
         self.shared = _embedding(config, _shared(params))
+        self.read_words = _own_table(config, params, "encoder", self.shared)
+        self.written_words = _own_table(config, params, "decoder", self.shared)
         self.encoder = Stack(config, params / "encoder", decoder=False)
         self.decoder = Stack(config, params / "decoder", decoder=True)
         own = params.stores_apart("lm_head.weight", _shared(params) if config.tied else None)
@@ -253,12 +255,12 @@ class T5(Seq2SeqModule):
 
     def read(self, tokens: Tensor, mask: Tensor) -> list[KeysValues]:
         """Return keys and values of sources for each block: int, i1 [B, S] -> [B, H, S, D]."""
-        states = self.encoder.read(self.shared(tokens), mask)
+        states = self.encoder.read(self.read_words(tokens), mask)
         return [block.cross.keys_values(states) for block in self.decoder.block if block.cross]
 
     def decode(self, tokens: Tensor, position: Tensor, caches: Sequence[DecoderCache]) -> Tensor:
         """Int [B, T] at the positions from `position` on -> [B, T, C]."""
-        return self.decoder.write(self.shared(tokens), position, caches)
+        return self.decoder.write(self.written_words(tokens), position, caches)
 
     def logits(self, x: Tensor) -> Tensor:
         """[..., C] -> [..., V]."""
@@ -276,7 +278,8 @@ class T5Encoder(Module):
 
     def __init__(self, config: T5Config, params: Params) -> None:
         self.vocab_size = config.vocab_size
-        self.shared = _embedding(config, _shared(params))
+        shared = _embedding(config, _shared(params))
+        self.words = _own_table(config, params, "encoder", shared)
         self.encoder = Stack(config, params / "encoder", decoder=False)
         self._encode = jit(self._vectors, dynamic={"tokens": ("B", "T"), "mask": ("B", "T")})
 
@@ -285,11 +288,17 @@ class T5Encoder(Module):
         return self._encode(tensor(tokens), tensor(mask)).numpy()
 
     def _vectors(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        return self.encoder.read(self.shared(tokens), mask)
+        return self.encoder.read(self.words(tokens), mask)
 
 
 def _embedding(config: T5Config, params: Params) -> Embedding:
     return Embedding(params, config.vocab_size, config.d_model, "vocab")
+
+
+def _own_table(config: T5Config, params: Params, part: str, shared: Embedding) -> Embedding:
+    """Return the table of the encoder or decoder: as in transformers, one that is stored counts."""
+    own = params.stores_apart(f"{part}.embed_tokens.weight", _shared(params))
+    return _embedding(config, params / part / "embed_tokens") if own else shared
 
 
 def _shared(params: Params) -> Params:
