@@ -18,6 +18,12 @@ from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_serve.bodies import BadWord, Bias, TemplateBody, Token, Tokens
 from gptrs_serve.chat import Chat
 from gptrs_serve.dialects.infill import GapWriter, Predicting, predicted
+from gptrs_serve.dialects.ollama_body import (
+    OpenAIPenalty,
+    RepeatLastN,
+    RepeatPenalty,
+    TypicalP,
+)
 from gptrs_serve.events import event_of, json_answer
 from gptrs_serve.fields import NOTHING
 from gptrs_serve.listing import context_length
@@ -47,22 +53,10 @@ class PredictBody(Predicting, kw_only=True):
         str | list[Token | str],
         Meta(description="A text, its tokens, or a list of texts and tokens that are joined."),
     ]
-    typical_p: (
-        Annotated[float, Meta(gt=0, le=1, description="Sample among tokens of typical surprise.")]
-        | None
-    ) = None
-    repeat_penalty: (
-        Annotated[
-            float, Meta(gt=0, description="Above 1: make tokens that occurred before less likely.")
-        ]
-        | None
-    ) = None
-    presence_penalty: (
-        Annotated[float, Meta(ge=-2, le=2, description="The same as in OpenAI's API.")] | None
-    ) = None
-    frequency_penalty: (
-        Annotated[float, Meta(ge=-2, le=2, description="The same as in OpenAI's API.")] | None
-    ) = None
+    typical_p: TypicalP | None = None
+    repeat_penalty: RepeatPenalty | None = None
+    presence_penalty: OpenAIPenalty | None = None
+    frequency_penalty: OpenAIPenalty | None = None
     ignore_eos: Annotated[bool, Meta(description="Continue past end-of-text tokens.")] = False
     logit_bias: (
         Annotated[
@@ -92,12 +86,7 @@ class PredictBody(Predicting, kw_only=True):
         ]
         | None
     ) = None
-    repeat_last_n: (
-        Annotated[
-            int, Meta(description="`repeat_penalty` always covers all tokens.", extra=NOTHING)
-        ]
-        | None
-    ) = None
+    repeat_last_n: RepeatLastN | None = None
     dynatemp_range: _Off = None
     dynatemp_exponent: _OfOff = None
     dry_multiplier: _Off = None

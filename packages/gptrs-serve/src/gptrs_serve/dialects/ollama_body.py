@@ -58,6 +58,18 @@ Think = Annotated[
     ),
 ]
 
+# Settings of llama.cpp's samplers, which Ollama passes on.
+TypicalP = Annotated[
+    float, Meta(gt=0, le=1, description="Sample among tokens of typical surprise.")
+]
+RepeatPenalty = Annotated[
+    float, Meta(gt=0, description="Above 1: make tokens that occurred before less likely.")
+]
+OpenAIPenalty = Annotated[float, Meta(ge=-2, le=2, description="The same as in OpenAI's API.")]
+RepeatLastN = Annotated[
+    int, Meta(description="`repeat_penalty` always covers all tokens.", extra=NOTHING)
+]
+
 
 class RuntimeOptions(RequestFields, kw_only=True):
     """`options`: how tokens are chosen."""
@@ -74,10 +86,7 @@ class RuntimeOptions(RequestFields, kw_only=True):
     ) = None
     top_p: TopP | None = None
     min_p: MinP | None = None
-    typical_p: (
-        Annotated[float, Meta(gt=0, le=1, description="Sample among tokens of typical surprise.")]
-        | None
-    ) = None
+    typical_p: TypicalP | None = None
     seed: Annotated[int, Meta(description="Make sampling repeatable; -1: any.")] | None = None
     num_predict: (
         Annotated[int, Meta(ge=-2, description="Most tokens; -1 and -2: the context.")] | None
@@ -89,25 +98,10 @@ class RuntimeOptions(RequestFields, kw_only=True):
         ]
         | None
     ) = None
-    repeat_penalty: (
-        Annotated[
-            float,
-            Meta(gt=0, description="Above 1: make tokens that occurred before less likely."),
-        ]
-        | None
-    ) = None
-    presence_penalty: (
-        Annotated[float, Meta(ge=-2, le=2, description="The same as in OpenAI's API.")] | None
-    ) = None
-    frequency_penalty: (
-        Annotated[float, Meta(ge=-2, le=2, description="The same as in OpenAI's API.")] | None
-    ) = None
-    repeat_last_n: (
-        Annotated[
-            int, Meta(description="`repeat_penalty` always covers all tokens.", extra=NOTHING)
-        ]
-        | None
-    ) = None
+    repeat_penalty: RepeatPenalty | None = None
+    presence_penalty: OpenAIPenalty | None = None
+    frequency_penalty: OpenAIPenalty | None = None
+    repeat_last_n: RepeatLastN | None = None
     mirostat: (
         Annotated[Literal[0], Meta(description="Mirostat is always off.", extra=NOTHING)] | None
     ) = None
