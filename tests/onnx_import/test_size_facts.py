@@ -69,11 +69,11 @@ GRAPHS: dict[str, tuple[str, Sequence[dict[str, int]], int]] = {
         [{"m": 2, "n": 3}, {"m": 7, "n": 3}, {"m": 4, "n": 3}],
         3,  # that m is 2, like the columns of the weight, does not help
     ),
-    "one axis that must be known": (
+    "an axis of a cubic resize": (
         "(float[b, 1, n, 4] x) => (float y) <float[0] r = {}, float[4] s = {1, 1, 1.5, 1.5}>"
         ' { y = Resize <mode = "cubic"> (x, r, s) }',
         [{"b": 2, "n": 4}, {"b": 5, "n": 4}, {"b": 3, "n": 4}],
-        2,
+        1,
     ),
     "a row that repeats": (
         "(float[m, n] x, float[p, n] z) => (float y) { y = Mul (x, z) }",
