@@ -13,8 +13,11 @@ from gptrs.errors import ModelError, UsageError
 from gptrs.plugins.capabilities import Transcriber
 from gptrs.quoting import listed, quoted
 from gptrs_runtime.generation.logits_processors import suppressed
-from gptrs_runtime.generation.model_settings import configured_rules, note_ignored
-from gptrs_runtime.generation.source_cache import require_known
+from gptrs_runtime.generation.model_settings import (
+    configured_rules,
+    note_ignored,
+    require_known,
+)
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.speech.timestamps import TimestampRules
 
