@@ -56,12 +56,13 @@ def test_a_line_that_changes_never_wraps(monkeypatch):
         def fileno(self):
             return 2
 
-    monkeypatch.setattr(sys, "stderr", Terminal())
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stderr", shown)
     monkeypatch.setattr(os, "get_terminal_size", lambda fd: os.terminal_size((9, 24)))
     show = commands._Line(True).watch().texts
     show(1, 2)
     show(2, 2)
-    assert sys.stderr.getvalue() == "\r\x1b[K1 of 2 r\r\x1b[K2 of 2 rows read\n"
+    assert shown.getvalue() == "\r\x1b[K1 of 2 r\r\x1b[K2 of 2 rows read\n"
 
 
 def losses(out):
