@@ -125,6 +125,21 @@ def test_texts_are_cleaned_as_the_file_beside_the_tokenizer_says(tmp_path, made,
     assert ours.encode_within("cafe \u4e2d cafe", 2)[0] == ours.encode("\u4e2d cafe", special=False)
 
 
+@pytest.mark.parametrize("made", ["BertTokenizer", "PreTrainedTokenizerFast"])
+def test_texts_are_cleaned_by_the_class_that_config_json_names(tmp_path, made):
+    transformers = pytest.importorskip("transformers", reason="parity needs transformers")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cafe", "Cafe"]
+    own = Tokenizer(models.WordPiece({word: n for n, word in enumerate(words)}, unk_token="[UNK]"))
+    own.normalizer = normalizers.BertNormalizer(lowercase=False)
+    own.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    named = {"config.json": {"model_type": "bert", "tokenizer_class": made}}
+    ours = tokenizer_of(saved(own, tmp_path, named), "m")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert (
+        ours.encode("Cafe", special=False) == theirs("Cafe", add_special_tokens=False)["input_ids"]
+    )
+
+
 @pytest.mark.parametrize("lowers", [True, False])
 @pytest.mark.parametrize("made", ["DebertaV2Tokenizer", "AlbertTokenizer", "T5Tokenizer"])
 def test_texts_of_pieces_are_lowered_as_the_file_beside_the_tokenizer_says(tmp_path, made, lowers):

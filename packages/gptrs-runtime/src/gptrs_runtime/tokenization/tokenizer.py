@@ -112,10 +112,13 @@ def tokenizer_of(files: ModelSource, name: str) -> TextTokenizer:
 
 
 def _overrides(files: ModelSource) -> Overrides:
-    """Return the settings of tokenizer_config.json that override tokenizer.json."""
+    """Return the settings of tokenizer_config.json that override tokenizer.json.
+
+    They depend on the class of the tokenizer, which older folders name in config.json only.
+    """
     settings = files.read_json(_CONFIG) or {}
     found = {key: value for key, value in settings.items() if isinstance(value, bool)}
-    made = str(settings.get("tokenizer_class"))
+    made = str(settings.get("tokenizer_class") or files.config.get("tokenizer_class"))
     of_steps = {} if made in _AS_THEY_ARE else found
     usual = _USUAL_CLEANING if made.removesuffix("Fast") in _OF_WORD_PIECES else {}
     stated = {name: of_steps[key] for key, name in _CLEANING.items() if key in of_steps}
