@@ -13,6 +13,7 @@ import gptrs
 from gptrs.errors import ModelError, UsageError
 from gptrs_runtime.text_classes.classify import class_scores, rank_scores, sigmoid, unchanged
 from gptrs_runtime.tokenization.encoded_text import cut_lengths
+from models.llama_support import edit_config
 from runtime.tiny_bert import write_json
 from runtime.tiny_heads import save_tiny_head, settings_of
 
@@ -71,6 +72,7 @@ def test_the_second_text_counts(models):
         {"model_input_names": ["input_ids", "attention_mask"]},
         {"model_input_names": None},
         {"model_input_names": None, "tokenizer_class": "BertTokenizerFast"},
+        {"model_input_names": None, "tokenizer_class": None},  # older folders: in config.json
     ],
 )
 def test_segments_count_only_where_the_tokenizer_has_them(tmp_path, changed):
@@ -79,6 +81,8 @@ def test_segments_count_only_where_the_tokenizer_has_them(tmp_path, changed):
     given = {**json.loads(path.read_text()), **changed}
     kept = {name: value for name, value in given.items() if value is not None}
     path.write_text(json.dumps(kept))
+    if "tokenizer_class" not in kept:
+        edit_config(folder, tokenizer_class="PreTrainedTokenizerFast")
     theirs = _pipeline("text-classification", folder)
     expected = theirs([{"text": "a cat", "text_pair": "a dog"}], top_k=None)
     found = gptrs.classify(gptrs.load_model(folder, backend="ref"), [("a cat", "a dog")])

@@ -199,7 +199,8 @@ def has_segments(model: LoadedModel) -> bool:
     inputs = settings.get("model_input_names")
     if isinstance(inputs, list):
         return _SEGMENTS in inputs
-    return str(settings.get("tokenizer_class")).removesuffix("Fast") not in _WITHOUT_SEGMENTS
+    made = settings.get("tokenizer_class") or model.files.config.get("tokenizer_class")
+    return str(made).removesuffix("Fast") not in _WITHOUT_SEGMENTS
 
 
 def _encoded(
