@@ -106,3 +106,15 @@ def test_transforms_of_long_signals_are_those_of_numpy(
     signal = x[..., 0] + 1j * (x[..., 1] if shape[-1] == 2 else 0)
     expected = (np.fft.ifft if inverse else np.fft.fft)(signal)
     np.testing.assert_allclose(found[..., 0] + 1j * found[..., 1], expected, rtol=0, atol=1e-3)
+
+
+def test_a_transposed_convolution_fills_a_larger_output_at_its_end() -> None:
+    rng = np.random.default_rng(0)
+    kind = NodeKind("ConvTranspose", ((1, 1, 2), (1, 1, 1)), {})
+    proto = kind.model("float32", {"output_shape": [6], "strides": [3]})
+    inputs = kind.arrays("float32", "plain", rng)
+    found = next(iter(gptrs_onnx.from_proto(proto, "ref")(**inputs).values()))
+    wanted = np.asarray(ReferenceEvaluator(proto).run(None, inputs)[0])
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    assert found[0, 0, 0] != 0
+    assert not found[0, 0, 4:].any()

@@ -83,10 +83,13 @@ def _transposed_pads(
         wanted = [size * stride for size, stride in zip(sizes, strides, strict=True)]
     else:
         return extra, [(given[i], given[i + count]) for i in range(count)]
-    # May be negative: `output_shape` larger than the windows reach adds zeros at the ends.
+    # May be negative: `output_shape` larger than the windows reach adds zeros.
     totals = [have - want for have, want in zip(full, wanted, strict=True)]
-    order = "SAME_LOWER" if automatic == "NOTSET" else automatic
-    return extra, [split_padding(total, order) for total in totals]
+    if automatic == "NOTSET":  # at the end, as ONNX Runtime and the reference of the standard do
+        return extra, [
+            split_padding(total, "SAME_LOWER") if total > 0 else (0, total) for total in totals
+        ]
+    return extra, [split_padding(total, automatic) for total in totals]
 
 
 @converts("ConvInteger")
