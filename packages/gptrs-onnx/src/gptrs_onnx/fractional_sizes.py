@@ -103,7 +103,7 @@ def _number(value: object) -> Fractional:
     try:
         number = Fraction(float(value))  # pyright: ignore[reportArgumentType]
     except (OverflowError, ValueError) as error:
-        raise ProgramError(f"{value} is no fraction") from error
+        raise ProgramError(f"{value} is not a fraction") from error
     return _fraction(number.numerator, number.denominator)
 
 
@@ -136,7 +136,7 @@ def _whole(value: object) -> int:
         return value.numerator
     if isinstance(value, (int, SymbolicDim)):
         return value  # pyright: ignore[reportReturnType]
-    raise ProgramError(f"{value} is no size")
+    raise ProgramError(f"{value} is not a size")
 
 
 class _Behind:

@@ -71,7 +71,7 @@ _OF_WORD_PIECES = (
 )
 """Classes of transformers that do not read these attributes from tokenizer.json."""
 _USUAL_CLEANING = {"lowercase": True, "strip_accents": None, "handle_chinese_chars": True}
-"""What they do without settings."""
+"""Their defaults."""
 _LOWERING = ("DebertaV2Tokenizer", "AlbertTokenizer")
 """Classes of transformers whose `do_lower_case` is a step of a vocabulary of pieces."""
 _OLDER = (
