@@ -435,6 +435,56 @@ def test_graphs_that_compute_with_their_sizes_have_one_program(
     assert converted() == 1
 
 
+# How a loop over an axis ends, and what begins it: with a limit, or by a counter and a bound, which
+# TensorFlow's converter compares as floats.
+AXIS_LOOPS = {
+    "a limit": ("limit", "t", "next = Add (c, one) k2 = Identity (k)"),
+    "a counter": ('""', "begins", "next = Add (c, one) k2 = Less (next, bound)"),
+    "both": (
+        "limit", "begins",
+        "next = Add (one, c) j = Add (i, one) a = Less (j, most) b = LessOrEqual (bound, next)"
+        " d = Not (b) k2 = And (a, d)",
+    ),
+    "floats": (
+        "limit", "begins",
+        "next = Add (c, one) f = Cast <to = 1> (next) g = Cast <to = 1> (bound)"
+        " k2 = Greater (g, f)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AXIS_LOOPS)
+def test_a_loop_over_an_axis_has_one_program(name: str, converted: Callable[[], int]) -> None:
+    limit, going, ends = AXIS_LOOPS[name]
+    model = model_of(f"""(float[n, 3] x) => (float[3] last, float[m, 3] all) <int64 one = {{1}},
+    int64 zero = {{0}}, int64 most = {{9223372036854775807}}, float[3] none = {{0, 0, 0}}> {{
+        s = Shape <end = 1> (x) limit = Squeeze (s) t = Constant <value = bool {{1}}> ()
+        u = Cast <to = 1> (zero) v = Cast <to = 1> (limit) begins = Less (u, v)
+        count, last, same, all = Loop ({limit}, {going}, zero, none, limit) <body = body
+            (int64 i, bool k, int64 c, float[3] h, int64 bound)
+            => (bool k2, int64 next, float[3] h2, int64 kept, float[3] o) {{
+            row = Gather (x, c) h2 = Add (h, row) o = Identity (h2) kept = Identity (bound) {ends}
+        }}> }}""")
+    for size in (7, 40, 1, 2):
+        x = np.arange(3 * size, dtype=np.float32).reshape(size, 3)
+        found = model(x)
+        np.testing.assert_array_equal(found["all"], np.cumsum(x, 0))
+        np.testing.assert_array_equal(found["last"], x.sum(0))
+    assert converted() == 1
+
+
+def test_a_long_loop_whose_state_grows_is_copies_of_its_body(converted: Callable[[], int]) -> None:
+    model = model_of("""(float[n, 3] x) => (float[m, 3] y) <int64 count = {40}> {
+        t = Constant <value = bool {1}> ()
+        y = Loop (count, t, x) <body = b (int64 i, bool k, float[m, 3] h)
+            => (bool k2, float[m2, 3] h2) { k2 = Identity (k) h2 = Concat <axis = 0> (h, x) }> }""")
+    for size in (2, 1, 3):
+        np.testing.assert_array_equal(
+            model(x := np.full((size, 3), size, np.float32))["y"], np.tile(x, (41, 1))
+        )
+    assert converted() == 1
+
+
 def test_blocks_of_pixels_have_one_program(converted: Callable[[], int]) -> None:
     model = model_of("(float[1, 1, m, n] x) => (float y) { y = SpaceToDepth <blocksize = 2> (x) }")
     for m, n in ((4, 6), (2, 10)):

@@ -211,18 +211,24 @@ class Conversion:
 
     def known(self, value: ir.Value, why: str) -> Known:
         """Return a value as an array; NeedsKnownError if it depends on inputs that are not."""
-        found = self._found(value, why)
-        if not isinstance(found, Tensor):
-            return found
+        held = self.from_sizes(value, why)
+        if held is not None:
+            return held
         origins = self._origins.get(value, frozenset())
         if origins:
             raise NeedsKnownError(origins, why, value)
-        behind = sizes_behind(value, self._values.get, self._node)
-        if behind is not None:
-            return behind
         if value.const_value is not None:
             return stored_array(value.const_value, why)
-        return cast("Known", found.numpy())
+        return cast("Known", cast("Tensor", self._found(value, why)).numpy())
+
+    def from_sizes(self, value: ir.Value, why: str) -> Known | None:
+        """Return a value as an array if it is one or follows from sizes, else None."""
+        found = self._found(value, why)
+        if not isinstance(found, Tensor):
+            return found
+        if self._origins.get(value):
+            return None
+        return sizes_behind(value, self._values.get, self._node)
 
     def codes(self, texts: Sequence[str]) -> Known:
         """Return strings of the file as their codes [count]."""

@@ -59,6 +59,12 @@ class Fractional(Struct, frozen=True):
     def __gt__(self, other: Fractional) -> bool:
         return other < self
 
+    def __le__(self, other: Fractional) -> bool:
+        return not other < self
+
+    def __ge__(self, other: Fractional) -> bool:
+        return not self < other
+
     def floor(self) -> Fractional:
         """Return the greatest integer that is not above."""
         return Fractional(self.numerator // self.denominator)
@@ -126,7 +132,8 @@ def sizes_behind(
         made = _Behind(found, node_of).known(value)
         if made is None:
             return None
-        return sizes([_whole(each) for each in made.reshape(-1)]).reshape(made.shape)
+        # As a list, truth values are Python's, and these are integers.
+        return sizes([_whole(each) for each in made.reshape(-1).tolist()]).reshape(made.shape)
     except GptrsError:  # not for all sizes
         return None
 
@@ -204,7 +211,7 @@ def _cast(x: Known, dtype: DType | None) -> Known | None:
     return _each(_truncated if dtype.is_integer else _number, x)
 
 
-_FUNCTIONS: Final[Mapping[str, Callable[..., Fractional]]] = {
+_FUNCTIONS: Final[Mapping[str, Callable[..., object]]] = {
     "Add": Fractional.__add__,
     "Sub": Fractional.__sub__,
     "Mul": Fractional.__mul__,
@@ -214,4 +221,8 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Fractional]]] = {
     "Floor": Fractional.floor,
     "Ceil": Fractional.ceil,
     "Round": Fractional.round,
+    "Less": Fractional.__lt__,
+    "LessOrEqual": Fractional.__le__,
+    "Greater": Fractional.__gt__,
+    "GreaterOrEqual": Fractional.__ge__,
 }

@@ -191,12 +191,22 @@ class Scope(Protocol):
         """
         ...
 
+    def run_nodes(
+        self, nodes: Sequence[ir.Node], graphs: Sequence[ir.Graph], wanted: ir.Value
+    ) -> Value:
+        """Convert some nodes of graphs, in order; return one of their results."""
+        ...
+
     def origins_of(self, values: Sequence[ir.Value | None]) -> Origins:
         """Return the inputs of the graph that any of these values is computed from."""
         ...
 
     def known(self, value: ir.Value, why: str) -> Known:
         """Return a value as an array; NeedsKnownError if it depends on inputs that are not."""
+        ...
+
+    def from_sizes(self, value: ir.Value, why: str) -> Known | None:
+        """Return a value as an array if it is one or follows from sizes, else None."""
         ...
 
     def codes(self, texts: Sequence[str]) -> Known:

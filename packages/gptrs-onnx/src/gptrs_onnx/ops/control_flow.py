@@ -8,11 +8,13 @@ from typing import Final
 import numpy as np
 
 from gptrs.api import GptrsError
+from gptrs.api.importers import is_number
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
-from gptrs_onnx.node import Bound, Items, Node, Value, as_tensor, converts
+from gptrs_onnx.node import Bound, Items, Node, Value, as_tensor, converts, numbers
 from gptrs_onnx.onnx_ir import ir
+from gptrs_onnx.ops.loop_counts import iterations
 from gptrs_onnx.search import NeedsKnownError
 
 UNROLLED: Final = 32
@@ -58,52 +60,68 @@ def loop(
 ) -> Sequence[Bound | None]:
     """Return the last carried values of a loop, and the stacked results of its iterations."""
     states = list(carried)
-    most = None if count is None else int(node.known(0).reshape(-1)[0])
+    most = None if count is None else numbers(node.known(0))[0]
     going = np.asarray(True) if condition is None else condition
+    asked = node.source.inputs[1] if len(node.source.inputs) > 1 else None
+    if isinstance(going, Tensor) and asked is not None:
+        settled = node.conversion.from_sizes(asked, f"the condition of {node}")
+        going = going if settled is None else settled
     if not isinstance(going, Tensor) and not bool(going.reshape(-1)[0]):
         most = 0
-    scanned = len(body.outputs) - 1 - len(states)
-    # Copies of the body may have sizes of their own, which states of a loop may not; beyond a few,
-    # compiling them costs more than it gains.
+    number = None if isinstance(going, Tensor) else iterations(node, body, states, most)
+    if number is not None:
+        most, going = number, None
     has_lists = any(each is None or isinstance(each, Items) for each in states)
-    if has_lists or (scanned and (most is None or isinstance(going, Tensor))):
-        # The program has no lists, and sizes are no data: the condition of each iteration must be
-        # known.
-        return _unrolled(
-            node, body, UNROLLED_LISTS + 1 if most is None else most, going, states, scanned
-        )
-    if most is not None and most <= UNROLLED and not isinstance(going, Tensor):
-        return _unrolled(node, body, most, going, states, scanned)
-    if scanned:
-        assert most is not None, "it is unrolled"
+    is_few = going is None and most is not None and is_number(most) and most <= UNROLLED
+    # The program has no lists, and sizes are no data: how many results a loop collects must be
+    # known. Copies of the body may have sizes of their own, which states of a loop may not; beyond
+    # a few, compiling them costs more than it gains.
+    scanned = len(body.outputs) - 1 - len(states)
+    if has_lists or is_few or (scanned and going is not None):
+        return _unrolled(node, body, most, going, states)
+    try:
+        if going is not None:
+            return _while(node, body, most, going, states)
+        assert most is not None, "a loop without a condition has a limit"
+        return _repeated(node, body, most, states)
+    except GptrsError as error:
+        if most is not None and not is_number(most):
+            raise
         try:
-            return _repeated(node, body, most, states)
-        except _MayEndError:
-            return _unrolled(node, body, most, going, states, scanned)
-    return _while(node, body, most, going, states)
-
-
-class _MayEndError(Exception):
-    """A loop that collects results has a condition of its own."""
+            return _unrolled(node, body, most, going, states)
+        except NeedsKnownError as need:
+            raise need from error
+        except GptrsError:
+            raise error from None
 
 
 def _unrolled(
-    node: Node, body: ir.Graph, count: int, going: Value, states: list[Bound | None], scanned: int
+    node: Node,
+    body: ir.Graph,
+    most: int | None,
+    going: Value | None,
+    states: list[Bound | None],
 ) -> list[Bound | None]:
-    """Return the results of a loop whose iterations are known, as copies of its body."""
+    """Return the results of a loop whose iterations are known, as copies of its body.
+
+    Without a condition, it has `most` iterations.
+    """
+    scanned = len(body.outputs) - 1 - len(states)
     collected: list[list[Tensor]] = [[] for _ in range(scanned)]
     asked = node.source.inputs[1] if len(node.source.inputs) > 1 else None
-    for iteration in range(count):
+    for iteration in range(UNROLLED_LISTS + 1 if most is None else most):
         if iteration == UNROLLED_LISTS:
             kind = "collects results" if scanned else "carries a list"
             node.refuse(f"{kind} through more than {UNROLLED_LISTS} iterations")
         if isinstance(going, Tensor):
             assert asked is not None, "it has been computed"
             going = node.conversion.known(asked, f"the condition of {node}")
-        if not bool(going.reshape(-1)[0]):
+        if going is not None and not bool(going.reshape(-1)[0]):
             break
-        results = _iteration(node, body, np.asarray(iteration, np.int64), going, states)
-        going, asked = _condition(results[0]), body.outputs[0]
+        holds = np.asarray(True) if going is None else going
+        results = _iteration(node, body, np.asarray(iteration, np.int64), holds, states)
+        if going is not None:
+            going, asked = _condition(results[0]), body.outputs[0]
         states = list(results[1 : 1 + len(states)])
         for each, value in zip(collected, results[1 + len(states) :], strict=True):
             each.append(as_tensor(value))
@@ -118,17 +136,11 @@ def _unrolled(
 def _repeated(
     node: Node, body: ir.Graph, count: int, states: Sequence[Bound | None]
 ) -> list[Bound]:
-    """Return the results of a loop that the program runs `count` times.
-
-    _MayEndError if what an iteration computes may end it.
-    """
+    """Return the results of a loop that the program runs `count` times."""
 
     def step(*values: Tensor) -> tuple[Tensor, ...]:
         *carried, number = values
         results = _iteration(node, body, number, np.asarray(True), carried)
-        going = results[0]
-        if not isinstance(going, np.ndarray) or not bool(going.reshape(-1)[0]):
-            raise _MayEndError
         return tuple(map(as_tensor, results[1:]))
 
     numbers = F.arange(count, dtype=dtypes.si64)
