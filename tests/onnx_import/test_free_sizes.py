@@ -435,6 +435,34 @@ def test_graphs_that_compute_with_their_sizes_have_one_program(
     assert converted() == 1
 
 
+WINDOWS = {
+    "pooling that rounds up": (
+        "(float[b, 1, h] x) => (float y) { a = MaxPool <ceil_mode = 1, kernel_shape = [2],"
+        " strides = [2]> (x) y = AveragePool <ceil_mode = 1, kernel_shape = [3], strides = [2],"
+        " pads = [1, 1]> (a) }",
+        lambda size: [1, 1, -(-size // 2) // 2 + 1],
+    ),
+    "frames of a signal": (
+        "(float[b, n, 1] x) => (float y) <int64 step = {4}, int64 size = {8}>"
+        " { y = STFT (x, step, , size) }",
+        lambda size: [1, (size - 8) // 4 + 1, 5, 2],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows_over_a_free_axis_have_one_program(name: str, converted: Callable[[], int]) -> None:
+    text, shape_of = WINDOWS[name]
+    model = model_of(text)
+    is_signal = name == "frames of a signal"
+    for size in (16, 17, 22, 23, 40):
+        x = ones(1, size, 1) if is_signal else ones(1, 1, size)
+        found = model(x)["y"]
+        assert list(found.shape) == shape_of(size)
+        np.testing.assert_allclose(found[:, :, 0, 0] if is_signal else found, 8 if is_signal else 1)
+    assert converted() == 1
+
+
 # How a loop over an axis ends, and what begins it: with a limit, or by a counter and a bound, which
 # TensorFlow's converter compares as floats.
 AXIS_LOOPS = {

@@ -414,13 +414,15 @@ def _ceiled(axis: AxisWindows) -> AxisWindows:
     """Return the window with padding above for a position that is partly outside the axis."""
     room = axis.low + axis.dim + axis.high - axis.reach
     positions = -(-room // axis.stride) + 1
-    # As torch's `pooling_output_shape`: no window starts in the high padding.
-    if (positions - 1) * axis.stride >= axis.low + axis.dim:
-        positions -= 1
+    # As torch's `pooling_output_shape`: no window starts in the high padding. Most windows reach
+    # too far for that, whatever the size is: a free one needs no guard.
+    may_start_outside = axis.reach < axis.high + axis.stride
+    is_outside = may_start_outside and (positions - 1) * axis.stride >= axis.low + axis.dim
+    positions -= is_outside
     if positions < 1:
         return axis
     high = (positions - 1) * axis.stride + axis.reach - axis.low - axis.dim
-    return replace(axis, high=max(axis.high, high))
+    return replace(axis, high=max(axis.high, high) if is_outside else high)
 
 
 def _reduced(

@@ -250,10 +250,9 @@ def short_time_fourier(
     )
     if not size:
         node.malformed("has neither a window nor a length of frames")
-    frames = (signal.shape[1] - size) // hop + 1
-    node.require_bounded(frames + size, size)
-    places = (np.arange(frames) * hop)[:, None] + np.arange(size)
-    cut = F.take(signal, constant(places.astype(np.int64)), 1)
+    # A free length is that of one program: the places are computed.
+    starts = F.expand_dims(F.arange((signal.shape[1] - size) // hop + 1) * hop, 1)
+    cut = F.take(signal, starts + F.arange(size), 1)
     if window is not None:
         cut = cut * F.expand_dims(window, -1)
     return _transformed(cut, size, False, onesided)
