@@ -152,3 +152,13 @@ def test_an_index_out_of_range_is_told_in_a_stage_too() -> None:
     for places in (np.full(5000, 7000), np.array([7000])):
         with pytest.raises(ExecutionError, match="reads index 7000"):
             model(x, places)
+
+
+def test_a_graph_in_stages_is_no_single_program_for_small_inputs_either() -> None:
+    proto = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[n] x) => (float[m] y) {
+      places = NonZero (x) z = Constant <value_ints = [0]> () i = Squeeze (places, z)
+      y = Gather (x, i) }""")
+    with pytest.raises(UnsupportedError, match="`NonZero`") as refused:
+        gptrs_onnx.from_proto(proto, "ref").captured(np.ones(3, np.float32))
+    assert str(refused.value.hint).startswith("calls compute it in stages")

@@ -220,15 +220,33 @@ class OnnxModel(ConvertedGraph):
         given: Mapping[str, np.ndarray],
         call: Callable[[Step, tuple[Tensor, ...]], Result],
     ) -> Result:
+        return self._alone(given, call)
+
+    @override
+    def _for_all_values(
+        self,
+        given: Mapping[str, np.ndarray],
+        call: Callable[[Step, tuple[Tensor, ...]], Result],
+    ) -> Result:
+        return self._alone(given, call, in_stages=True)
+
+    def _alone(
+        self,
+        given: Mapping[str, np.ndarray],
+        call: Callable[[Step, tuple[Tensor, ...]], Result],
+        in_stages: bool = False,
+    ) -> Result:
+        """Return what `_searched` does; UnsupportedError for what calls compute in stages."""
         try:
-            return self._searched(given, call)
+            return self._searched(given, call, in_stages)
         except UnmetNeedError as unmet:
-            if cast("graphs.Graph", self._file.graph).cut(unmet.need) is not None:
-                hint = unmet.error.hint
-                unmet.error.hint = "calls compute it in stages, which are not a single program" + (
-                    f"; for one, {hint}" if hint else ""
-                )
-            raise unmet.error from None
+            error = unmet.error
+            if cast("graphs.Graph", self._file.graph).cut(unmet.need) is None:
+                raise error from None
+            hint = "calls compute it in stages, which are not a single program" + (
+                f"; for one, {error.hint}" if error.hint else ""
+            )
+            raise UnsupportedError(error.message, hint=hint) from error
 
     def _searched(
         self,
