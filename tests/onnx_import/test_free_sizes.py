@@ -168,6 +168,9 @@ GRAPHS = {
     "pad to a multiple": "(float[n] x) => (float y) <int64[1] four = {4}, int64[1] zero = {0}> {"
     " s = Shape (x) m = Mod (s, four) d = Sub (four, m) r = Mod (d, four)"
     " p = Concat <axis = 0> (zero, r) y = Pad (x, p) }",
+    "rolled": "(float[n] x) => (float y) <int64[1] by = {-2}, int64[1] zero = {0}> {"
+    " s = Shape (x) k = Mod (by, s) e = Constant <value_ints = [9999]> ()"
+    " a = Slice (x, k, e, zero) b = Slice (x, zero, k, zero) y = Concat <axis = 0> (a, b) }",
     "sampled at places": "(float[1, 1, m, n] x, float[1, p, q, 2] z) => (float y)"
     ' { y = GridSample <padding_mode = "border"> (x, z) }',
     "sampled at mirrored places": "(float[1, 1, m, n] x, float[1, p, q, 2] z) => (float y)"
@@ -279,6 +282,7 @@ ONE_PROGRAM = (
     "sizes rounded up as floats",
     "slice backwards from any place",
     "pad to a multiple",
+    "rolled",
     "average padded by the size",
     "sampled at places",
     "sampled at mirrored places",

@@ -14,6 +14,7 @@ import numpy as np
 from gptrs.api import ProgramError
 from gptrs.api.importers import Converters
 from gptrs.api.models import Tensor
+from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs_onnx.element_types import DTYPES
 from gptrs_onnx.node import (
     Bound,
@@ -290,15 +291,26 @@ def _div(a: Known, b: Known) -> Known:
     return np.asarray(_quietly(np.vectorize(_divided, otypes=[dtype]), a, b), dtype)
 
 
+def _shifted(x: Any, size: Any, fmod: bool) -> Any:
+    """Return the remainder of a number by a free size that is above it, as of a shift of `roll`."""
+    if 0 <= x < size or (fmod and -size < x < 0):
+        return x
+    if -size <= x < 0:
+        return x + size
+    raise ProgramError(f"the remainder of {x} by {size} depends on the size")
+
+
 @_evaluates("Mod")
 def _modulo(a: Known, b: Known, *, fmod: bool = False) -> Known:
-    if not _are_integers(a, b) or is_symbolic(b) or not b.all():
+    if not _are_integers(a, b) or not (is_symbolic(b) or b.all()):
         return NotImplemented
 
     def remainder(x: Any, y: Any) -> Any:
+        if isinstance(y, SymbolicDim):
+            return _shifted(x, y, fmod)
         return x - (_divided(x, y) if fmod else x // y) * y
 
-    dtype = np.dtype(object) if a.dtype == object else a.dtype
+    dtype = np.dtype(object) if object in (a.dtype, b.dtype) else a.dtype
     return np.asarray(_quietly(np.vectorize(remainder, otypes=[dtype]), a, b), dtype)
 
 
