@@ -83,6 +83,9 @@ A, B, C, D, E = (ord(letter) for letter in "abcde")
         (PAIR, True, True, [900, A, B, END, 901, [C], [END]]),
         ({"prompt": CHAT[:1], "completion": CHAT[1:2]}, True, False,
          [900, A, B, END, 901, [C], [END]]),
+        ({"prompt": CHAT[:1], "completion": "c"}, True, False, [900, A, B, END, 901, [C], [END]]),
+        ({"prompt": "a b", "completion": CHAT[1:2]}, True, False,
+         [900, A, B, END, 901, [C], [END]]),
         ({"messages": CHAT[:2]}, False, False, [[x] for x in (900, A, B, END, 901, C, END)]),
         ({"messages": CHAT}, True, False,
          [900, A, B, END, 901, [C], [END], 900, D, END, 901, [E], [END]]),
@@ -129,6 +132,7 @@ def test_rows_of_each_form_are_learnt_as_asked(row, mask, templated, expected, t
         ({"messages": [{"role": "user", "content": [
             {"type": "image_url", "image_url": {"url": "data:,"}}]}]}, False, "2 has an image"),
         ({"prompt": "a"}, False, r"train\.jsonl:2 has `prompt`; a row needs"),
+        ({"prompt": CHAT[:1], "completion": 3}, False, r"2: `completion` must be a text, got `3`"),
         ({"text": 3}, False, r"train\.jsonl:2: `text` must be a text, got `3`"),
         ({"text": ""}, False, r"train\.jsonl:2: `text` is empty"),
         ({"prompt": "a", "completion": ""}, False, r"train\.jsonl:2: `completion` is empty"),
@@ -241,6 +245,19 @@ def test_calls_of_tools_are_learnt_where_a_template_drops_their_thoughts_later(t
     assert shown(short) == [
         900, A, END, 901, [C], [997], 900, B, END, 901, [850], [998], [901], [D], [END],
     ]  # fmt: skip
+
+
+def test_a_chat_that_ends_with_its_answer_is_rendered_twice(tmp_path):
+    rendered = []
+
+    class Counting(Words):
+        def encode_chats(self, chats):
+            rendered.extend(chats)
+            return super().encode_chats(chats)
+
+    path = rows_file(tmp_path, {"messages": CHAT[:2]})
+    read_source(path, Counting, 1000, mask_prompt=True)
+    assert [len(each.messages) for each in rendered] == [2, 1]
 
 
 def test_answers_that_a_template_leaves_out_are_named(tmp_path):

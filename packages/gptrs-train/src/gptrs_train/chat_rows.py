@@ -55,6 +55,8 @@ _ROLES: Final[Mapping[object, str]] = {
     "model": "assistant", "system": "system", "tool": "tool", "observation": "tool",
 }  # fmt: skip
 """Roles by what `from` calls them."""
+_PAIR: Final[Mapping[str, str]] = {"prompt": "user", "completion": "assistant"}
+"""The columns of a pair, and the role of a text in each."""
 _MARK: Final = "\u2042 \u2042"
 """A text in place of an answer: where it appears, the answer does."""
 
@@ -64,16 +66,21 @@ def chat_of(where: str, row: Mapping[str, object], *, templated: bool) -> Chat |
     for name in ("messages", TURNS):
         if name in row:
             return Chat(where, _fields(where, row, _turns(where, name, row[name])))
-    prompt, completion = row.get("prompt"), row.get("completion")
-    if isinstance(prompt, list) and isinstance(completion, list):
-        parts = [_turns(where, name, row[name]) for name in ("prompt", "completion")]
-        fields = _fields(where, row, [*parts[0], *parts[1]])
-        return Chat(where, fields, len(cast("list[object]", fields["messages"])) - len(parts[1]))
-    if "text" in row or not templated or "prompt" not in row or "completion" not in row:
+    if "prompt" not in row or "completion" not in row:
         return None
-    pair = (("user", "prompt"), ("assistant", "completion"))
-    messages = [{"role": role, "content": text_of(where, row, name)} for role, name in pair]
-    return Chat(where, _fields(where, row, messages))
+    chat = any(isinstance(row[name], list) for name in _PAIR)
+    if not chat and ("text" in row or not templated):
+        return None
+    prompt, completion = (_part(where, row, *each) for each in _PAIR.items())
+    fields = _fields(where, row, [*prompt, *completion])
+    return Chat(where, fields, len(cast("list[object]", fields["messages"])) - len(completion))
+
+
+def _part(where: str, row: Mapping[str, object], name: str, role: str) -> Sequence[object]:
+    """Return the messages in a column of a pair; a text is one message."""
+    if isinstance(row[name], list):
+        return _turns(where, name, row[name])
+    return [{"role": role, "content": text_of(where, row, name)}]
 
 
 def ends_with_answer(messages: object) -> bool:
@@ -143,47 +150,92 @@ def chat_examples(chats: Sequence[Chat], encode: Encode, *, mask_prompt: bool) -
     stated = [_stated(chat) for chat in chats]
     answers = [_answers(chat, each, mask_prompt) for chat, each in zip(chats, stated, strict=True)]
 
-    def rendered(parts: Sequence[tuple[int, Sequence[Message], bool]]) -> Iterator[np.ndarray]:
+    def rendered(parts: Sequence[_Part]) -> Iterator[np.ndarray]:
         texts = [
             (chats[at].where, replace(stated[at], messages=part, add_generation_prompt=opened))
             for at, part, opened in parts
         ]
         return _rendered(texts, encode)
 
-    wholes = rendered([(at, each.messages, False) for at, each in enumerate(stated)])
+    wholes = rendered([_Part(at, each.messages) for at, each in enumerate(stated)])
     found = [Example(tokens, np.full(len(tokens), not mask_prompt)) for tokens in wholes]
-    asked = [(at, number) for at, numbers in enumerate(answers) for number in numbers]
-    befores = rendered([(at, stated[at].messages[:number], True) for at, number in asked if number])
-    afters = rendered([(at, stated[at].messages[: number + 1], False) for at, number in asked])
-    changed: list[tuple[int, int, np.ndarray | None, np.ndarray]] = []
-    for (at, number), after in zip(asked, afters, strict=True):
+    asked = [
+        _Asked(at, stated[at].messages, number)
+        for at, numbers in enumerate(answers) for number in numbers
+    ]  # fmt: skip
+    befores = rendered([_Part(at, part[:number], True) for at, part, number in asked if number])
+    afters = _up_to(asked, [found[at].tokens for at, _, _ in asked], rendered)
+    changed: list[tuple[_Asked, np.ndarray | None, np.ndarray]] = []
+    for each, after in zip(asked, afters, strict=True):
         # Found by rendering the chat up to and with the answer, as nothing else locates its tokens
         # for every template. Few render a chat of no messages, before an answer that begins one.
-        whole, learnt = found[at]
+        (whole, learnt), number = found[each.at], each.number
         before = next(befores) if number else None
         same, end = 0 if before is None else shared(whole, before), shared(whole, after)
         # After the result of a tool, an answer may make the template drop thoughts before the call.
-        asks = number > 0 and stated[at].messages[number - 1]["role"] == "user"
+        asks = number > 0 and each.messages[number - 1]["role"] == "user"
         if before is not None and (asks or same == len(before)) and end == len(after):
             learnt[same:end] = True
         else:
-            changed.append((at, number, before, after))
-    # Templates that render the end of a chat unlike its middle: Qwen3's drop the thoughts of
-    # earlier answers, Mistral's move instructions to the last question.
-    again = [(at, _marked(stated[at].messages, number), number) for at, number, _, _ in changed]
-    marked = rendered([(at, messages, False) for at, messages, _ in again])
-    ended = rendered([(at, messages[: number + 1], False) for at, messages, number in again])
-    for (at, number, before, after), *others in zip(changed, marked, ended, strict=True):
-        whole, learnt = found[at]
-        place = _place(whole, before, after, *others)
+            changed.append((each, before, after))
+    for each, place in _changed_places(changed, found, rendered):
         if place.start == place.stop:
             raise DataError(
-                f"{chats[at].where}: the chat template leaves out message {number}, which is to be"
-                " learnt",
+                f"{chats[each.at].where}: the chat template leaves out message {each.number}, which"
+                " is to be learnt",
                 hint='give the message `"weight": 0`, or end the chat with it',
             )
-        learnt[place] = True
+        found[each.at].learnt[place] = True
     return found
+
+
+class _Part(NamedTuple):
+    """Messages of the chat number `at`, and whether the template begins an answer behind them."""
+
+    at: int
+    messages: Sequence[Message]
+    opened: bool = False
+
+
+class _Asked(NamedTuple):
+    """The message of a `number` in the chat number `at`, whose place is to be found."""
+
+    at: int
+    messages: Sequence[Message]
+    number: int
+
+
+_Rendered = Callable[[Sequence[_Part]], Iterator[np.ndarray]]
+
+
+def _up_to(
+    asked: Sequence[_Asked], wholes: Sequence[np.ndarray], rendered: _Rendered
+) -> Iterator[np.ndarray]:
+    """Yield the tokens of chats up to and with a message; one that ends with it is in `wholes`."""
+    inner = [each for each in asked if each.number + 1 < len(each.messages)]
+    parts = rendered([_Part(at, messages[: number + 1]) for at, messages, number in inner])
+    for (_, messages, number), whole in zip(asked, wholes, strict=True):
+        yield next(parts) if number + 1 < len(messages) else whole
+
+
+def _changed_places(
+    changed: Sequence[tuple[_Asked, np.ndarray | None, np.ndarray]],
+    found: Sequence[Example],
+    rendered: _Rendered,
+) -> Iterator[tuple[_Asked, slice]]:
+    """Yield answers with their places in `found`, where templates render the end of a chat unlike
+    its middle: Qwen3's drop the thoughts of earlier answers, Mistral's move instructions to the
+    last question.
+
+    Each comes with its chat `before` it and `after` it, as of `_place`.
+    """
+    again = [
+        _Asked(at, _marked(messages, number), number) for (at, messages, number), _, _ in changed
+    ]
+    marked = list(rendered([_Part(at, messages) for at, messages, _ in again]))
+    ended = _up_to(again, marked, rendered)
+    for (each, before, after), *others in zip(changed, marked, ended, strict=True):
+        yield each, _place(found[each.at].tokens, before, after, *others)
 
 
 def _place(
