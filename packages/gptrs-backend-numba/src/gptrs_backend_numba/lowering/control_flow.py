@@ -19,6 +19,7 @@ from gptrs_backend_numba.cost_model import Begin, Jump, Label, Next
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.packing import Packing
 from gptrs_backend_numba.passes.elementwise_groups import Unit, group
+from gptrs_backend_numba.passes.lifetimes import sparing
 from gptrs_backend_numba.schedule import Context, Explain, KernelCall, Read, ScheduleBuilder
 from gptrs_backend_numba.views import Counter, MemorySpace, Storage, View
 
@@ -205,6 +206,7 @@ def lower_region(
     It may overwrite the storages in `owned`. Compiles the kernels that it needs. `repeats`: it is
     the body of a loop.
     """
+    region = sparing(region)
     units = group(region)
     builder = ScheduleBuilder(context, _last_uses(region, units), owned, repeats)
     for param, view in zip(region.params, params, strict=True):

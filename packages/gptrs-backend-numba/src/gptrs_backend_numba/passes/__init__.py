@@ -1,1 +1,1 @@
-"""Passes over a whole program: elementwise groups before lowering, scratch memory after it."""
+"""Passes over a region before its lowering: short lives of large values, elementwise groups."""
