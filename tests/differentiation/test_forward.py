@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -145,6 +147,21 @@ def test_second_derivatives_are_those_of_differences(name: str) -> None:
         wanted = (up - down) / 2e-5
         scale = 1 + np.abs(wanted).max(initial=0)
         np.testing.assert_allclose(each.numpy() / scale, wanted / scale, atol=3e-7)
+
+
+@pytest.mark.parametrize(
+    ("function", "slope", "curvature"), [(F.softplus, 0.5, 0.25), (F.cosh, 0, 1)]
+)
+def test_smooth_functions_of_the_size_are_smooth_at_zero(
+    function: Callable[[gptrs.Tensor], gptrs.Tensor], slope: float, curvature: float
+) -> None:
+    def loss(x: gptrs.Tensor) -> gptrs.Tensor:
+        return F.sum(function(x))
+
+    x = np.array([0.0, -0.0])
+    (found,) = gptrs.hessian_vector(loss, (x,), (np.ones(2),))
+    np.testing.assert_allclose(found.numpy(), curvature)
+    np.testing.assert_allclose(gptrs.grad(loss)(x).numpy(), slope)
 
 
 def test_a_hessian_of_several_arguments() -> None:

@@ -79,8 +79,11 @@ def softplus(x: Tensor) -> Tensor:
     require_float("softplus", x=x)
     wide = widened(x)
     # `max(x, 0) + log1p(e^-|x|)` equals `log(1 + e^x)`, but its exponent is never positive.
-    smooth = primitives.log1p(primitives.exp(primitives.neg(primitives.abs(wide))))
-    kinked = primitives.maximum(wide, splat(0, wide.dtype, wide.shape))
+    # Neither `abs` nor `maximum`: the kinks of these at 0 would make the second derivative 0 there.
+    zero = splat(0, wide.dtype, wide.shape)
+    below, opposite = primitives.compare(wide, zero, "lt"), primitives.neg(wide)
+    smooth = primitives.log1p(primitives.exp(primitives.select(below, wide, opposite)))
+    kinked = primitives.select(below, zero, wide)
     return converted(primitives.add(kinked, smooth), x.dtype)
 
 

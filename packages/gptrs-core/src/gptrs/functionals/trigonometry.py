@@ -100,7 +100,8 @@ def _rounded(name: str, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tens
 
 
 def _hyperbolic_cosine(x: Tensor) -> Tensor:
-    size = elementwise.abs(x)
+    # Not `abs`, whose derivative at 0 is 0: the second derivative here is 1.
+    size = where(x < 0.0, -x, x)
     # In halves, since e^x may overflow while sinh and cosh do not.
     grown = elementwise.exp(size * 0.5)
     return grown * (grown * 0.5) + 0.5 * elementwise.exp(-size)
