@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
+from gptrs_runtime.content_digest import model_path
 from gptrs_runtime.sources.find_model import find_model
 from gptrs_train.learner import LowRank
 from gptrs_train.runs import Data, Outputs, Watch, finetune, train
@@ -66,7 +67,7 @@ def child(model: str, data: str, out: str, what: str, how: str, *, steps: int) -
     watch = Watch(tell=lambda status: print(status.step, flush=True))
     outputs = Outputs(Path(out), how == "resume")
     if what == "new":
-        config = find_model(model).path
+        config = find_model(model_path(model)).path
         train(config, Data(Path(data)), outputs, settings, watch=watch)
         return
     learnt = LowRank(4, 8.0) if what == "lora" else ["*"]

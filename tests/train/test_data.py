@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import numpy as np
 import pytest
 
 from gptrs.errors import UsageError
-from gptrs_runtime.chat.template import ChatTemplateError
+from gptrs_runtime.chat.template import ChatTemplate, ChatTemplateError
 from gptrs_runtime.load import load_model
 from gptrs_runtime.sources.hf_directory import HfDirectory
 from gptrs_train import chat_rows
@@ -131,6 +132,8 @@ def test_rows_of_each_form_are_learnt_as_asked(row, mask, templated, expected, t
         ({"messages": CHAT, "tools": "{"}, False, "2: `tools`.* is not usable JSON"),
         ({"messages": [{"role": "user", "content": [
             {"type": "image_url", "image_url": {"url": "data:,"}}]}]}, False, "2 has an image"),
+        ({"messages": [CHAT[0], {"role": "assistant", "function_call": {"name": "f"}}]}, False,
+         "2 has a `function_call`, which chat templates do not read"),
         ({"prompt": "a"}, False, r"train\.jsonl:2 has `prompt`; a row needs"),
         ({"prompt": CHAT[:1], "completion": 3}, False, r"2: `completion` must be a text, got `3`"),
         ({"text": 3}, False, r"train\.jsonl:2: `text` must be a text, got `3`"),
@@ -442,6 +445,22 @@ def test_an_epoch_of_a_stream_has_each_of_its_tokens_at_most_once(tokens):
         assert starts[-1] + length < tokens  # the last target is a token, too
         begins.add(starts[0])
     assert len(begins) > 1 or tokens == length + 1
+
+
+def test_tools_that_a_template_does_not_read_are_noted_once(tmp_path, caplog):
+    model = copy.copy(load_model(None, "ref"))
+    model.chat_template = lambda with_tools=False: ChatTemplate(
+        "{% for m in messages %}{{ m.content }}{% endfor %}", {}
+    )
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    turns = [CHAT[0], {"role": "assistant", "content": "c", "tool_calls": [call]}]
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    path = rows_file(tmp_path, *[{"messages": turns, "tools": [tool]}] * 2)
+    made = ModelTexts.of_model(model)
+    for _ in range(2):
+        read_source(path, lambda: made, 10**6)
+    for name in ("tools", "tool_calls"):
+        assert caplog.text.count(f"reads no `{name}`") == 1
 
 
 def test_a_held_out_part_is_apart():

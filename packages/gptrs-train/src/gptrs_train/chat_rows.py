@@ -306,6 +306,11 @@ def _stated(chat: Chat) -> Conversation:
         raise DataError(f"{chat.where}: {error.message}", hint=error.hint) from None
     if has_images(stated.messages):
         raise DataError(f"{chat.where} has an image: only texts are learnt")
+    if any("function_call" in each for each in stated.messages):
+        raise DataError(
+            f"{chat.where} has a `function_call`, which chat templates do not read",
+            hint="write it as one of `tool_calls`, and `functions` as `tools`",
+        )
     return stated
 
 

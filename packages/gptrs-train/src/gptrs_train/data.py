@@ -98,6 +98,7 @@ class ModelTexts:
         self._tokenizer = tokenizer
         self._model = model
         self.templated = model is not None and _has_template(model)
+        self._unread: set[str] = set()
 
     @classmethod
     def of_model(cls, model: LoadedModel, *, templated: bool = True) -> ModelTexts:
@@ -121,7 +122,22 @@ class ModelTexts:
                 f"{quoted(self.name)} has no chat template to read `messages` with",
                 hint="write rows of `prompt` and `completion`, or take one that is tuned to chat",
             )
+        self._note_unread(self._model, chats)
         return self._model.all_conversation_tokens(chats)
+
+    def _note_unread(self, model: LoadedModel, chats: Sequence[Conversation]) -> None:
+        """Warn once if the template leaves out tools, or calls of them, that a chat has."""
+        for chat in chats:
+            called = any("tool_calls" in each for each in chat.messages)
+            for name, given in (("tools", bool(chat.tools)), ("tool_calls", called)):
+                if not given or name in self._unread:
+                    continue
+                if name not in model.chat_template(with_tools=bool(chat.tools)).source:
+                    self._unread.add(name)
+                    _logger.warning(
+                        "the chat template of %s reads no `%s`: those of the rows are not learnt",
+                        quoted(self.name), name,
+                    )  # fmt: skip
 
 
 def _has_template(model: LoadedModel) -> bool:
