@@ -29,7 +29,7 @@ from gptrs_train import losses as learner_losses
 from gptrs_train.chat_rows import DataError
 from gptrs_train.learner import Batch, Learner, LowRank
 from gptrs_train.products import adapter_config
-from gptrs_train.saved_run import SavedRunError
+from gptrs_train.saved_run import STATE, SavedRunError
 from train.runs_support import CONFIGS, save_lm, stream
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96}
@@ -305,6 +305,23 @@ def test_too_little_memory_or_disk_is_told_before_any_work(tokens, tmp_path, mon
     monkeypatch.setattr(runs, "memory_limit", lambda: 1000)
     with pytest.raises(UsageError, match="weights, gradients and moments take"):
         gptrs(*args, *QUICK)
+
+
+def test_the_room_on_the_disk_is_for_the_whole_model_that_few_weights_change(
+    tokens, tmp_path, monkeypatch
+):
+    save_lm(tmp_path / "model", "llama")
+    args = ("finetune", tmp_path / "model", "--data", tokens, "--out", tmp_path / "out")
+    some = ("--weights", "norm.weight", *QUICK)
+    free = (tmp_path / "model" / "model.safetensors").stat().st_size // 2
+    usage = runs.shutil.disk_usage(tmp_path)._replace(free=free)
+    monkeypatch.setattr(runs.shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(SavedRunError, match="the state and the result of the run take"):
+        gptrs(*args, *some)
+    state = tmp_path / "out.run" / STATE  # that of another run, which --force removes
+    state.parent.mkdir()
+    state.write_bytes(bytes(4 * free))
+    gptrs(*args, *some, "--force")
 
 
 def test_a_copied_head_is_learnt_as_one_weight_and_not_written(tokens, tmp_path):

@@ -334,7 +334,7 @@ def _run(
         if saved.writes:
             require_new(outputs.out, digest, sources, resume=outputs.resume, force=outputs.force)
             _require_unfinished(saved, outputs)
-        _require_room(learner, settings, saved.folder)
+        _require_room(learner, settings, saved, fresh=fresh)
 
     _together(backend, digest, require)
     trainer = Trainer(learner, settings, rows, valid, saved, backend, watch.tell)
@@ -471,7 +471,17 @@ def _require_unfinished(saved: SavedRun, outputs: Outputs) -> None:
         )
 
 
-def _require_room(learner: Learner, settings: Settings, folder: Path) -> None:
+def _result_bytes(learner: Learner, *, fresh: bool) -> int:
+    """Return the bytes of the weights that a run writes at its end, those that it learns in f32."""
+    own = sum(array.nbytes for array in learner.trained.values())
+    if fresh or (learner.adapter is not None and learner.writes_adapter):
+        return own
+    weights = learner.source.weights
+    rest = (name for name in weights.names() if name not in learner.trained)
+    return own + sum(weights.type_of(name).nbytes for name in rest if learner.is_written(name))
+
+
+def _require_room(learner: Learner, settings: Settings, saved: SavedRun, *, fresh: bool) -> None:
     """Refuse a run for which memory or disk have no room, before time is lost."""
     own = sum(array.nbytes for array in learner.trained.values())
     need = own * _COPIES[settings.optimizer]
@@ -485,8 +495,12 @@ def _require_room(learner: Learner, settings: Settings, folder: Path) -> None:
             f" {shown_bytes(int(most))}",
             hint="train an adapter (--lora 8), or use --optimizer adafactor",
         )
-    above = next(each for each in (folder, *folder.resolve().parents) if each.exists())
-    free, files = shutil.disk_usage(above).free, 2 * need
+    above = next(each for each in (saved.folder, *saved.folder.resolve().parents) if each.exists())
+    # A state has no gradients. The next one is written beside it, and replaces what is there.
+    files = (
+        2 * (need - own) + (own if settings.patience else 0) + _result_bytes(learner, fresh=fresh)
+    )
+    free = shutil.disk_usage(above).free + saved.nbytes
     if files > free:
         raise SavedRunError(
             f"the state and the result of the run take {shown_bytes(files)},"

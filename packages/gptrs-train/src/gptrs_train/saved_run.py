@@ -85,6 +85,12 @@ class SavedRun(Struct):
         """Whether a state was saved."""
         return (self.folder / STATE).is_file()
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the weights and the state in the folder, which this run replaces."""
+        files = (self.folder / name for name in (STATE, BEST))
+        return sum(file.stat().st_size for file in files if file.is_file())
+
     @contextmanager
     def alone(self) -> Generator[None]:
         """Scope of the only process that writes the run; UsageError if another one does.
