@@ -169,7 +169,7 @@ def test_validate_compares_with_a_file_a_model_and_a_backend(run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("generate", "hi", "--model", "net.onnx"), "is read by the importer `onnx`"),
+        (("generate", "hi", "--model", "net.onnx"), "from gptrs_onnx.model import load; load("),
         (("forward", "--model", "net.onnx", "--weights", "q8"), "takes no `weights`"),
         (("forward", "--symbol", "n=1"), "are for models that an importer reads"),
         (("validate", "--model", "net.onnx", "--per-layer"), "only the outputs"),

@@ -24,6 +24,7 @@ from gptrs.errors import CheckpointError, GptrsError, ModelError, UsageError
 from gptrs.functionals.dispatch.active_overrides import entered
 from gptrs.ir import dtypes
 from gptrs.lazy_module import lazy_module
+from gptrs.plugins.descriptions import ImporterPlugin
 from gptrs.plugins.exporters import importer_of
 from gptrs.plugins.manager import manager
 from gptrs.quoting import quoted, shown_value
@@ -263,11 +264,17 @@ def _source(path: str | Path | None) -> ModelSource:
     importer = importer_of(found) if os.path.isfile(found) else None
     if importer is not None and not is_model_file(found):
         raise ModelError(
-            f"{quoted(str(found), 200)} is read by the importer `{importer}`: it is an imported"
-            " model, without the parts of one of gptrs",
-            hint="`gptrs run`, `forward`, `inspect`, `bench forward` and `validate` take it",
+            f"{quoted(str(found), 200)} is read by the importer `{importer}`, as a graph of"
+            " arrays: it has no tokenizer, settings or named layers",
+            hint="`gptrs run`, `forward`, `inspect`, `bench forward` and `validate` take it; in"
+            f" Python, {_python_call(importer)}",
         )
     return find_model(found)
+
+
+def _python_call(importer: str) -> str:
+    module, _, name = manager().find(ImporterPlugin, importer).factory.partition(":")
+    return f"`from {module} import {name}; {name}(path, gptrs.get_backend())`"
 
 
 def _tell(source: ModelSource, settings: ReadSettings, params: Params) -> None:
