@@ -169,8 +169,8 @@ def test_validate_compares_with_a_file_a_model_and_a_backend(run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("generate", "hi", "--model", "net.onnx"), "from gptrs_onnx.model import load; load("),
-        (("forward", "--model", "net.onnx", "--weights", "q8"), "takes no `weights`"),
+        (("generate", "hi", "--model", "net.onnx"), "it has no tokenizer, settings or named"),
+        (("forward", "--model", "net.onnx", "--weights", "q8"), "takes no `--weights`"),
         (("forward", "--symbol", "n=1"), "are for models that an importer reads"),
         (("validate", "--model", "net.onnx", "--per-layer"), "only the outputs"),
     ],
@@ -179,3 +179,5 @@ def test_what_an_imported_model_does_not_take_is_said(run, arguments, message):
     code, found = run(*arguments)
     assert code != 0
     assert message in found["message"]
+    if arguments[0] == "generate":
+        assert "from gptrs_onnx.model import load; load(path" in found["hint"]
