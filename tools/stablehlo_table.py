@@ -17,7 +17,6 @@ PAGE = Path(__file__).parents[1] / "docs" / "stablehlo_operations.md"
 _DEVICES = "several devices"
 _STREAMS = "tokens, and what goes to and from devices meanwhile"
 _RANDOM = "random numbers, which StableHLO leaves to each runtime"
-_ALGEBRA = "linear algebra that PTIR lacks"
 _OLD = "deprecated, JAX writes it no longer"
 _GRADIENT = "gradients"
 REFUSED: Mapping[str, str] = {
@@ -29,14 +28,12 @@ REFUSED: Mapping[str, str] = {
     "async_start": _STREAMS,
     "batch_norm_grad": _GRADIENT,
     "batch_norm_training": _GRADIENT,
-    "cholesky": _ALGEBRA,
     "collective_broadcast": _DEVICES,
     "collective_permute": _DEVICES,
     "create_token": _STREAMS,
     "cross-replica-sum": _DEVICES,
     "dynamic_conv": "padding that is computed",
     "einsum": _OLD,
-    "fft": "complex numbers",
     "get_tuple_element": "tuples",
     "infeed": _STREAMS,
     "outfeed": _STREAMS,
@@ -48,7 +45,6 @@ REFUSED: Mapping[str, str] = {
     "send": _STREAMS,
     "set_dimension_size": "a size that depends on data",
     "torch_index_select": _OLD,
-    "triangular_solve": _ALGEBRA,
     "tuple": "tuples",
     "unary_einsum": _OLD,
     "uniform_dequantize": "quantized types of MLIR",

@@ -166,6 +166,22 @@ ELEMENTWISE = [
         (f32([4, 3]),),
     ),
     ModuleCase(
+        "triangular_solve",
+        """%r = "stablehlo.triangular_solve"(%a, %b) <{left_side = true, lower = true,
+          unit_diagonal = false, transpose_a = #stablehlo<transpose TRANSPOSE>}>
+          : (tensor<2x2xf32>, tensor<2x1xf32>) -> tensor<2x1xf32>
+        return %r : tensor<2x1xf32>""",
+        (f32([[2, 99], [1, 4]]), f32([[5], [8]])),
+        (f32([[1.5], [2]]),),
+    ),
+    ModuleCase(
+        "cholesky",
+        """%r = stablehlo.cholesky %a, lower = true : tensor<2x2xf32>
+        return %r : tensor<2x2xf32>""",
+        (f32([[4, 99], [2, 10]]),),
+        (f32([[2, 0], [1, 3]]),),
+    ),
+    ModuleCase(
         "complex_constant",
         """%c = stablehlo.constant dense<[(1.0, 2.0), (0.5, -1.0)]> : tensor<2xcomplex<f32>>
         %r = stablehlo.multiply %a, %c : tensor<2xcomplex<f32>>

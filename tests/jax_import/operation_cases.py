@@ -391,6 +391,28 @@ _CONVERSIONS = [
     ),
 ]
 
+_SQUARE = np.float32(_DICE.standard_normal((2, 3, 3)))
+_ALGEBRA = {
+    "fft": lambda x: [jnp.fft.fft(x), jnp.fft.ifft2(x)],
+    "rfft": lambda x: [jnp.fft.rfftn(x), jnp.fft.irfft(jnp.fft.rfft(x[..., :3]), 3)],
+    "cholesky": lambda x: [
+        jnp.linalg.cholesky(x @ x.mT + jnp.eye(3)),
+        jnp.linalg.cholesky(x @ x.mT + jnp.eye(3), upper=True),
+        jnp.linalg.cholesky(-x @ x.mT),
+    ],
+    "lu": lambda x: [lax.linalg.lu(x), lax.linalg.lu(x[:, :2]), lax.linalg.lu(x[..., :2])],
+    "lu_of_singular": lambda x: lax.linalg.lu(x.at[:, 1].set(2 * x[:, 0]).at[1].set(0)),
+    "solve": lambda x: [jnp.linalg.solve(x, x[:, :, :2]), jnp.linalg.inv(x), jnp.linalg.det(x)],
+    "triangular_solve": lambda x: [
+        lax.linalg.triangular_solve(
+            x, x[..., :2] if left else x[..., :2, :],
+            left_side=left, lower=lower, transpose_a=turned, unit_diagonal=not turned,
+        )
+        for left in (True, False) for lower in (True, False) for turned in (True, False)
+    ],
+    "gradient_of_solve": jax.grad(lambda x: jnp.linalg.solve(x, x).sum()),
+}  # fmt: skip
+
 CASES = [
     *(Case(name, f, (X,)) for name, f in _UNARY.items()),
     *(Case(name, f, (POSITIVE,)) for name, f in _POSITIVE.items()),
@@ -405,4 +427,5 @@ CASES = [
     *(Case(name, f, (IMAGE,)) for name, f in _WINDOWS.items()),
     *_CONVOLUTIONS,
     *_CONVERSIONS,
+    *(Case(name, f, (_SQUARE,), 3e-4) for name, f in _ALGEBRA.items()),
 ]

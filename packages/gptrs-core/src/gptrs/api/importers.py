@@ -9,8 +9,8 @@ the contents of a file, a `Closure` identifies a step for other processes.
 `DAMAGE` lists the Python errors that mean a damaged node. `is_number`, `is_symbol`, `size_tensor`
 and `scalar` handle sizes and numbers, `wrapped` converts integers by their low bits, `within_axis`
 checks indices; `clipped` shortens names from files in messages. `transformed` and `real_signal` are
-Fourier transforms; `eliminated`, `solved`, `unit_of`, `over_columns` and `first_fault` are for
-matrices.
+Fourier transforms; `eliminated`, `solved`, `factored`, `cholesky_factor`, `substituted`, `unit_of`,
+`over_columns` and `first_fault` are for matrices.
 
 `FileContents`, with a `FileValue` for each input and output, say what is in a file that may not be
 runnable. A `LanguageModelFile` is one that text is generated with.

@@ -31,9 +31,12 @@ from gptrs.plugins.imported_graph import Step as Step
 from gptrs.plugins.imported_graph import free_axes as free_axes
 from gptrs.plugins.imported_graph import jitted as jitted
 from gptrs.plugins.kept_imports import ImportRecord as ImportRecord
+from gptrs.plugins.matrices import cholesky_factor as cholesky_factor
 from gptrs.plugins.matrices import eliminated as eliminated
+from gptrs.plugins.matrices import factored as factored
 from gptrs.plugins.matrices import first_fault as first_fault
 from gptrs.plugins.matrices import over_columns as over_columns
 from gptrs.plugins.matrices import solved as solved
+from gptrs.plugins.matrices import substituted as substituted
 from gptrs.plugins.matrices import unit_of as unit_of
 from gptrs.quoting import clipped as clipped

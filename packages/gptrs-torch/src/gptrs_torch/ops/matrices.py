@@ -10,17 +10,11 @@ from typing import Any
 
 import torch
 
-from gptrs.api.importers import eliminated, first_fault, over_columns, solved, unit_of
+from gptrs.api.importers import cholesky_factor, eliminated, solved, substituted, unit_of
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
-from gptrs.api.programs import dtypes
 from gptrs_torch.conversion import Node, converts
 from gptrs_torch.program_check import converted
-
-
-def _places(shape: Any, axis: int) -> Tensor:
-    """Return the index along an axis for each element of a shape."""
-    return primitives.iota(shape, axis % len(shape), dtypes.si64)
 
 
 def _matrices(x: Tensor, axes: int = 2) -> Tensor:
@@ -81,48 +75,15 @@ def log_determinant(x: Tensor) -> tuple[Tensor, ...]:
 # Triangles.
 
 
-def _substituted(a: Tensor, b: Tensor, *, upper: bool, unit: bool = False) -> Tensor:
-    """Return x with `a x = b` for a triangle a."""
-    whole = F.broadcast_to(b, F.matmul(a, b).shape)
-    rows = _places(whole.shape, -2)
-
-    def step(held: Tensor, k: Tensor) -> tuple[Tensor, ...]:
-        column, row = F.take(a, k, -1), F.expand_dims(F.take(held, k, -2), -2)
-        if not unit:
-            row = row / _matrices(F.take(column, k, -1))
-        ahead = F.less(rows, k) if upper else F.greater(rows, k)
-        rest = F.where(ahead, held - F.expand_dims(column, -1) * row, held)
-        return (F.where(F.equal(rows, k), row, rest),)
-
-    return over_columns(step, whole, a.shape[-1], reverse=upper)[0]
-
-
 @converts("linalg_solve_triangular")
 def triangular_solve(
     a: Tensor, b: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Tensor:
     """Return the solution x of `a x = b`, or of `x a = b`; of a, one triangle is read."""
     if left:
-        return _substituted(a, b, upper=upper, unit=unitriangular)
+        return substituted(a, b, upper=upper, unit=unitriangular)
     turned = F.swap_axes(a, -2, -1), F.swap_axes(b, -2, -1)
-    return F.swap_axes(_substituted(*turned, upper=not upper, unit=unitriangular), -2, -1)
-
-
-def _factor(x: Tensor, *, upper: bool) -> tuple[Tensor, Tensor]:
-    """Return the factor of Cholesky of symmetric matrices, and their first columns without one."""
-    given = F.swap_axes(x, -2, -1) if upper else x
-    rows = _places(given.shape[:-1], -1)
-
-    def step(held: Tensor, k: Tensor) -> tuple[Tensor, ...]:
-        column = F.take(held, k, -1)
-        pivot = F.take(column, k, -1)
-        made = F.where(F.less(rows, k), 0.0, column / F.sqrt(F.expand_dims(pivot, -1)))
-        return held - F.expand_dims(made, -1) * F.expand_dims(made, -2), made, pivot
-
-    _, (columns, pivots) = over_columns(step, given, x.shape[-1])
-    lower = F.transpose(columns, [*range(1, x.rank), 0])
-    fault = first_fault(F.logical_not(F.greater(pivots, 0.0)))
-    return (F.swap_axes(lower, -2, -1) if upper else lower), fault
+    return F.swap_axes(substituted(*turned, upper=not upper, unit=unitriangular), -2, -1)
 
 
 @converts("linalg_cholesky_ex")
@@ -131,15 +92,15 @@ def cholesky(
 ) -> tuple[Tensor, Tensor]:
     """Return the factor of Cholesky, and the number of the first column without one."""
     _require_no_check(node, check_errors)
-    return _factor(x, upper=upper)
+    return cholesky_factor(x, upper=upper)
 
 
 @converts("cholesky_solve")
 def cholesky_solve(b: Tensor, factor: Tensor, upper: bool = False) -> Tensor:
     """Return the solution x of `a x = b` by the factor of Cholesky of a."""
     lower = F.swap_axes(factor, -2, -1) if upper else factor
-    made = _substituted(lower, b, upper=False)
-    return _substituted(F.swap_axes(lower, -2, -1), made, upper=True)
+    made = substituted(lower, b, upper=False)
+    return substituted(F.swap_axes(lower, -2, -1), made, upper=True)
 
 
 _TERMS = 14

@@ -1,6 +1,7 @@
 """The converters, a module a family; importing this registers them."""
 
 from gptrs_backend_jax.stablehlo.ops import (
+    algebra,
     calls,
     control_flow,
     elementwise,
@@ -13,6 +14,7 @@ from gptrs_backend_jax.stablehlo.ops import (
 )
 
 __all__ = [
+    "algebra",
     "calls",
     "control_flow",
     "elementwise",

@@ -14,6 +14,7 @@ from gptrs_backend_jax.stablehlo.conversion import (
     converter_of,
     converts,
 )
+from gptrs_backend_jax.stablehlo.ops.algebra import lapack
 from gptrs_backend_jax.stablehlo.ops.sorting import approximate_top_k
 from gptrs_backend_jax.stablehlo.reading.module import shown
 
@@ -57,6 +58,9 @@ def custom_call(node: Node, *operands: Value) -> Value | Sequence[Value]:
         return []
     if target == _APPROXIMATE:
         return approximate_top_k(node, as_tensor(operands[0]), as_tensor(operands[1]))
+    made = lapack(node, target, [as_tensor(each) for each in operands])
+    if made is not None:
+        return made
     known = converter_of(_KNOWN.get(target, ""))
     details = node.operation.attributes.get("mhlo.attributes")
     if known is None or (isinstance(details, dict) and details.get("largest") is False):
