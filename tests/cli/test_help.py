@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from importlib.util import find_spec
 
 import pytest
 
@@ -21,7 +22,12 @@ COMMANDS = (
     *(("conformance", name) for name in ("run", "report")),
     ("plugins", "check"),
 )
-OF_PLUGINS = (("batch",), ("finetune",), ("new",), ("serve",), ("train",))
+OF_PLUGINS = (
+    pytest.param(
+        ("batch",), marks=pytest.mark.skipif(not find_spec("gptrs_ray"), reason="its package")
+    ),
+    *(("finetune",), ("new",), ("serve",), ("train",)),
+)
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,8 @@ def command_lines(page: Path) -> set[str]:
 def test_commands_that_are_not_run_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     found = {line for each in PAGES for page in ROOT.glob(each) for line in command_lines(page)}
     assert len(found) > 100
+    if find_spec("gptrs_ray") is None:  # whose command the parser does not know
+        found = {line for line in found if not line.startswith("gptrs batch ")}
     monkeypatch.chdir(tmp_path)  # no folder that a word could name
     refused: dict[str, str] = {}
     for line in sorted(found):
