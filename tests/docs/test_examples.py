@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import doc_examples
+from functionals.temporary import restored
 
 ROOT = Path(doc_examples.__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -28,4 +29,5 @@ def test_the_readme_and_the_rules_for_contributors_have_examples():
 @pytest.mark.parametrize("path", list(_documents()))
 def test_examples_run(path: Path, tmp_path: Path):
     shutil.copytree(ROOT / "docs" / "examples", tmp_path, dirs_exist_ok=True)
-    assert doc_examples.run_file(path, cwd=tmp_path) > 0
+    with restored():
+        assert doc_examples.run_file(path, cwd=tmp_path) > 0

@@ -8,6 +8,7 @@ from typing import Any
 
 from gptrs import functionals as F
 from gptrs.functionals.dispatch import registry
+from gptrs.functionals.dispatch.examples import EXAMPLES
 
 Named = dict[str, Callable[..., Any]]
 
@@ -31,3 +32,17 @@ def defined(portable: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
         yield F.functional(portable)
     finally:
         registry._implementations.pop(portable.__name__)
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """Scope at whose end there are the functionals, composites and examples of its beginning."""
+    held = {name: dict(known) for name, known in registry._implementations.items()}
+    tables = registry._implementations, registry._composites, EXAMPLES
+    before = held, dict(registry._composites), dict(EXAMPLES)
+    try:
+        yield
+    finally:
+        for table, kept in zip(tables, before, strict=True):
+            table.clear()
+            table.update(kept)  # type: ignore[arg-type]
