@@ -32,12 +32,17 @@ DIFFERENT = {
         ("nn.functional.max_unpool1d", "nn.functional.max_unpool2d", "nn.functional.max_unpool3d"),
         "an update that a later one overwrites has no influence; torch gives it a cotangent",
     ),
+    "as_strided_scatter": "torch gives elements that are kept no cotangent, and others one",
+    **dict.fromkeys(
+        ("linalg.cholesky_ex", "cholesky_solve"),
+        "one triangle is read, and has the cotangent; torch gives the other a share",
+    ),
     "linalg.norm": "the square root at 0; torch chooses 0",
     "bfloat16": "NumPy has no bf16 that torch gives",
 }
 """Operators whose samples differ from torch, and why."""
-REFUSED = {"scatter_reduce"}
-"""Operators with a sample that has no derivative here: products."""
+REFUSED = {"scatter_reduce", "matrix_exp"}
+"""Operators with a sample that has no derivative here: products, and loops that data end."""
 
 
 class Sample(NamedTuple):
@@ -159,7 +164,7 @@ def test_gradients_are_those_of_autograd(infos: list[Any], part: int) -> None:
                 except NotConvertedError:
                     continue
                 except UsageError as error:
-                    if info.name in REFUSED and "has no derivative" in error.message:
+                    if info.name in REFUSED and "derivative" in error.message:
                         continue
                     raise
                 for own, want in zip(found, sample.wanted, strict=True):

@@ -180,7 +180,7 @@ def test_what_workers_cannot_load_ends_the_run(cluster, tmp_path):
 REFUSED = {
     "no option `max_tokens`": {"task": "embed", "options": {"max_tokens": 1}},
     "no option `max_tokes`": {"task": "generate", "options": {"max_tokes": 1}},
-    "temperature must be": {"task": "generate", "options": {"temperature": -1}},
+    "temperature` must be": {"task": "generate", "options": {"temperature": -1}},
     "batch size must be": {"task": "generate", "options": {"batch_size": 0}},
     "`precision` cannot be `f64`": {"loading": LoadOptions(precision="f64")},
     "`weights` cannot be `q3`": {"loading": LoadOptions(weights="q3")},

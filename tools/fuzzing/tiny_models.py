@@ -112,6 +112,10 @@ _MIXTURE: dict[str, object] = {
 }
 
 
+_ALSO: Mapping[str, dict[str, object]] = {"esm": {"position_embedding_type": "rotary"}}
+"""What kinds need besides the settings of another one in their family."""
+
+
 def tiny_settings(kind: str) -> dict[str, object]:
     """Return a config.json of a kind, apart from `model_type`, as its row of a table has it.
 
@@ -128,7 +132,7 @@ def tiny_settings(kind: str) -> dict[str, object]:
     found = [CONFIGS[each] for each in family if each in CONFIGS]
     if not found:
         raise LookupError(f"no settings of a tiny `{kind}` are known")
-    return found[0]
+    return found[0] | _ALSO.get(kind, {})
 
 
 _THERE = frozenset({"shared.weight", "model.shared.weight"})

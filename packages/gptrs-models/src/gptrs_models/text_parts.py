@@ -90,23 +90,25 @@ def read_text(settings: Settings, params: Params) -> LlamaConfig:
     if not isinstance(found, Mapping):
         raise fields.error("text_config", "must be an object")
     own = cast("Settings", found)
-    kind = TEXT_KINDS[str(settings["model_type"])]
+    whole = str(settings["model_type"])
+    kind = TEXT_KINDS[whole]
     if own is not settings and own.get("model_type") is not None:
         kind = SAME_TEXTS.get(str(own["model_type"]), str(own["model_type"]))
     if kind not in KINDS:
         raise fields.error("text_config", f"has the `model_type` {kind!r:.80}")
+    defaults = _OWN_DEFAULTS.get(whole) if kind == TEXT_KINDS[whole] else None
     rope = {name: _one_axis(own[name]) for name in _ROPES if own.get(name) is not None}
     config = read_config(
         ConfigFields(own, kind).overlaid(
             {**rope, "model_type": kind, "tie_word_embeddings": True},
-            _OWN_DEFAULTS.get(str(settings["model_type"]), {}),
+            defaults or {},
         )
     )
     body = body_in(params, config.names.embed, BODIES[0])
     head = next((head for head in HEADS if f"{head}.weight" in params), HEADS[0])
     names = replace(config.names, body=body, head=head)
     experts = config.experts
-    if experts is not None and settings["model_type"] == "qwen3_vl_moe":
+    if experts is not None and whole == "qwen3_vl_moe":
         experts = replace(experts, turned=True)
     # transformers applies these changes of the logits only in the standalone language model.
     scale = 1.0 if kind.startswith("cohere") else config.logit_scale

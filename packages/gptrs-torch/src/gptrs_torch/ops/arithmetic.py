@@ -222,7 +222,10 @@ def next_number(x: Tensor, y: Tensor) -> Tensor:
     least = primitives.bitcast(F.full(x.shape, 1, whole), x.dtype)
     moved = F.where(F.equal(x, 0.0), F.where(y > 0.0, least, -least), moved)
     is_any = F.logical_or(F.is_nan(x), F.is_nan(y))
-    return F.where(is_any, math.nan, F.where(F.equal(x, y), y, moved))
+    found = F.where(is_any, math.nan, F.where(F.equal(x, y), y, moved))
+    # Bits have no derivative; a float moves with its neighbour.
+    moves = F.logical_and(F.is_finite(x), F.not_equal(found, 0.0))
+    return F.where(moves, found + (x - F.stop_gradient(x)), found)
 
 
 _FIELD = 2047 << 52
@@ -234,13 +237,17 @@ def mantissa_and_exponent(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return a mantissa of magnitude 1/2 to 1 and the exponent of 2; 0 for 0, NaN, infinities."""
     wide, whole = F.cast(x, dtypes.f64), dtypes.si64
     is_small = F.abs(wide) < 2.0**-1000  # whose exponent may be below that of their bits
-    bits = primitives.bitcast(F.where(is_small, wide * 2.0**100, wide), whole)
+    scaled = F.where(is_small, wide * 2.0**100, wide)
+    bits = primitives.bitcast(scaled, whole)
     field = F.right_shift(F.bitwise_and(bits, scalar(_FIELD, whole)), scalar(52, whole))
     exponent = field - F.where(is_small, scalar(1122, whole), scalar(1022, whole))
     rest = F.bitwise_and(bits, scalar(~_FIELD, whole))
     mantissa = primitives.bitcast(F.bitwise_or(rest, scalar(1022 << 52, whole)), dtypes.f64)
     is_plain = F.logical_and(F.not_equal(x, 0.0), F.is_finite(x))
     found = F.where(is_plain, exponent, scalar(0, whole))
+    # Bits have no derivative; that of the mantissa is the power of 2 between it and x.
+    held = F.stop_gradient(F.where(is_plain, scaled, 1.0))
+    mantissa = mantissa + (F.where(is_plain, scaled, 1.0) - held) * (mantissa / held)
     return F.cast(F.where(is_plain, mantissa, wide), x.dtype), F.cast(found, dtypes.si32)
 
 
