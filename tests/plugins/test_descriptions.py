@@ -76,6 +76,7 @@ def test_well_formed(cls: Any, fields: dict[str, Any]):
         (ModelPlugin, {"factory": "a.b"}, r'`ModelPlugin.factory` must be "module:callable"'),
         (ModelPlugin, {"factory": "a-b:c"}, r"`ModelPlugin.factory`"),
         (ModelPlugin, {"factory": print}, r"`ModelPlugin.factory`"),
+        (ModelPlugin, {"tokenizer": 3}, r"`ModelPlugin.tokenizer` must be the name of a class"),
         (BackendPlugin, {"priority": "10"}, r"`BackendPlugin.priority` must be an integer"),
         (BackendPlugin, {"priority": True}, r"`BackendPlugin.priority` must be an integer"),
         (FunctionalPlugin, {"functional": ""}, r"`FunctionalPlugin.functional`"),

@@ -77,6 +77,10 @@ def test_several_conversations_are_rendered_at_once():
     assert template.render_all(conversations) == expected
 
 
+SPECIAL = {"bos_token": END, "eos_token": END, "unk_token": "<|endoftext|>"}
+"""Of the files, and of the class of GPT-2's tokenizer."""
+
+
 def found(folder) -> ChatTemplate:
     return chat_template_of(load_model(folder, "ref").files, "chat")
 
@@ -85,7 +89,7 @@ def test_a_file_of_its_own_comes_first(tmp_path):
     folder = save_tiny_chat(tmp_path / "chat", "of the settings")
     assert found(folder).source == "of the settings"
     (folder / "chat_template.jinja").write_text("of the file", encoding="utf-8")
-    assert found(folder) == ChatTemplate("of the file", {"bos_token": END, "eos_token": END})
+    assert found(folder) == ChatTemplate("of the file", SPECIAL)
 
 
 def test_a_model_reads_its_template_once(tmp_path):
@@ -94,9 +98,7 @@ def test_a_model_reads_its_template_once(tmp_path):
     assert model.chat_template().source == "first"
     (folder / "chat_template.jinja").write_text("second", encoding="utf-8")
     model.template_variables["x"] = 1
-    assert model.chat_template() == ChatTemplate(
-        "first", {"bos_token": END, "eos_token": END}, {"x": 1}
-    )
+    assert model.chat_template() == ChatTemplate("first", SPECIAL, {"x": 1})
     assert model.chat_template(with_tools=True).source == "second"  # nobody had asked for that
 
 

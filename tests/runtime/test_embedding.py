@@ -182,8 +182,11 @@ def test_texts_are_cut_and_keep_their_last_token(tmp_path, files, limit):
 
 
 def test_texts_are_lowered_where_the_files_say_so(tmp_path):
-    model = gptrs.load_model(save_tiny_bert(tmp_path / "a"), backend="ref")
-    folder = save_tiny_bert(tmp_path / "b")
+    for name in "ab":
+        save_tiny_bert(tmp_path / name)
+        write_json(tmp_path / name / "tokenizer_config.json", {"do_lower_case": False})
+    model = gptrs.load_model(tmp_path / "a", backend="ref")
+    folder = tmp_path / "b"
     write_json(folder / "sentence_bert_config.json", {"do_lower_case": True})
     lowering = gptrs.load_model(folder, backend="ref")
     kept, lowered = gptrs.embed(model, ["the House", "the house"])

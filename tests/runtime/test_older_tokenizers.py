@@ -14,6 +14,7 @@ from gptrs_runtime.generation.text_stream import IncrementalDecoder
 from gptrs_runtime.sources.byte_bpe_files import CLASSES
 from gptrs_runtime.sources.find_model import find_model
 from gptrs_runtime.tokenization.tokenizer import TextTokenizer, tokenizer_of
+from models.llama_support import edit_config
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 TEXTS = (
@@ -108,6 +109,15 @@ def test_such_a_folder_has_a_tokenizer_for_all_who_ask(tmp_path):
     assert find_model(tmp_path / "m.gptrschk").has_file("tokenizer.json")
     read = TextTokenizer(source.read_bytes("tokenizer.json") or b"", "tokenizer.json")
     assert read.decode(read.encode("as it was")) == "as it was"
+
+
+@pytest.mark.parametrize("config", [{"tokenizer_class": "GPT2TokenizerFast"}, {}])
+def test_the_class_follows_from_config_json_too(tmp_path, config):
+    folder = save(tmp_path / "m", ["<|endoftext|>"], {})
+    edit_config(folder, **config)
+    named = save(tmp_path / "n", ["<|endoftext|>"], {"tokenizer_class": "GPT2Tokenizer"})
+    ours, wanted = (tokenizer_of(find_model(each), "m") for each in (folder, named))
+    assert ours.as_json() == wanted.as_json()
 
 
 def test_a_file_of_its_own_goes_first(tmp_path):
@@ -211,6 +221,7 @@ def test_a_tokenizer_in_python_is_told(tmp_path):
 @pytest.mark.parametrize("settings", [{}, {"tokenizer_class": "BlenderbotTokenizer"}])
 def test_a_class_that_is_not_known_is_told(tmp_path, settings):
     folder = save(tmp_path / "m", [], settings)
+    edit_config(folder, model_type="llama")
     with pytest.raises(ModelError, match=r"has no tokenizer\.json") as caught:
         tokenizer_of(find_model(folder), "m")
     assert all(name in str(caught.value.hint) for name in [*list(CLASSES)[:2], "tokenizer_class"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import random
 from pathlib import Path
@@ -15,6 +16,7 @@ from gptrs_runtime.chat.template import chat_template_of
 from gptrs_runtime.generation.text_stream import IncrementalDecoder
 from gptrs_runtime.sources.find_model import find_model
 from gptrs_runtime.sources.model_source import ModelSource
+from gptrs_runtime.tokenization.special_tokens import named_tokens
 from gptrs_runtime.tokenization.tokenizer import tokenizer_of
 
 CHAT = (
@@ -125,19 +127,48 @@ def test_texts_are_cleaned_as_the_file_beside_the_tokenizer_says(tmp_path, made,
     assert ours.encode_within("cafe \u4e2d cafe", 2)[0] == ours.encode("\u4e2d cafe", special=False)
 
 
-@pytest.mark.parametrize("made", ["BertTokenizer", "PreTrainedTokenizerFast"])
-def test_texts_are_cleaned_by_the_class_that_config_json_names(tmp_path, made):
+@pytest.mark.parametrize("made", ["BertTokenizer", "PreTrainedTokenizerFast", None])
+def test_texts_are_cleaned_by_the_class_that_config_json_names_or_implies(tmp_path, made):
     transformers = pytest.importorskip("transformers", reason="parity needs transformers")
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cafe", "Cafe"]
     own = Tokenizer(models.WordPiece({word: n for n, word in enumerate(words)}, unk_token="[UNK]"))
     own.normalizer = normalizers.BertNormalizer(lowercase=False)
     own.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    named = {"config.json": {"model_type": "bert", "tokenizer_class": made}}
+    named = {"config.json": {"model_type": "bert", **({"tokenizer_class": made} if made else {})}}
     ours = tokenizer_of(saved(own, tmp_path, named), "m")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert (
         ours.encode("Cafe", special=False) == theirs("Cafe", add_special_tokens=False)["input_ids"]
     )
+
+
+def test_a_class_puts_no_space_before_a_text_although_the_file_would(tmp_path):
+    transformers = pytest.importorskip("transformers", reason="parity needs transformers")
+    made = Tokenizer(models.BPE({"a": 0, "\u0120": 1, "<|endoftext|>": 2}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    files = saved(made, tmp_path, {"config.json": {"model_type": "gpt2"}})
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer_of(files, "m").encode("a a") == theirs("a a")["input_ids"] == [0, 1, 0]
+
+
+SPECIAL_OF = {
+    "RobertaTokenizer": "roberta", "BertTokenizer": "bert", "GPT2Tokenizer": "gpt2",
+    "Qwen2Tokenizer": "qwen2", "GPTNeoXTokenizer": "gpt_neox", "MPNetTokenizer": "mpnet",
+    "GemmaTokenizer": "gemma", "CLIPTokenizer": "clip", "LlamaTokenizer": None,
+    "XLMRobertaTokenizer": "xlm-roberta", "T5Tokenizer": "t5", "DebertaV2Tokenizer": "deberta-v2",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("made", SPECIAL_OF)
+def test_special_tokens_that_no_file_names_are_those_of_the_class(tmp_path, made):
+    transformers = pytest.importorskip("transformers", reason="parity needs transformers")
+    kind = SPECIAL_OF[made]
+    config = {"model_type": kind} if kind else {"model_type": "llama", "tokenizer_class": made}
+    own = inspect.signature(getattr(transformers, made).__init__).parameters
+    names = [f"{name}_token" for name in ("bos", "unk", "sep", "pad", "cls", "mask")]
+    usual = {name: str(own[name].default) for name in names if name in own and own[name].default}
+    beside = {"config.json": config, "tokenizer_config.json": {"eos_token": None}}
+    assert named_tokens(saved(Tokenizer(models.BPE()), tmp_path, beside)) == usual
 
 
 @pytest.mark.parametrize("lowers", [True, False])

@@ -13,6 +13,28 @@ from gptrs.api import DemoModelPlugin, ModelPlugin
 
 _GGUF = f"{__package__}.gguf_architectures:"
 _TIMM = f"{__package__}.timm_families:"
+_TOKENIZERS = {
+    kind: f"{name}Tokenizer"
+    for name, kinds in (
+        ("Albert", "albert"),
+        ("Bert", "bert distilbert electra ernie nomic_bert"),
+        ("Camembert", "camembert"),
+        ("CLIP", "clip"),
+        ("Deberta", "deberta"),
+        ("DebertaV2", "deberta-v2"),
+        ("Gemma", "gemma gemma2 gemma3 gemma3_text"),
+        ("GPT2", "codegen gpt2 gpt_neo gptj jais2 opt phi starcoder2"),
+        ("GPTNeoX", "falcon_mamba gpt_neox mamba mamba2 mpt olmo olmoe"),
+        ("MPNet", "mpnet"),
+        ("Qwen2", "internvl qwen2 qwen2_5_vl qwen2_audio qwen2_moe qwen2_vl"),
+        ("Qwen2", "qwen3 qwen3_moe qwen3_next qwen3_vl qwen3_vl_moe"),
+        ("Roberta", "bart data2vec-text roberta roberta-prelayernorm"),
+        ("T5", "mt5 t5"),
+        ("XLMRoberta", "gte jina_embeddings_v3 xlm-roberta"),
+    )
+    for kind in kinds.split()
+}
+"""The classes of tokenizers that transformers takes where no file names one."""
 _MLX_EXPERTS = dict(gate_proj="w1", up_proj="w3", down_proj="w2")
 
 
@@ -51,6 +73,7 @@ class Family(NamedTuple):
                 name=name, summary=self.summary.format(what), factory=factory, api="0.1",
                 relatives=self.relatives.get(name, ()), gguf=gguf, timm=timm,
                 mlx=_MLX_EXPERTS if name in self.mlx else {}, turned=self.turned,
+                tokenizer=_TOKENIZERS.get(name),
             )  # fmt: skip
 
 

@@ -127,7 +127,8 @@ class ModelPlugin(FactoryPlugin, kw_only=True):
     timm's names, such as "resnet*", to "module:object" of a `TimmFamily`, imported for a folder
     with such a name. `mlx` maps MLX's names of an expert's matrices (`gate_proj`, `up_proj`,
     `down_proj`) to the kind's, if they differ. `turned`: linear layers are stored as [inputs,
-    outputs], as in the `Conv1D` of transformers.
+    outputs], as in the `Conv1D` of transformers. `tokenizer` is the class of transformers that
+    tokenizers of the kind have unless their files name one.
     """
 
     relatives: tuple[str, ...] = ()
@@ -135,6 +136,7 @@ class ModelPlugin(FactoryPlugin, kw_only=True):
     timm: Mapping[str, str] = field(default_factory=dict[str, str])
     mlx: Mapping[str, str] = field(default_factory=dict[str, str])
     turned: bool = False
+    tokenizer: str | None = None
 
     def __hash__(self) -> int:
         return hash((self.name, self.factory))
@@ -152,6 +154,8 @@ class ModelPlugin(FactoryPlugin, kw_only=True):
         _require_mapping(self, "mlx", self.mlx, _NAME, "a mapping of names to names")
         if not isinstance(cast("object", self.turned), bool):
             raise _malformed(self, "turned", "a bool", self.turned)
+        if self.tokenizer is not None:
+            _require_match(self, "tokenizer", self.tokenizer, _NAME, "the name of a class")
 
 
 class FunctionalPlugin(FactoryPlugin, kw_only=True):

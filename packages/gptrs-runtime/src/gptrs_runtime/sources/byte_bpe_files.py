@@ -1,7 +1,7 @@
 """Tokenizers in `vocab.json` and `merges.txt`, converted to an equivalent `tokenizer.json`.
 
 The two files do not say how texts are split and which special tokens surround them: that follows
-from the class of transformers in `tokenizer_config.json`; see `CLASSES`.
+from the class of transformers; see `CLASSES`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from gptrs.errors import ModelError
 from gptrs.quoting import quoted, shown_value
 from gptrs.strict_json import parse_object
 from gptrs_runtime.sources.gguf_tokenizer import LIKE_QWEN2, PRE_TOKENIZERS, Part
+from gptrs_runtime.sources.tokenizer_class import TOKENIZER_CONFIG, default_special
 
 VOCABULARY: Final = "vocab.json"
 MERGES: Final = "merges.txt"
-TOKENIZER_CONFIG: Final = "tokenizer_config.json"
 _OLD_MAP: Final = "special_tokens_map.json"
 _OLD_ADDED: Final = "added_tokens.json"
 _DECODER: Final = "added_tokens_decoder"
 _FLAGS: Final = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-_END: Final = "<|endoftext|>"
 _ORDER: Final = tuple(
     f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 )
@@ -37,11 +36,10 @@ ReadFile = Callable[[str], bytes | None]
 class TokenizerClass(Struct, frozen=True):
     """The behaviour of a tokenizer class of transformers, besides merging.
 
-    `special` has its default special tokens; `around` names those before and after a text (the
-    latter is doubled between two texts).
+    `around` names the special tokens before and after a text (the latter is doubled between two
+    texts).
     """
 
-    special: Mapping[str, str]
     pre_tokenizer: Part
     normalizer: Part | None = None
     around: tuple[str, str] | None = None
@@ -57,25 +55,12 @@ _BYTES: Final[Part] = PRE_TOKENIZERS["gpt-2"].steps[0]
 _CLIP_WORDS: Final = (
     r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 )
-_GPT2: Final = TokenizerClass(dict.fromkeys(("unk_token", "bos_token", "eos_token"), _END), _BYTES)
-_ROBERTA: Final = TokenizerClass(
-    {
-        "bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>",
-        "unk_token": "<unk>", "pad_token": "<pad>", "mask_token": "<mask>",
-    },
-    _BYTES,
-    around=("cls_token", "sep_token"),
-)  # fmt: skip
+_GPT2: Final = TokenizerClass(_BYTES)
+_ROBERTA: Final = TokenizerClass(_BYTES, around=("cls_token", "sep_token"))
 _QWEN2: Final = TokenizerClass(
-    dict.fromkeys(("unk_token", "eos_token", "pad_token"), _END),
-    _sequence("pretokenizers", LIKE_QWEN2.steps),
-    normalizer={"type": "NFC"},
+    _sequence("pretokenizers", LIKE_QWEN2.steps), normalizer={"type": "NFC"}
 )
 _CLIP: Final = TokenizerClass(
-    {
-        "bos_token": "<|startoftext|>",
-        **dict.fromkeys(("unk_token", "eos_token", "pad_token"), _END),
-    },
     _sequence(
         "pretokenizers",
         [
@@ -108,21 +93,18 @@ CLASSES: Final[Mapping[str, TokenizerClass]] = {
     "Qwen2Tokenizer": _QWEN2,
     "CLIPTokenizer": _CLIP,
 }
-"""By `tokenizer_class`, with or without `Fast` at the end."""
+"""By the result of `tokenizer_class`."""
 
 
-def class_of(read: ReadFile) -> TokenizerClass | None:
-    """Return the class of the tokenizer in these files; None if it is not in `CLASSES`."""
-    settings = _object(read, TOKENIZER_CONFIG)
-    name = settings.get("tokenizer_class")
-    return CLASSES.get(name.removesuffix("Fast")) if isinstance(name, str) else None
+def tokenizer_json(read: ReadFile, name: str) -> bytes:
+    """Return the content of a `tokenizer.json`, by the class called `name` in `CLASSES`.
 
-
-def tokenizer_json(read: ReadFile, kind: TokenizerClass) -> bytes:
-    """Return the content of a `tokenizer.json`; ModelError for malformed files."""
+    ModelError for malformed files.
+    """
+    kind = CLASSES[name]
     vocabulary, settings = _vocabulary(read), tokenizer_settings(read)
     numbered = _numbered(read, settings)
-    special = _special(kind, settings)
+    special = _special(default_special(name), settings, keeps_all=kind.around is not None)
     added = _added(special, vocabulary, numbered)
     ids = {**vocabulary, **{str(part["content"]): cast("int", part["id"]) for part in added}}
     texts = {name: str(part["content"]) for name, part in special.items()}
@@ -238,20 +220,22 @@ def _numbered(read: ReadFile, settings: Mapping[str, object]) -> dict[str, int]:
     return {text: number for text, number in old if isinstance(number, int)}
 
 
-def _special(kind: TokenizerClass, settings: Mapping[str, object]) -> dict[str, Part]:
+def _special(
+    usual: Mapping[str, str], settings: Mapping[str, object], *, keeps_all: bool
+) -> dict[str, Part]:
     """Return the special tokens of the class by name, in the order in which they are added.
 
-    One that the settings say is null is left out, unless it surrounds texts.
+    One that the settings say is null is left out, unless the class `keeps_all`.
     """
     found: dict[str, Part] = {}
     for name in _ORDER:
-        stated = settings.get(name, kind.special.get(name))
-        if name in kind.special and (stated is not None or kind.around is not None):
-            text = _content(stated) or kind.special[name]
+        stated = settings.get(name, usual.get(name))
+        if name in usual and (stated is not None or keeps_all):
+            text = _content(stated) or usual[name]
             flags: Mapping[str, object] = {}
             if isinstance(stated, Mapping):
                 flags = cast("Mapping[str, object]", stated)
-            kept = {flag: bool(flags.get(flag, usual)) for flag, usual in _FLAGS.items()}
+            kept = {flag: bool(flags.get(flag, value)) for flag, value in _FLAGS.items()}
             found[name] = {"content": text, "special": True, **kept}
     return found
 

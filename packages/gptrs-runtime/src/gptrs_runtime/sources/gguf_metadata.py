@@ -15,9 +15,10 @@ from gptrs.checkpoint.formats.gguf_header import MetadataValue
 from gptrs.errors import ModelError
 from gptrs.plugins.gguf_architecture import RMS_EPSILON, GgufArchitecture
 from gptrs.quoting import quoted, shown_value
-from gptrs_runtime.sources.byte_bpe_files import TOKENIZER_CONFIG, ReadFile, tokenizer_settings
+from gptrs_runtime.sources.byte_bpe_files import ReadFile, tokenizer_settings
 from gptrs_runtime.sources.format_kinds import gguf_architecture_of
 from gptrs_runtime.sources.gguf_tokenizer import PRE_TOKENIZERS, Part
+from gptrs_runtime.sources.tokenizer_class import TOKENIZER_CONFIG
 
 Metadata = dict[str, MetadataValue]
 
@@ -183,12 +184,6 @@ WHOLE_CHARACTERS: Final[list[Part]] = [
     {"type": "Replace", "pattern": {"String": "\N{REPLACEMENT CHARACTER}"}, "content": ""}
 ]
 """The last steps of a decoder of bytes that leaves out those that are no UTF-8."""
-
-
-def has_byte_tokens(read: ReadFile) -> bool:
-    """Return whether these files declare the tokens of ByT5."""
-    named = CLASS.encode() in (read(TOKENIZER_CONFIG) or b"")
-    return named and tokenizer_settings(read).get("tokenizer_class") == CLASS
 
 
 def tokenizer_json(read: ReadFile) -> bytes:

@@ -299,8 +299,13 @@ class GgufTokenizer:
         return json.dumps(made, ensure_ascii=False).encode("utf-8")
 
     def tokenizer_config(self) -> Part:
-        """Return the content of a `tokenizer_config.json`: chat templates and special tokens."""
-        config: Part = {}
+        """Return the content of a `tokenizer_config.json`: chat templates and special tokens.
+
+        The class is the one that leaves the steps of `tokenizer_json` as they are.
+        """
+        config: Part = {"tokenizer_class": "PreTrainedTokenizerFast"}
+        if self._metadata.get(_MODEL) == WORDPIECE:
+            config["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
         template = self._fields.text("tokenizer.chat_template")
         start = "tokenizer.chat_template."
         named = {key.removeprefix(start): key for key in self._metadata if key.startswith(start)}

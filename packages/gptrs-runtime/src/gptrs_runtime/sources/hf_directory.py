@@ -48,6 +48,7 @@ from gptrs_runtime.sources.timm_folder import (
     is_timm,
     preprocessor_of,
 )
+from gptrs_runtime.sources.tokenizer_class import tokenizer_class
 
 if TYPE_CHECKING:
     from gptrs_runtime.sources import (
@@ -164,12 +165,13 @@ class HfDirectory(ModelSource):
     @cached_property
     def _made_tokenizer(self) -> Callable[[byte_bpe_files.ReadFile], bytes] | None:
         """The function that makes a tokenizer.json from older files; None if there are none."""
+        kind = tokenizer_class(self)
         names = (byte_bpe_files.VOCABULARY, byte_bpe_files.MERGES)
         if any(self._folder.find(name) is None for name in names):
-            is_bytes = gguf_metadata.has_byte_tokens(self._tokenizer_file)
-            return gguf_metadata.tokenizer_json if is_bytes else None
-        kind = byte_bpe_files.class_of(self._tokenizer_file)
-        return None if kind is None else partial(byte_bpe_files.tokenizer_json, kind=kind)
+            return gguf_metadata.tokenizer_json if kind == gguf_metadata.CLASS else None
+        if kind is None or kind not in byte_bpe_files.CLASSES:
+            return None
+        return partial(byte_bpe_files.tokenizer_json, name=kind)
 
     def _tokenizer_file(self, name: str) -> bytes | None:
         return self.read_bytes(name, limit=MAX_TOKENIZER_BYTES)

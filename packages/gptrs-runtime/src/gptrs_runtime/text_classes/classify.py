@@ -17,6 +17,7 @@ from gptrs_runtime.input_checks import require_known_tokens
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import LabelScore, Ranked
 from gptrs_runtime.sources.model_folder import MODEL_CONFIG, MODULES, TRANSFORMER_CONFIG
+from gptrs_runtime.sources.tokenizer_class import TOKENIZER_CONFIG, tokenizer_class
 from gptrs_runtime.text_batches import BATCH_SIZE, chosen_prompt, read_prompts, text_batches
 from gptrs_runtime.text_classes.logit_scores import pair_logits
 from gptrs_runtime.tokenization.encoded_text import EncodedText, Lengths, LongTexts
@@ -94,7 +95,6 @@ def rank_scores(config: Mapping[str, object], saved: Mapping[str, object] | None
 
 Text = str | tuple[str, str]
 """A text, or a pair encoded as one."""
-_CONFIG = "tokenizer_config.json"
 _SEGMENTS = "token_type_ids"
 _WITHOUT_SEGMENTS = (
     *("PreTrainedTokenizer", "TokenizersBackend", "RobertaTokenizer", "XLMRobertaTokenizer"),
@@ -188,19 +188,18 @@ def text_logits(
 def longest_text(model: LoadedModel) -> int:
     """Return the most tokens of a text: of the model, or fewer as tokenizer_config.json says."""
     context = model.token_reader().context_length
-    settings = model.files.read_json(_CONFIG) or {}
-    limit = Fields(settings, f"in `{_CONFIG}`").count("model_max_length")
+    settings = model.files.read_json(TOKENIZER_CONFIG) or {}
+    limit = Fields(settings, f"in `{TOKENIZER_CONFIG}`").count("model_max_length")
     return context if limit is None else min(limit, context)
 
 
 def has_segments(model: LoadedModel) -> bool:
     """Return whether the tokenizer hands segments to the model: by its inputs, else its class."""
-    settings = model.files.read_json(_CONFIG) or {}
+    settings = model.files.read_json(TOKENIZER_CONFIG) or {}
     inputs = settings.get("model_input_names")
     if isinstance(inputs, list):
         return _SEGMENTS in inputs
-    made = settings.get("tokenizer_class") or model.files.config.get("tokenizer_class")
-    return str(made).removesuffix("Fast") not in _WITHOUT_SEGMENTS
+    return tokenizer_class(model.files) not in _WITHOUT_SEGMENTS
 
 
 def _encoded(

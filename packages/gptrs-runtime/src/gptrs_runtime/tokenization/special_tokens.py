@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, Protocol, cast
+from typing import Annotated, Any, Final, cast
 
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
@@ -15,6 +15,8 @@ from gptrs.errors import ModelError
 from gptrs.quoting import quoted
 from gptrs.strict_json import record_of
 from gptrs_runtime.sources.gguf_metadata import WHOLE_CHARACTERS, byte_characters
+from gptrs_runtime.sources.model_source import ModelSource
+from gptrs_runtime.sources.tokenizer_class import default_special, tokenizer_class
 from gptrs_runtime.tokenization.tokenizer_file import steps_of
 
 _CONFIG: Final = "tokenizer_config.json"
@@ -40,21 +42,13 @@ class _Decoder(Struct):
     added_tokens_decoder: dict[str, _Token] = {}
 
 
-class JsonFiles(Protocol):
-    """The folder of a model."""
-
-    def read_json(self, name: str) -> dict[str, object] | None:
-        """Return the object in a JSON file, None if there is none; ModelError if malformed."""
-        ...
-
-
-def named_tokens(files: JsonFiles) -> dict[str, str]:
+def named_tokens(files: ModelSource) -> dict[str, str]:
     """Return the special tokens by the names that chat templates have for them.
 
     These are `bos_token` and so on, all others that end in `_token`, and those in
-    `extra_special_tokens`.
+    `extra_special_tokens`; what the files leave out, the class of the tokenizer has.
     """
-    settings = _settings(files)
+    settings = {**default_special(tokenizer_class(files)), **_settings(files)}
     found = {name: value for name, value in settings.items() if name.endswith("_token")}
     extra = settings.get(_EXTRA[0])
     if isinstance(extra, Mapping):
@@ -63,7 +57,7 @@ def named_tokens(files: JsonFiles) -> dict[str, str]:
     return {name: text for name, text in texts.items() if text is not None}
 
 
-def added_tokens(files: JsonFiles) -> list[tuple[int | None, AddedToken]]:
+def added_tokens(files: ModelSource) -> list[tuple[int | None, AddedToken]]:
     """Return tokens that these files add to the ones of tokenizer.json, with their numbers.
 
     First come those with a number, in its order, then special tokens without one. ModelError for
@@ -81,7 +75,7 @@ def added_tokens(files: JsonFiles) -> list[tuple[int | None, AddedToken]]:
     ]
 
 
-def _settings(files: JsonFiles) -> dict[str, object]:
+def _settings(files: ModelSource) -> dict[str, object]:
     """Return tokenizer_config.json, in old folders with special_tokens_map.json put over it."""
     settings = files.read_json(_CONFIG) or {}
     if "added_tokens_decoder" in settings:
@@ -131,7 +125,9 @@ def _numbered(settings: Mapping[str, object]) -> Iterator[tuple[int, AddedToken]
         yield int(number), AddedToken(**asdict(entry))
 
 
-def _from_old_file(files: JsonFiles, special: Collection[str]) -> Iterator[tuple[int, AddedToken]]:
+def _from_old_file(
+    files: ModelSource, special: Collection[str]
+) -> Iterator[tuple[int, AddedToken]]:
     """Yield the tokens of added_tokens.json."""
     found = record_of(files.read_json(_ADDED) or {}, dict[str, _Number], f"`{_ADDED}`")
     for text, number in found.items():

@@ -19,6 +19,7 @@ from gptrs.quoting import listed, quoted
 from gptrs.spans import span
 from gptrs_runtime.results import Tokenize, TokenPiece
 from gptrs_runtime.sources.model_source import MAX_TOKENIZER_BYTES, TOKENIZER, ModelSource
+from gptrs_runtime.sources.tokenizer_class import TOKENIZER_CONFIG, tokenizer_class
 from gptrs_runtime.tokenization.cleaned_spaces import OPEN_ENDS, SETTING, cleaned
 from gptrs_runtime.tokenization.encoded_text import (
     MOST_COUNTED,
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 else:
     byte_bpe_files = lazy_module("gptrs_runtime.sources.byte_bpe_files")
 
-_CONFIG = "tokenizer_config.json"
 _TWO_VOCABULARIES = "source.spm"
 _MAKE_TOKENS = (
     "make the tokens with transformers, `AutoTokenizer.from_pretrained(FOLDER)(TEXT)`, and give"
@@ -54,10 +54,7 @@ _MAKE_TOKENS = (
 )
 _PYTHON_CLASSES = ("BioGptTokenizer",)
 """Classes of transformers without a tokenizer.json, of kinds that gptrs has."""
-_AS_THEY_ARE = (
-    *("PreTrainedTokenizerFast", "TokenizersBackend", "BloomTokenizerFast"),
-    *("LlamaTokenizer", "LlamaTokenizerFast"),
-)
+_AS_THEY_ARE = (*("PreTrainedTokenizer", "TokenizersBackend", "BloomTokenizer", "LlamaTokenizer"),)
 """Classes of transformers 5 that leave the steps of a tokenizer as the file has them."""
 _CLEANING = {
     "do_lower_case": "lowercase",
@@ -72,6 +69,8 @@ _OF_WORD_PIECES = (
 """Classes of transformers that do not read these attributes from tokenizer.json."""
 _USUAL_CLEANING = {"lowercase": True, "strip_accents": None, "handle_chinese_chars": True}
 """Their defaults."""
+_OF_BYTES = ("GPT2Tokenizer", "RobertaTokenizer", "BartTokenizer", "CodeGenTokenizer")
+"""Classes of transformers that put no space before a text unless the settings say so."""
 _LOWERING = ("DebertaV2Tokenizer", "AlbertTokenizer")
 """Classes of transformers whose `do_lower_case` is a step of a vocabulary of pieces."""
 _OLDER = (
@@ -92,16 +91,16 @@ def tokenizer_of(files: ModelSource, name: str) -> TextTokenizer:
     older = next((file for file in _OLDER if files.has_file(file)), None)
     if files.has_file(_TWO_VOCABULARIES):
         hint = f"the files have two vocabularies, which no {TOKENIZER} says: {_MAKE_TOKENS}"
-    elif (files.read_json(_CONFIG) or {}).get("tokenizer_class") in _PYTHON_CLASSES:
+    elif tokenizer_class(files) in _PYTHON_CLASSES:
         hint = f"its texts are cut by code in Python, which no {TOKENIZER} says: {_MAKE_TOKENS}"
     elif older is None:
         hint = "add the file, or give token ids instead of text (--prompt-ids)"
     elif older == byte_bpe_files.VOCABULARY and files.has_file(byte_bpe_files.MERGES):
         hint = (
-            f"name its class in {_CONFIG}, as `tokenizer_class`: {listed(byte_bpe_files.CLASSES)}"
-            f" are read from {byte_bpe_files.VOCABULARY} and {byte_bpe_files.MERGES}; or make"
-            f" {TOKENIZER} with transformers: `AutoTokenizer.from_pretrained(FOLDER)"
-            ".save_pretrained(FOLDER)`"
+            f"name its class in {TOKENIZER_CONFIG}, as `tokenizer_class`:"
+            f" {listed(byte_bpe_files.CLASSES)} are read from {byte_bpe_files.VOCABULARY} and"
+            f" {byte_bpe_files.MERGES}; or make {TOKENIZER} with transformers:"
+            " `AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)`"
         )
     else:
         hint = (
@@ -114,18 +113,18 @@ def tokenizer_of(files: ModelSource, name: str) -> TextTokenizer:
 def _overrides(files: ModelSource) -> Overrides:
     """Return the settings of tokenizer_config.json that override tokenizer.json.
 
-    They depend on the class of the tokenizer, which older folders name in config.json only.
+    They depend on the class of the tokenizer.
     """
-    settings = files.read_json(_CONFIG) or {}
+    settings = files.read_json(TOKENIZER_CONFIG) or {}
     found = {key: value for key, value in settings.items() if isinstance(value, bool)}
-    made = str(settings.get("tokenizer_class") or files.config.get("tokenizer_class"))
+    made = tokenizer_class(files)
     of_steps = {} if made in _AS_THEY_ARE else found
-    usual = _USUAL_CLEANING if made.removesuffix("Fast") in _OF_WORD_PIECES else {}
+    usual = _USUAL_CLEANING if made in _OF_WORD_PIECES else {}
     stated = {name: of_steps[key] for key, name in _CLEANING.items() if key in of_steps}
     return Overrides(
-        prefix_space=of_steps.get("add_prefix_space"),
+        prefix_space=of_steps.get("add_prefix_space", False if made in _OF_BYTES else None),
         cleaning={**usual, **stated},
-        lowers=found.get("do_lower_case") if made.removesuffix("Fast") in _LOWERING else None,
+        lowers=found.get("do_lower_case") if made in _LOWERING else None,
         splits_special=found.get("split_special_tokens", False),
         cuts_left=settings.get("truncation_side") == "left",
         cleans_spaces=found.get(SETTING, False),
