@@ -10,6 +10,7 @@ from typing import cast
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import gptrs
 from fuzzing.tiny_models import save_tiny_model
@@ -17,7 +18,10 @@ from gptrs.errors import ModelError, UsageError
 from gptrs_backend_ref.backend import RefBackend, create
 from gptrs_models.bert import Bert
 from gptrs_runtime.embedding.embed import cosine_similarities
+from gptrs_runtime.embedding.modules import pooling_and_steps
+from gptrs_runtime.sources.find_model import find_model
 from gptrs_runtime.text_batches import text_batches
+from gptrs_runtime.torch_activations import ACTIVATIONS, torch_activation
 from runtime.tiny_bert import (
     CONTEXT,
     TRANSFORMER,
@@ -138,6 +142,35 @@ def test_a_dense_module(tmp_path, settings, activation):
     np.testing.assert_allclose(gptrs.embed(model, ["the cat"])[0], unit(expected), atol=1e-5)
     kept = gptrs.embed(model, ["the cat"], normalize=False)[0]
     np.testing.assert_allclose(kept, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("outputs", [WIDTH, 5])
+def test_what_a_dense_module_adds_to(tmp_path, outputs):
+    folder = save_sentence_bert(tmp_path / "m", MEAN, module("Dense", "2_Dense"))
+    save_dense(folder / "2_Dense", outputs, use_residual=True)
+    weights = load_file(folder / "2_Dense" / "model.safetensors")
+    x = np.random.default_rng(1).normal(0, 1, (2, WIDTH))
+    whole = np.tanh(x @ weights["linear.weight"].T + weights["linear.bias"])
+    if outputs == WIDTH:
+        expected = whole + x
+    else:
+        residual = np.random.default_rng(2).normal(0, 1, (outputs, WIDTH)).astype(np.float32)
+        save_file({**weights, "residual.weight": residual}, folder / "2_Dense/model.safetensors")
+        expected = whole + x @ residual.T
+    entries = [TRANSFORMER, module("Pooling", "1_Pooling"), module("Dense", "2_Dense")]
+    _, (dense,) = pooling_and_steps(find_model(folder), entries)
+    np.testing.assert_allclose(dense(x), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_are_those_of_torch(name):
+    torch = pytest.importorskip("torch", reason="parity needs torch")
+    theirs = getattr(torch.nn, name)()
+    x = np.array([[-900.0, -30.0, -4.0, -1.0, -0.3, -0.0, 0.2, 1.0, 3.0, 5.9, 7.0, 25.0, 900.0]])
+    path = f"{type(theirs).__module__}.{name}"
+    np.testing.assert_allclose(
+        torch_activation(path)(x), theirs(torch.tensor(x)), rtol=1e-9, atol=1e-14
+    )
 
 
 def test_a_dense_module_without_bias(tmp_path):

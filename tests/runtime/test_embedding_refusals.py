@@ -116,10 +116,11 @@ def test_settings(folder, name, settings, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"activation_function": "os.system"}, "must be one of `torch.nn.modules.activation.Tanh`"),
+        ({"activation_function": "os.system"}, "must be of `torch.nn`: `Tanh`"),
+        ({"activation_function": "torch.nn.modules.linear.Linear"}, "must be of `torch.nn`"),
         ({"activation_function": 3}, "`activation_function` in `2_Dense/config.json` must be a st"),
         ({"module_input_name": "token_embeddings"}, "'sentence_embedding' only"),
-        ({"use_residual": True}, "`use_residual`"),
+        ({"use_residual": True}, "`use_residual` in `2_Dense/config.json` does not fit"),
         ({"out_features": 4}, "`linear.weight [3, 16]`, found `4`"),
         ({"in_features": 10**12}, "does not fit the weights of"),
         ({"out_features": None}, "does not fit the weights of"),

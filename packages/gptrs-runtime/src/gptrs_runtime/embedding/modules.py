@@ -23,6 +23,7 @@ from gptrs_runtime.sources.model_folder import (
 )
 from gptrs_runtime.sources.model_source import CONFIG, ModelSource
 from gptrs_runtime.text_batches import read_prompts
+from gptrs_runtime.torch_activations import ACTIVATIONS, Activation, torch_activation
 
 # Pooling of token vectors to text vectors, as in sentence-transformers.
 
@@ -152,21 +153,36 @@ class Truncate(Struct, frozen=True):
 
 
 class Dense(Struct, frozen=True, eq=False):
-    """`activation(x W^T + b)` with a weight [E, D], and a bias [E] if there is one."""
+    """`activation(x W^T + b)` with a weight [E, D], and a bias [E] if there is one.
+
+    `x R^T` is added to it for a `residual` weight R [E, D], and `x` itself for True.
+    """
 
     weight: np.ndarray
     bias: np.ndarray | None
-    activation: str
+    activation: Activation
+    residual: np.ndarray | bool = False
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """[N, D] -> [N, E]."""
-        weight = self.weight.astype(np.float64)
-        # Row by row: for a matrix, BLAS may sum in another order, and the bits of a text would
-        # depend on its batch.
-        product = np.stack([weight @ row for row in x.astype(np.float64)])
+        wide = x.astype(np.float64)
+        found = _product(wide, self.weight)
         if self.bias is not None:
-            product = product + self.bias
-        return ACTIVATIONS[self.activation](product).astype(np.float32)
+            found = found + self.bias
+        found = self.activation(found)
+        if self.residual is not False:
+            found = found + (wide if self.residual is True else _product(wide, self.residual))
+        return found.astype(np.float32)
+
+
+def _product(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """`x W^T`, [N, D] and [E, D] -> [N, E], f64.
+
+    Row by row: for a matrix, BLAS may sum in another order, and the bits of a text would depend on
+    its batch.
+    """
+    wide = weight.astype(np.float64)
+    return np.stack([wide @ row for row in x])
 
 
 class LayerNorm(Struct, frozen=True, eq=False):
@@ -181,22 +197,6 @@ class LayerNorm(Struct, frozen=True, eq=False):
         centred = wide - wide.mean(axis=-1, keepdims=True)
         scale = np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + _NORM_EPSILON)
         return (centred / scale * self.weight + self.bias).astype(np.float32)
-
-
-def _relu(x: np.ndarray) -> np.ndarray:
-    return np.maximum(x, 0.0)
-
-
-def _identity(x: np.ndarray) -> np.ndarray:
-    return x
-
-
-ACTIVATIONS: Final[dict[str, VectorStep]] = {
-    "torch.nn.modules.activation.Tanh": np.tanh,
-    "torch.nn.modules.activation.ReLU": _relu,
-    "torch.nn.modules.linear.Identity": _identity,
-}
-"""Steps by the names under which sentence-transformers saves them."""
 
 
 _WEIGHTS: Final = "model.safetensors"
@@ -285,11 +285,11 @@ def _step(files: ModelSource, module: ModuleEntry) -> VectorStep:
 def _dense(files: ModelSource, module: ModuleEntry) -> Dense:
     fields = _settings(files, module)
     _require_vector(fields)
-    fields.require("use_residual", False)
     inputs, outputs = fields.count("in_features"), fields.count("out_features")
-    activation = fields.text("activation_function", "torch.nn.modules.activation.Tanh")
-    if activation not in ACTIVATIONS:
-        raise fields.error("activation_function", f"must be one of {listed(ACTIVATIONS)}")
+    named = fields.text("activation_function") or "torch.nn.modules.activation.Tanh"
+    activation = torch_activation(named)
+    if activation is None:
+        raise fields.error("activation_function", f"must be of `torch.nn`: {listed(ACTIVATIONS)}")
     weights = _weights(files, module)
     weight = weights.get("linear.weight")
     if weight is None or weight.shape != (outputs, inputs):
@@ -297,7 +297,12 @@ def _dense(files: ModelSource, module: ModuleEntry) -> Dense:
     bias = weights.get("linear.bias") if fields.boolean("bias", True) else None
     if fields.boolean("bias", True) and (bias is None or bias.shape != (outputs,)):
         raise fields.error("bias", f"does not fit the weights of {_shapes(weights)}")
-    return Dense(weight, bias, activation)
+    if not fields.boolean("use_residual", False) or inputs == outputs:
+        return Dense(weight, bias, activation, fields.boolean("use_residual", False))
+    residual = weights.get("residual.weight")
+    if residual is None or residual.shape != weight.shape:
+        raise fields.error("use_residual", f"does not fit the weights of {_shapes(weights)}")
+    return Dense(weight, bias, activation, residual)
 
 
 def _layer_norm(files: ModelSource, module: ModuleEntry) -> LayerNorm:

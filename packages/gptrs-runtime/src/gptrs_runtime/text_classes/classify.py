@@ -21,6 +21,7 @@ from gptrs_runtime.sources.tokenizer_class import TOKENIZER_CONFIG, tokenizer_cl
 from gptrs_runtime.text_batches import BATCH_SIZE, chosen_prompt, read_prompts, text_batches
 from gptrs_runtime.text_classes.logit_scores import pair_logits
 from gptrs_runtime.tokenization.encoded_text import EncodedText, Lengths, LongTexts
+from gptrs_runtime.torch_activations import ACTIVATIONS, sigmoid, torch_activation, unchanged
 from gptrs_runtime.verb_requests import TEMPLATE
 
 # Logits to scores, by the settings that transformers and sentence-transformers use.
@@ -37,24 +38,10 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
-def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Return `1 / (1 + exp(-x))` of each, f64."""
-    return 0.5 * (1.0 + np.tanh(0.5 * logits.astype(np.float64)))
-
-
-def unchanged(logits: np.ndarray) -> np.ndarray:
-    """Return the logits, f64."""
-    return logits.astype(np.float64)
-
-
 _BY_PROBLEM: Final[dict[str, Scores]] = {
     "regression": unchanged,
     "single_label_classification": softmax,
     "multi_label_classification": sigmoid,
-}
-_BY_MODULE: Final[dict[str, Scores]] = {
-    "torch.nn.modules.activation.Sigmoid": sigmoid,
-    "torch.nn.modules.linear.Identity": unchanged,
 }
 
 
@@ -86,11 +73,13 @@ def rank_scores(config: Mapping[str, object], saved: Mapping[str, object] | None
     name = name or config.get("sbert_ce_default_activation_function")
     if name is None:
         return sigmoid
-    if not isinstance(name, str) or name not in _BY_MODULE:
+    found = torch_activation(name) if isinstance(name, str) else None
+    if found is None:
         raise ModelError(
-            f"the function of scores must be one of {listed(_BY_MODULE)}, found {shown_value(name)}"
+            f"the function of scores must be of `torch.nn`: {listed(ACTIVATIONS)}, found"
+            f" {shown_value(name)}"
         )
-    return _BY_MODULE[name]
+    return found
 
 
 Text = str | tuple[str, str]
@@ -260,7 +249,8 @@ def rank(
             pairs = [(lowered(one), lowered(other)) for one, other in pairs]
         longest = fields.count("max_seq_length")
         logits = _only_class(model, text_logits(model, pairs, batch_size, progress, long, longest))
-    scores = rank_scores(model.config, model.files.read_json(MODEL_CONFIG))(logits)
+    to_scores = rank_scores(model.config, model.files.read_json(MODEL_CONFIG))
+    scores = to_scores(logits.astype(np.float64))
     order = np.argsort(-logits, kind="stable")[:top_k]
     rows = [int(row) for row in order]
     return [Ranked(row, float(scores[row]), documents[row]) for row in rows]
