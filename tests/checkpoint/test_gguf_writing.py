@@ -22,6 +22,8 @@ from gptrs_runtime.quantizing.quantizing_source import QuantizingSource
 from gptrs_runtime.sources.find_model import find_model
 from gptrs_runtime.sources.gguf_metadata import settings_of
 from gptrs_runtime.sources.gguf_model import GgufModel
+from models.llama_support import edit_config
+from runtime.tiny_gpt2 import save_tiny_gpt2
 
 TYPES = {"q8": "Q8_0", "q4": "Q4_0", "q4_asym": "Q4_1"}
 SIZES = {
@@ -238,6 +240,14 @@ def test_a_tokenizer_goes_there_and_back(tmp_path: Path, tokenizer: str) -> None
     texts = ("the cat1 23", "theca\nT", "<s> the")
     for text in texts:
         assert models[0].tokenizer.encode(text) == models[1].tokenizer.encode(text)
+
+
+def test_a_token_that_only_the_class_names_does_not_hide_that_of_the_config(tmp_path: Path) -> None:
+    folder = save_tiny_gpt2(tmp_path / "m")  # no `<|endoftext|>` in its vocabulary
+    edit_config(folder, bos_token_id=7)
+    gptrs.quantize(folder, tmp_path / "m.gguf", "q8")
+    metadata = GgufModel.open(tmp_path / "m.gguf")._tokenizer._metadata
+    assert metadata["tokenizer.ggml.bos_token_id"] == 7
 
 
 ROPES: dict[str, dict[str, Any]] = {

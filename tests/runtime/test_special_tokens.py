@@ -6,6 +6,7 @@ import inspect
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from gptrs_runtime.chat.template import chat_template_of
 from gptrs_runtime.generation.text_stream import IncrementalDecoder
 from gptrs_runtime.sources.find_model import find_model
 from gptrs_runtime.sources.model_source import ModelSource
+from gptrs_runtime.text_classes.fill import mask_of
 from gptrs_runtime.tokenization.special_tokens import named_tokens
 from gptrs_runtime.tokenization.tokenizer import tokenizer_of
 
@@ -149,6 +151,14 @@ def test_a_class_puts_no_space_before_a_text_although_the_file_would(tmp_path):
     files = saved(made, tmp_path, {"config.json": {"model_type": "gpt2"}})
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert tokenizer_of(files, "m").encode("a a") == theirs("a a")["input_ids"] == [0, 1, 0]
+
+
+def test_the_mask_token_of_a_class_must_be_in_the_vocabulary(tmp_path):
+    made = Tokenizer(models.WordLevel({"<mask>": 0, "a": 1}, "a"))
+    files = saved(made, tmp_path, {"config.json": {"model_type": "bert"}})
+    assert named_tokens(files)["mask_token"] == "[MASK]"
+    model = SimpleNamespace(files=files, tokenizer=tokenizer_of(files, "m"), name="m")
+    assert mask_of(model) == "<mask>"
 
 
 SPECIAL_OF = {

@@ -171,10 +171,12 @@ def _special(source: ModelSource, tokenizer: TextTokenizer, unknown: object) -> 
     named = named_tokens(source)
     if isinstance(unknown, str):
         named.setdefault("unk_token", unknown)
+    # The class of a tokenizer may name tokens that its vocabulary lacks.
     numbers = {
-        which: tokenizer.number(named[f"{which}_token"])
+        which: number
         for which in ("bos", "eos", "unk", "pad")
-        if f"{which}_token" in named
+        if (text := named.get(f"{which}_token")) is not None
+        and (number := tokenizer.number(text)) is not None
     }
     stated = source.generation_config.get("eos_token_id", source.config.get("eos_token_id"))
     several = cast("list[object]", stated) if isinstance(stated, list) else [stated]

@@ -165,10 +165,9 @@ def _tag(name: str) -> tuple[bool, str]:
 
 def mask_of(model: LoadedModel) -> str:
     """Return the mask token, such as `[MASK]`; ModelError if the files name none."""
-    known = named_tokens(model.files).get("mask_token")
-    if known is None:
-        usual = (text for text in ("[MASK]", "<mask>") if model.tokenizer.number(text) is not None)
-        known = next(usual, None)
+    named = named_tokens(model.files).get("mask_token")
+    texts = ("[MASK]", "<mask>") if named is None else (named, "[MASK]", "<mask>")
+    known = next((text for text in texts if model.tokenizer.number(text) is not None), None)
     if known is None:
         raise ModelError(
             f"the files of `{model.name}` name no mask token",
