@@ -24,9 +24,10 @@ from gptrs_runtime.images.decoding import read_image
 from gptrs_runtime.input_checks import require_known_tokens
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.text_batches import BATCH_SIZE, chosen_prompt, text_batches
-from gptrs_runtime.text_classes.classify import sigmoid, softmax
+from gptrs_runtime.text_classes.classify import softmax
 from gptrs_runtime.tokenization.encoded_text import Lengths, LongTexts, TextLength
 from gptrs_runtime.tokenization.special_tokens import named_tokens
+from gptrs_runtime.torch_activations import sigmoid
 
 # One vector per image: images are preprocessed as the model's files say.
 
