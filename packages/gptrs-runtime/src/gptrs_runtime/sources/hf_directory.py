@@ -48,7 +48,7 @@ from gptrs_runtime.sources.timm_folder import (
     is_timm,
     preprocessor_of,
 )
-from gptrs_runtime.sources.tokenizer_class import tokenizer_class
+from gptrs_runtime.sources.tokenizer_class import named_class, tokenizer_class
 
 if TYPE_CHECKING:
     from gptrs_runtime.sources import (
@@ -165,10 +165,11 @@ class HfDirectory(ModelSource):
     @cached_property
     def _made_tokenizer(self) -> Callable[[byte_bpe_files.ReadFile], bytes] | None:
         """The function that makes a tokenizer.json from older files; None if there are none."""
-        kind = tokenizer_class(self)
         names = (byte_bpe_files.VOCABULARY, byte_bpe_files.MERGES)
         if any(self._folder.find(name) is None for name in names):
-            return gguf_metadata.tokenizer_json if kind == gguf_metadata.CLASS else None
+            is_bytes = named_class(self) == gguf_metadata.CLASS
+            return gguf_metadata.tokenizer_json if is_bytes else None
+        kind = tokenizer_class(self)
         if kind is None or kind not in byte_bpe_files.CLASSES:
             return None
         return partial(byte_bpe_files.tokenizer_json, name=kind)

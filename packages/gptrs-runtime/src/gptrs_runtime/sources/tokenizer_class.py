@@ -65,12 +65,18 @@ def tokenizer_class(files: ModelSource) -> str | None:
     tokenizer_config.json names it, else config.json, as in older folders, else the kind of model
     does. ModelError for a malformed file.
     """
-    settings = files.read_json(TOKENIZER_CONFIG) or {}
-    named = settings.get(_KEY) or files.config.get(_KEY)
-    if isinstance(named, str):
-        return named.removesuffix("Fast")
+    named = named_class(files)
+    if named is not None:
+        return named
     kind = format_kinds.kind_named(files.config.get("model_type"))
     return None if kind is None else kind.tokenizer
+
+
+def named_class(files: ModelSource) -> str | None:
+    """Return the class that a file names, as `tokenizer_class` does, without asking the plugins."""
+    settings = files.read_json(TOKENIZER_CONFIG) or {}
+    named = settings.get(_KEY) or files.config.get(_KEY)
+    return named.removesuffix("Fast") if isinstance(named, str) else None
 
 
 def default_special(name: str | None) -> Mapping[str, str]:
