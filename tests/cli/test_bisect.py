@@ -442,3 +442,38 @@ func @main(%x: f32[3, 4]) -> bf16[3, 4] {
     found = Search(parse_program(text), suspect, TrustedSide(side("ref"), {"x": X})).find()
     assert found is not None
     assert found.instructions == ["%0 = cast %x {dtype = bf16} : bf16[3, 4]"]
+
+
+def sharp(x, y, far):
+    """A softmax whose weights are 0 and 1, whatever is somewhat wrong before it."""
+    scores = F.sin(x + 1.0) @ F.transpose(F.tanh(y - 0.5), (1, 0))
+    return F.softmax(scores + far) @ y
+
+
+class WrongTogether(Wrong):
+    """The fault of a kernel for two instructions, of which the second reads the first."""
+
+    def apply(self, program: Program) -> Program:
+        made = program.main.body.instructions
+        self._first = {value for each in made if each.op.name == "add" for value in each.results}
+        return super().apply(program)
+
+    def _instruction(self, made: Instruction) -> Instruction:
+        return super()._instruction(made) if self._first & {*made.operands} else made
+
+
+@pytest.mark.parametrize(("kind", "fault"), [(Wrong, "tanh"), (WrongTogether, "sin")])
+def test_what_a_sharp_softmax_hides_is_found(monkeypatch, kind, fault):
+    rng = np.random.default_rng(1)
+    x, y = rng.standard_normal((2, 5, 6), np.float32)
+    arrays = {"arg0": x, "arg1": y, "arg2": np.eye(5, dtype=np.float32) * 1e4}
+    program = gptrs.jit(sharp).lower(*map(gptrs.tensor, arrays.values()))
+    trusted = TrustedSide(side("ref:optimizer=off"), arrays)
+    assert Search(program, side("ref"), trusted).find() is None
+    backend = copy.copy(gptrs.get_backend("ref"))
+    exchanged, new = MISCOMPILED.get(fault, (named("sin"), lambda _: Tanh()))
+    monkeypatch.setattr(backend, "fuse", lambda: [kind(exchanged, new)])
+    suspect = Here("ref", backend)
+    expected, found = (each.run(program, arrays) for each in (side("ref"), suspect))
+    np.testing.assert_array_equal(found, expected)  # it is hidden
+    _require_found(Search(program, suspect, trusted).find(), exchanged)

@@ -5,9 +5,11 @@ add up, and the earlier half comes first. Where only both halves together differ
 is to blame, the window shrinks from both ends. At last single instructions are taken out (Zeller
 and Hildebrandt, "Simplifying and isolating failure-inducing input", 2002).
 
-A backend that computes a composite by a kernel of its own may be wrong there although the results
-of the program agree: a norm hides a wrong scale. So each composite is also run by itself, and so is
-each cast, whose wrong rounding the tolerance hides.
+The results of a program may agree although a part of it is wrong: a norm hides a wrong scale, a
+sharp softmax all but the largest score. So each instruction is also run by itself, each composite
+inside of a call, and each cast, whose wrong rounding the tolerance hides. At last values between
+the instructions are compared, all of them, then those that end a chain of elementwise ops, which
+one kernel may compute.
 
 Of a loop or branch that is wrong, the regions are searched, on the values of the first step that
 differs; then the loop itself, with parts of its body.
@@ -25,9 +27,9 @@ from msgspec.structs import replace
 from typing_extensions import override
 
 from gptrs.backend.contract import InputRole
-from gptrs.ir.ops.control_flow import Call, Scan
+from gptrs.ir.ops.control_flow import Scan
 from gptrs.ir.ops.custom_call import Composite, CustomCall
-from gptrs.ir.ops.elementwise import Cast
+from gptrs.ir.ops.elementwise import Cast, Row
 from gptrs.ir.printer import print_instruction, print_program
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
 from gptrs.optimizer.pipeline import (
@@ -210,27 +212,33 @@ class Search:
         self._suspect = self._suspect.calling(2)
         return self._whole()
 
-    def _whole(self) -> Fault | None:
-        """Search in the whole program; None if it is right as a whole."""
-        smallest = self._smallest()
+    def _whole(self, part: Sequence[int] | None = None) -> Fault | None:
+        """Search in the whole program, or in a part of it; None if that is right as a whole."""
+        smallest = self._smallest(part)
         if smallest is None:
             return None
         chosen, outcome = smallest
         within = self._within(outcome.window, outcome.inputs)
         return self._fault(chosen, within or outcome)
 
-    def _smallest(self) -> tuple[list[int], _Outcome] | None:
+    def _smallest(self, part: Sequence[int] | None = None) -> tuple[list[int], _Outcome] | None:
         """Return the fewest instructions that are wrong together; None if all of them are right."""
-        every = list(range(len(self._instructions)))
-        whole = self._try(every)
-        return None if whole is None else self._reduced(*self._halved(every, whole))
+        chosen = list(range(len(self._instructions)) if part is None else part)
+        whole = self._try(chosen)
+        return None if whole is None else self._reduced(*self._halved(chosen, whole))
 
     @property
     def _instructions(self) -> Sequence[Instruction]:
         return self._program.main.body.instructions
 
-    def _window(self, chosen: Collection[int], *, apart: bool = False) -> AnyWindow:
-        return Window(self._program, chosen, apart=apart)
+    def _window(
+        self,
+        chosen: Collection[int],
+        *,
+        apart: bool = False,
+        giving: Collection[Value] = (),
+    ) -> AnyWindow:
+        return Window(self._program, chosen, apart=apart, giving=giving)
 
     def _fault(self, chosen: Sequence[int], found: Fault | _Outcome) -> Fault:
         """Return the fault in instructions of `@main`; `found` may be one inside of them."""
@@ -267,23 +275,54 @@ class Search:
         return replace(fault, claims=claims, passes=passes, by_role=by_role)
 
     def _hidden(self) -> Fault | None:
-        """Return the first part that is wrong, though the program has the right results.
-
-        Composites and casts run on the values of the trusted side, all of them in one program.
-        """
-        made = self._instructions
-        numbers = [n for n, each in enumerate(made) if isinstance(each.op, Call | Composite)]
-        wrong = bool(numbers) and self._try(numbers, apart=True) is not None
-        for number, each in enumerate(made):
+        """Return the first part that is wrong, though the program has the right results."""
+        alone = self._alone()
+        for number, each in enumerate(self._instructions):
             if _holds_composites(self._program, each):
                 window = self._window([number])
                 found = self._within(window, self._values(window.reads))
                 if found is not None:
                     return self._fault([number], found)
-            outcome = self._try([number]) if wrong and number in numbers else None
-            if outcome is not None:
-                return self._fault([number], outcome)
-        return self._hidden_cast()
+            if alone is not None and number == alone[0]:
+                found = self._within(alone[1].window, alone[1].inputs)
+                return self._fault([number], found or alone[1])
+        return self._hidden_cast() or self._between()
+
+    def _alone(self) -> tuple[int, _Outcome] | None:
+        """Return the first instruction that is wrong by itself.
+
+        All of them run in one program, each on the values of the trusted side.
+        """
+        numbers = {v: n for n, made in enumerate(self._instructions) for v in made.results}
+        left = list(range(len(self._instructions)))
+        while left:
+            outcome = self._try(left, apart=True)
+            # A backend may lack one of the ops that its passes otherwise replace.
+            if outcome is None or outcome.problem is not None:
+                return None
+            number = numbers[outcome.window.gives[outcome.result]]
+            found = self._try([number])
+            if found is not None:
+                return number, found
+            left = [each for each in left if each > number]
+        return None
+
+    def _between(self) -> Fault | None:
+        """Return the first part that is wrong, as values show that no result depends on.
+
+        Only floats: a comparison of nearly equal numbers may turn out either way.
+        """
+        made = self._instructions
+        floats = {v for each in made for v in each.results if v.type.dtype.is_float}
+        ends = {v for each in made if not isinstance(each.op, Row) for v in each.operands}
+        for values in (floats, floats & ends):
+            outcome = self._try(range(len(made)), giving=values)
+            if outcome is None or outcome.problem is not None:
+                continue
+            found = self._whole(_sources(made, outcome.window.gives[outcome.result]))
+            if found is not None:
+                return found
+        return None
 
     def _hidden_cast(self) -> Fault | None:
         """Return the first cast whose results are not exact, which those of casts have to be."""
@@ -299,10 +338,15 @@ class Search:
         return next((self._fault([each], found) for each, found in tried if found), None)
 
     def _try(
-        self, chosen: Collection[int], *, apart: bool = False, exact: bool = False
+        self,
+        chosen: Collection[int],
+        *,
+        apart: bool = False,
+        giving: Collection[Value] = (),
+        exact: bool = False,
     ) -> _Outcome | None:
         """Run a window on the suspect; None if it gives what the trusted side does."""
-        window = self._window(chosen, apart=apart)
+        window = self._window(chosen, apart=apart, giving=giving)
         # Nothing outside reads what it computes, so that there is nothing to compare.
         if not window.gives:
             return None
@@ -487,7 +531,13 @@ class _ScanSearch(Search):
         return self._loop.regions[0].instructions
 
     @override
-    def _window(self, chosen: Collection[int], *, apart: bool = False) -> AnyWindow:
+    def _window(
+        self,
+        chosen: Collection[int],
+        *,
+        apart: bool = False,
+        giving: Collection[Value] = (),
+    ) -> AnyWindow:
         return ScanWindow(self._program, self._loop, chosen)
 
 
@@ -540,6 +590,16 @@ def _holds_composites(program: Program, made: Instruction) -> bool:
     bodies = (*(program.function(name).body for name in made.op.callees()), *made.regions)
     inner = [each for body in bodies for each in body.walk()]
     return any(isinstance(each.op, Composite) or _holds_composites(program, each) for each in inner)
+
+
+def _sources(instructions: Sequence[Instruction], value: Value) -> list[int]:
+    """Return the numbers of the instructions that compute a value, in order."""
+    needed, numbers = {value}, list[int]()
+    for number, made in reversed(list(enumerate(instructions))):
+        if needed.intersection(made.results):
+            needed.update(made.operands)
+            numbers.append(number)
+    return numbers[::-1]
 
 
 def _unheard(_: str) -> None:

@@ -15,9 +15,9 @@ class Window:
 
     `program` has a parameter for each of the values in `reads`, which the instructions read and
     others define, and a result for each in `gives`, which they define and others, or the results of
-    the whole program, read, or with `everything` for each value that they define. `apart` is a
-    window in which no instruction reads what another one in it defines: that is a parameter, too. A
-    window that gives nothing has no effect.
+    the whole program, read, and for those in `giving`, or with `everything` for each value that
+    they define. `apart` is a window in which no instruction reads what another one in it defines:
+    that is a parameter, too. A window that gives nothing has no effect.
     """
 
     def __init__(
@@ -27,6 +27,7 @@ class Window:
         *,
         everything: bool = False,
         apart: bool = False,
+        giving: Collection[Value] = (),
     ) -> None:
         body = whole.main.body
         inside = [body.instructions[index] for index in sorted(chosen)]
@@ -38,7 +39,7 @@ class Window:
         outside = {
             value for made in body.instructions if id(made) not in within for value in made.operands
         }
-        outside.update(body.results)
+        outside.update(body.results, giving)
         everything = everything or apart
         self.gives: list[Value] = [value for value in results if everything or value in outside]
         self.count = len(inside)
