@@ -150,7 +150,9 @@ def _programs_of(name: str) -> list[Program]:
 def _use(model: LoadedModel) -> None:
     """Run what users run: some tokens, an image, a text."""
     if not model.capabilities.isdisjoint(("causal_lm", "seq2seq")):
-        generate(model, _PROMPT, max_tokens=2, ignore_eos=True)
+        for _ in range(2):
+            # The second text copies the page of the first one that begins as it does.
+            generate(model, _PROMPT, max_tokens=2, ignore_eos=True)
     elif "image_classifier" in model.capabilities:
         channels = model.image_classifier().channels
         model.forward(np.zeros((1, channels, _IMAGE_SIDE, _IMAGE_SIDE), np.float32))
