@@ -68,7 +68,7 @@ def run(file: Path, as_json: bool = typer.Option(False, "--json")):
     {answer}
 
 app = typer.Typer(add_completion=False)
-app.command()(run)
+app.command({settings})(run)
 try:
     app(prog_name="gptrs count", standalone_mode=False)
 except (Exception, SystemExit) as error:
@@ -80,6 +80,7 @@ SOUND = {
     "refuse": 'raise UsageError(f"`{file}` is not there")',
     "answer": 'print(json.dumps({"bytes": 3}) if as_json else 3)',
     "report": 'sys.exit(report(error, as_json="--json" in sys.argv, debug=False))',
+    "settings": "",
 }
 COMMANDS = {
     "helps": {
@@ -93,6 +94,7 @@ COMMANDS = {
         "its own code": {"report": "sys.exit(7)"},
         "silence": {"report": "sys.exit(2)"},
         "on standard output": {"report": 'print(f"error: {error}"); sys.exit(2)'},
+        "for arguments": {"settings": "context_settings={'ignore_unknown_options': True}"},
     },
     "works": {
         "raises": {"answer": "raise UsageError('no')"},
@@ -101,12 +103,23 @@ COMMANDS = {
         "colours": {"answer": "print('\\x1b[1m3\\x1b[0m')"},
         "a warning of Python": {"answer": "import warnings; warnings.warn('old')"},
         "plain paths alone": {"answer": "print(str(file).encode('ascii'))"},
+        "absolute paths alone": {"imports": "import os; os.chdir('/')"},
+        "the order of a set": {"answer": "print(set('abcdefgh'))"},
+        "the current folder": {"answer": "Path('cache').touch()"},
+        "the terminal": {"answer": "import shutil; print('-' * shutil.get_terminal_size()[0])"},
+        "the time zone": {"answer": "import time; print(time.strftime('%H', time.localtime(0)))"},
+        "a bar": {"answer": "print('50 %\\r100 %', file=sys.stderr)"},
+        "logging": {"answer": "import logging; logging.warning('slow')"},
+        "an error and 0": {"answer": "print('error: no', file=sys.stderr)"},
+        "an object": {"answer": "print(lambda: 3, file=sys.stderr)"},
     },
     "works with json": {
         "a table": {"answer": "print('bytes: 3')"},
         "NaN": {"answer": "print(json.dumps(float('nan')))"},
         "a name twice": {"answer": """print('{"a": 1, "a": 2}')"""},
         "nothing": {"answer": "pass"},
+        "JSON in JSON": {"answer": "print(json.dumps(json.dumps({'bytes': 3})))"},
+        "no end of the line": {"answer": "print(json.dumps(3), end='')"},
     },
     "fails with one line": {
         "a traceback": {"refuse": "file.read_bytes()", "report": "raise"},
@@ -114,12 +127,16 @@ COMMANDS = {
         "silence": {"refuse": "raise typer.Exit(3)", "report": "sys.exit(3)"},
         "no error": {"refuse": "return"},
         "no words": {"refuse": "raise UsageError('')"},
+        "words of Python": {"refuse": "raise UsageError(str(OSError(2, 'No such file')))"},
+        "an exception": {"refuse": "raise UsageError(repr(KeyError('a')))"},
+        "half a file": {"refuse": "file.touch(); raise UsageError('no')"},
         "two lines": {"refuse": "print('error: no', file=sys.stderr); raise UsageError('no')"},
     },
     "fails with json": {
         "words": {"report": 'print("error: it failed"); sys.exit(2)'},
         "of its own": {"report": 'print(json.dumps({"error": "failed"})); sys.exit(2)'},
         "an error of Python": {"refuse": "{}['a']"},
+        "words before it": {"refuse": "print('reading'); raise UsageError('no')"},
         "another code": {
             "report": "found = report(error, as_json='--json' in sys.argv, debug=False);"
             " sys.exit(found + ('--json' in sys.argv))"

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -45,8 +45,19 @@ _NOISE = {
     "a warning of Python": re.compile(r"\.py:\d+: \w*Warning"),
     "colours for a terminal": re.compile("\x1b\\["),
     "bytes that are not UTF-8": re.compile("\ufffd"),
+    "a line that a terminal writes over": re.compile("\r"),
+    "a line of Python's `logging`": re.compile(
+        r"^(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):[\w.]+:", re.MULTILINE
+    ),
+    "the address of an object": re.compile(r" at 0x[0-9a-f]+>"),
 }
 """Output that neither users nor scripts should meet."""
+_PYTHON_ERROR = re.compile(r"\[Errno -?\d+\]|\b[A-Z]\w*(?:Error|Exception)\(")
+_SURROUNDINGS = (
+    {"COLUMNS": "80", "PYTHONHASHSEED": "1", "TZ": "UTC"},
+    {"COLUMNS": "132", "PYTHONHASHSEED": "2", "TZ": "UTC-9"},
+)
+"""What must not change the output: the width of the terminal, the order of sets, the time zone."""
 _FOLDER = "größe 50% v1.2"
 """The name of the folder for arguments: commands must take any."""
 _IMPORTED = re.compile(r"import time:\s*\d+ \|\s*\d+ \| +([A-Za-z_][\w.]*)")
@@ -79,19 +90,24 @@ class _Ended(Struct, frozen=True):
     err: str
 
 
-def _run(subject: Command, *words: str | os.PathLike[str], flags: Sequence[str] = ()) -> _Ended:
+def _run(
+    subject: Command,
+    *words: str | os.PathLike[str],
+    flags: Sequence[str] = (),
+    surroundings: Mapping[str, str] = _SURROUNDINGS[0],
+    cwd: Path | None = None,
+) -> _Ended:
     start = subject.start or ["-m", "gptrs_cli", subject.name]
     # The output would otherwise depend on the terminal in which the tests run.
-    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1"}
+    environment = {**os.environ, **surroundings, "NO_COLOR": "1"}
     # The plugin under test may be importable only because of this process's own path.
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
     try:
         ended = subprocess.run(
             [sys.executable, *flags, *start, *words],
             capture_output=True,
-            text=True,
-            errors="replace",
             env=environment,
+            cwd=cwd,
             # A command that reads standard input would wait for the terminal of the tests.
             stdin=subprocess.DEVNULL,
             # A command that hangs must fail, not the whole run of the kit.
@@ -100,12 +116,16 @@ def _run(subject: Command, *words: str | os.PathLike[str], flags: Sequence[str] 
         )
     except subprocess.TimeoutExpired as error:
         raise CheckFailure(f"`{_shown(words)}` takes longer than {_SECONDS:g} s") from error
+    out, err = (
+        each.decode(errors="replace").replace(os.linesep, "\n")
+        for each in (ended.stdout, ended.stderr)
+    )
     for noise, pattern in _NOISE.items():
-        found = pattern.search(ended.stdout + ended.stderr)
+        found = pattern.search(out) or pattern.search(err)
         if found is not None:
             shown = found.string[max(found.start() - 60, 0) :].strip()[-200:]
             raise CheckFailure(f"`{_shown(words)}` writes {noise}: {shown!r}")
-    return _Ended(ended.returncode, ended.stdout, ended.stderr)
+    return _Ended(ended.returncode, out, err)
 
 
 def _shown(words: Sequence[str | os.PathLike[str]]) -> str:
@@ -146,12 +166,14 @@ def helps_without_heavy_imports(subject: Command, backend: Backend) -> None:
 
 def refuses_unknown_options(subject: Command, backend: Backend) -> None:
     """An option that it lacks: exit code 2, a line on standard error, no standard output."""
-    ended = _run(subject, "--no-such-option-of-the-kit")
-    if ended.code != 2:
-        raise CheckFailure(f"an unknown option ends with {ended.code}, expected 2")
-    if ended.out:
-        raise CheckFailure(f"an unknown option writes to standard output: {ended.out[:120]!r}")
-    _require_one_error(ended, "an unknown option")
+    # With `--help` after it, an option that is taken for an argument goes unnoticed.
+    for words in (["--no-such-option-of-the-kit"], ["--no-such-option-of-the-kit", "--help"]):
+        ended = _run(subject, *words)
+        if ended.code != 2:
+            raise CheckFailure(f"an unknown option ends with {ended.code}, expected 2")
+        if ended.out:
+            raise CheckFailure(f"an unknown option writes to standard output: {ended.out[:120]!r}")
+        _require_one_error(ended, "an unknown option")
 
 
 def _require_one_error(ended: _Ended, what: str) -> None:
@@ -160,6 +182,11 @@ def _require_one_error(ended: _Ended, what: str) -> None:
     errors = [line for line in ended.err.splitlines() if line.startswith("error:")]
     if [each.strip() for each in errors] == ["error:"]:
         raise CheckFailure(f"{what} does not say what is wrong: {ended.err[:200]!r}")
+    words = _PYTHON_ERROR.search(ended.err)
+    if words is not None:
+        raise CheckFailure(
+            f"{what} says `{words[0]}`, which are words of Python: {ended.err[:200]!r}"
+        )
     # Two lines are two errors to a reader, none is a silent failure.
     if len(errors) != 1:
         raise CheckFailure(
@@ -169,11 +196,27 @@ def _require_one_error(ended: _Ended, what: str) -> None:
 
 @contextmanager
 def _folder() -> Generator[Path]:
-    """A folder for the files of a command, with a name that is not plain."""
+    """A folder for the files of a command, with a name that is not plain.
+
+    The folder that holds it is the current one of the command, and must stay as it is.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / _FOLDER
+        path = Path(folder).resolve() / _FOLDER
         path.mkdir()
         yield path
+        left = [each.name for each in path.parent.iterdir() if each != path]
+        if left:
+            raise CheckFailure(f"it leaves `{left[0]}` in the current folder")
+
+
+def _relative(words: Words, folder: Path) -> Words:
+    """Return the arguments with the paths in `folder` as seen from the folder that holds it."""
+    return [
+        Path(word).relative_to(folder.parent)
+        if isinstance(word, Path) and word.is_relative_to(folder)
+        else word
+        for word in words
+    ]
 
 
 def _takes_json(subject: Command) -> bool:
@@ -181,19 +224,27 @@ def _takes_json(subject: Command) -> bool:
 
 
 def works(subject: Command, backend: Backend) -> None:
-    """With the arguments of its author it succeeds, twice, with the same output."""
+    """With the arguments of its author it succeeds, twice, with the same output.
+
+    The second time, paths are relative, and the terminal, the order of sets and the time zone are
+    others.
+    """
     if subject.works is None:
         raise absent("no arguments are given with which it works")
     printed: list[str] = []
-    for _ in range(2):
+    for surroundings in _SURROUNDINGS:
         # A folder for each: a command may refuse to write where it wrote before.
         with _folder() as folder:
             words = subject.works(folder)
-            ended = _run(subject, *words)
+            if printed:
+                words = _relative(words, folder)
+            ended = _run(subject, *words, surroundings=surroundings, cwd=folder.parent)
             shown = ended.err.strip()[-200:]
             if ended.code:
                 raise CheckFailure(f"`{_shown(words)}` ends with {ended.code}: {shown}")
-            printed.append(ended.out.replace(str(folder.parent), ""))
+            if re.search(r"^error:", ended.err, re.MULTILINE):
+                raise CheckFailure(f"`{_shown(words)}` ends with 0, and an error: {shown}")
+            printed.append(ended.out.replace(f"{folder.parent}{os.sep}", ""))
     if printed[0] != printed[1]:
         raise CheckFailure(f"it prints {printed[0]!r:.100}, then {printed[1]!r:.100}")
 
@@ -204,12 +255,14 @@ def works_with_json(subject: Command, backend: Backend) -> None:
         raise absent("it has no `--json`, or no arguments are given with which it works")
     with _folder() as folder:
         words = subject.works(folder)
-        ended = _run(subject, *words, "--json")
+        ended = _run(subject, *words, "--json", cwd=folder.parent)
         if ended.code:
             raise CheckFailure(
                 f"`{_shown(words)} --json` ends with {ended.code}: {ended.err[-200:]}"
             )
-        _require_json(ended.out, f"`{_shown(words)} --json`")
+        found = _require_json(ended.out, f"`{_shown(words)} --json`")
+        if isinstance(found, str):
+            raise CheckFailure(f"`--json` writes a string, {found[:120]!r}: is it JSON twice?")
 
 
 def _require_json(text: str, what: str) -> object:
@@ -233,6 +286,8 @@ def _require_json(text: str, what: str) -> object:
             raise CheckFailure(f"{what} writes no JSON: {text[:120]!r} ({error})") from error
     if not found:
         raise CheckFailure(f"{what} writes nothing to standard output")
+    if not text.endswith("\n"):
+        raise CheckFailure(f"{what} does not end its line: {text[-120:]!r}")
     return found[-1]
 
 
@@ -272,9 +327,13 @@ def _failed(subject: Command, *more: str) -> _Ended:
         raise absent("no arguments are given with which it fails")
     with _folder() as folder:
         words = subject.fails(folder)
-        ended = _run(subject, *words, *more)
+        before = set(folder.rglob("*"))
+        ended = _run(subject, *words, *more, cwd=folder.parent)
         if not ended.code:
             raise CheckFailure(f"`{_shown(words)}` ends with 0, an error is expected")
+        left = sorted(set(folder.rglob("*")) - before)
+        if left:
+            raise CheckFailure(f"an error leaves `{left[0].name}`: write it whole, or not at all")
         return ended
 
 
