@@ -142,7 +142,14 @@ def test_hook_points_are_names_of_the_same_values(model, directory, tmp_path):
     file = gptrs.load_model(tmp_path / "tiny.gguf", backend="ref")
     for each in (model, quantized, file):
         names = ["h.*", "h.*.attn", "h.*.c_proj", "h.0.mlp", "w?e", "blocks.1.attn.hook_pattern"]
-        names += ["h.0.ln_2", "h.1.mlp.c_fc", "blocks.*.hook_resid_mid", "blocks.0.attn.hook_?"]
+        names += [
+            "h.0.ln_1",
+            "ln_f",
+            "h.0.ln_2",
+            "h.1.mlp.c_fc",
+            "blocks.*.hook_resid_mid",
+            "blocks.0.attn.hook_?",
+        ]
         hooks = Hooks(each, names)
         with hooks:
             each.forward(TOKENS[:1])
@@ -158,6 +165,9 @@ def test_hook_points_are_names_of_the_same_values(model, directory, tmp_path):
             "blocks.0.mlp.hook_post": "h.0.mlp.c_proj.input",
             "hook_pos_embed": "wpe",
             "blocks.0.hook_resid_mid": "h.0.ln_2.input",
+            "blocks.0.ln1.hook_normalized": "h.0.ln_1",
+            "blocks.0.ln2.hook_normalized": "h.0.ln_2",
+            "ln_final.hook_normalized": "ln_f",
             "blocks.1.mlp.hook_pre": "h.1.mlp.c_fc",
             "blocks.1.hook_resid_mid": "h.1.hook_resid_mid.output",  # as `values` calls it
         }
@@ -169,6 +179,26 @@ def test_hook_points_are_names_of_the_same_values(model, directory, tmp_path):
             found = hooks[f"blocks.0.attn.{point}"]
             assert found.shape == (4, 4, 8)  # tokens, heads, width of a head
             np.testing.assert_array_equal(found.reshape(4, 32), part)
+
+
+@pytest.mark.parametrize("variant", ["llama", "deepseek_v3"])
+def test_queries_and_keys_after_the_rotation(tmp_path, variant):
+    model = gptrs.load_model(save_tiny_lm(tmp_path / variant, variant, dtypes.f32), backend="ref")
+    hooks = Hooks(model, ["blocks.0.attn.hook_*"])
+    with hooks:
+        model.forward(TOKENS[:1])
+    rotated, plain = hooks["blocks.0.attn.hook_rot_q"], hooks["blocks.0.attn.hook_q"]
+    plain = plain[..., -rotated.shape[-1] :]  # latent attention rotates the last part
+    np.testing.assert_allclose(
+        *(np.linalg.norm(each, axis=-1) for each in (rotated, plain)), rtol=1e-4
+    )
+    np.testing.assert_allclose(rotated[0], plain[0], rtol=1e-5)  # position 0
+    assert np.abs(rotated[1:] - plain[1:]).max() > 1e-3
+    key = hooks["blocks.0.attn.hook_rot_k"]
+    assert key.shape[0] == TOKENS.shape[1]
+    logits = model.forward(TOKENS[:1])
+    with Hooks(model, replace={"blocks.0.attn.hook_rot_k": lambda x: x * 0.0}):
+        assert np.abs(model.forward(TOKENS[:1]) - logits).max() > 0
 
 
 def test_a_value_that_was_not_read_and_rows_to_add_say_what_to_do(model):

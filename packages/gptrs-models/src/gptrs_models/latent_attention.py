@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from gptrs import functionals as F
 from gptrs.api.models import Module, Params, Tensor
-from gptrs.nn import Linear, RMSNorm, merge_heads, split_heads
+from gptrs.nn import HookPoint, Linear, RMSNorm, merge_heads, split_heads
 from gptrs_models.llama_positions import Positions
 
 EPSILON = 1e-6
@@ -77,17 +77,20 @@ class LatentAttention(Module):
             shape = (outputs, latent.rank)
             self.kv_b_proj = (params / "kv_b_proj").tensor("weight", shape, use="linear")
         self.o_proj = Linear(params / "o_proj", n_heads * latent.value, width, bias)
+        # No head has keys or values of its own: there is nothing for `hook_k` and `hook_v`.
+        self.hook_q, self.hook_rot_q, self.hook_rot_k = HookPoint(), HookPoint(), HookPoint()
 
     def __call__(self, x: Tensor, positions: Positions, cache: AttendsToOne) -> Tensor:
         """[N, C] -> [N, C]."""
         latent = self.latent
-        plain, rotated = F.split(self._queries(x), [latent.plain, latent.rotated])
+        plain, rotated = F.split(self.hook_q(self._queries(x)), [latent.plain, latent.rotated])
         keys, values = self._keys_and_values()
         turned = F.swap_axes(F.matmul(F.swap_axes(plain, 0, 1), keys), 0, 1)  # (N, H, rank)
-        query = F.concat([turned, positions.rotate(rotated)], axis=2)
+        query = F.concat([turned, self.hook_rot_q(positions.rotate(rotated))], axis=2)
         compressed, shared = F.split(self.kv_a_proj(x), [latent.rank, latent.rotated])
         kept = split_heads(self.kv_a_layernorm(compressed), 1)  # (N, 1, rank)
-        key = F.concat([kept, positions.rotate(split_heads(shared, 1))], axis=2)
+        shared = self.hook_rot_k(positions.rotate(split_heads(shared, 1)))  # (N, 1, R)
+        key = F.concat([kept, shared], axis=2)
         # The pools of keys and values have vectors of one size, and keys are longer by the rotated
         # part.
         value = F.pad(kept, [(0, 0), (0, 0), (0, latent.rotated)])

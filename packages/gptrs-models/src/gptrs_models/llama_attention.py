@@ -73,6 +73,9 @@ class Attention(Module):
         self.scale = config.score_scale
         self.softcap = config.softcap
         self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()
+        self.rotates = config.rotates
+        if self.rotates:
+            self.hook_rot_q, self.hook_rot_k = HookPoint(), HookPoint()
         self.sinks = params.tensor("sinks", (self.n_heads,)) if config.sinks else None
 
     def __call__(self, x: Tensor, positions: Positions, cache: Attends) -> Tensor:
@@ -89,6 +92,8 @@ class Attention(Module):
                 F.clamp(part, -self.clip, self.clip) for part in (query, key, value)
             )
         query, key, value = positions.apply(query, key, value)
+        if self.rotates:
+            query, key = self.hook_rot_q(query), self.hook_rot_k(key)
         if self.norm_after_rope:
             query, key = self._normalize(query, key)
         mixed = cache.attend(

@@ -25,6 +25,10 @@ _FIRST: Final = ("c_fc", "gate_proj", "up_proj", "fc1", "fc_in")
 _MLP: Final = ("mlp", "feed_forward", "ffn")
 _LAST: Final = ("c_proj", "o_proj", "out_proj", "dense", "down_proj", "fc2", "fc_out", "wo")
 """Layers that return to the residual stream, in attention and in an MLP."""
+_NORM_1: Final = ("ln_1", "input_layernorm")
+_NORM_2: Final = ("ln_2", "post_attention_layernorm")
+"""The norms before attention and before the MLP."""
+_LAST_NORM: Final = ("ln_f", "norm")
 _POSITIONS: Final = ("wpe", "embed_positions", "position_embeddings")
 _EMBEDDING: Final = ("wte", "embed_tokens", "word_embeddings", "embeddings")
 _TORCH_ROOTS: Final = ("transformer.", "model.")
@@ -137,24 +141,47 @@ def _hook_points(modules: Mapping[str, Module], blocks: list[str]) -> dict[str, 
     if positions and blocks:
         found["hook_pos_embed"] = Site(positions[0], "output")
     for number, block in enumerate(blocks):
+        prefix = f"blocks.{number}"
         attention, mlp = _first(modules, block, _ATTENTION), _first(modules, block, _MLP)
-        found[f"blocks.{number}.hook_resid_pre"] = Site(block, "input")
+        found[f"{prefix}.hook_resid_pre"] = Site(block, "input")
+        found |= _norm_point(f"{prefix}.ln1", _first(modules, block, _NORM_1))
         if attention:
-            found |= _own_points(modules, attention, f"blocks.{number}.attn")
-            found[f"blocks.{number}.attn.hook_pattern"] = Site(attention, "attention")
-            if last := _first(modules, attention, _LAST):
-                found[f"blocks.{number}.attn.hook_z"] = Site(last, "input")
-            found[f"blocks.{number}.hook_attn_out"] = Site(attention, "output")
-        found |= _own_points(modules, block, f"blocks.{number}")
+            found |= _attention_points(modules, attention, prefix)
+        found |= _own_points(modules, block, prefix)
+        found |= _norm_point(f"{prefix}.ln2", _first(modules, block, _NORM_2))
         if mlp:
-            if first := _first(modules, mlp, _FIRST):
-                found[f"blocks.{number}.mlp.hook_pre"] = Site(first, "output")
-            if first and first.endswith("gate_proj") and (up := _first(modules, mlp, ("up_proj",))):
-                found[f"blocks.{number}.mlp.hook_pre_linear"] = Site(up, "output")
-            if last := _first(modules, mlp, _LAST):
-                found[f"blocks.{number}.mlp.hook_post"] = Site(last, "input")
-            found[f"blocks.{number}.hook_mlp_out"] = Site(mlp, "output")
-        found[f"blocks.{number}.hook_resid_post"] = Site(block, "output")
+            found |= _mlp_points(modules, mlp, prefix)
+        found[f"{prefix}.hook_resid_post"] = Site(block, "output")
+    if blocks:
+        last = next((name for name in _LAST_NORM if name in modules), None)
+        found |= _norm_point("ln_final", last)
+    return found
+
+
+def _norm_point(prefix: str, norm: str | None) -> dict[str, Site]:
+    return {f"{prefix}.hook_normalized": Site(norm, "output")} if norm else {}
+
+
+def _attention_points(
+    modules: Mapping[str, Module], attention: str, prefix: str
+) -> dict[str, Site]:
+    found = _own_points(modules, attention, f"{prefix}.attn")
+    found[f"{prefix}.attn.hook_pattern"] = Site(attention, "attention")
+    if last := _first(modules, attention, _LAST):
+        found[f"{prefix}.attn.hook_z"] = Site(last, "input")
+    found[f"{prefix}.hook_attn_out"] = Site(attention, "output")
+    return found
+
+
+def _mlp_points(modules: Mapping[str, Module], mlp: str, prefix: str) -> dict[str, Site]:
+    found: dict[str, Site] = {}
+    if first := _first(modules, mlp, _FIRST):
+        found[f"{prefix}.mlp.hook_pre"] = Site(first, "output")
+    if first and first.endswith("gate_proj") and (up := _first(modules, mlp, ("up_proj",))):
+        found[f"{prefix}.mlp.hook_pre_linear"] = Site(up, "output")
+    if last := _first(modules, mlp, _LAST):
+        found[f"{prefix}.mlp.hook_post"] = Site(last, "input")
+    found[f"{prefix}.hook_mlp_out"] = Site(mlp, "output")
     return found
 
 
