@@ -207,8 +207,8 @@ def test_a_value_that_was_not_read_and_rows_to_add_say_what_to_do(model):
         hooks["h.0"]
     with pytest.raises(KeyError, match="is not among `read`"):
         hooks["h.1"]
-    rows = Hooks(model, add={"h.0": np.zeros((4, 32), np.float32)})
-    with pytest.raises(UsageError, match="`replace` with a function changes some"), rows:
+    rows = Hooks(model, add={"h.0": np.zeros((4, 31), np.float32)})
+    with pytest.raises(UsageError, match="or the first rows of such a value"), rows:
         model.forward(TOKENS)
 
 
@@ -237,6 +237,33 @@ def test_added_vectors_steer_inputs_and_outputs_and_can_be_exchanged(model):
     assert compilations.origins == []
     np.testing.assert_allclose(runs[1], plain["h.0"], rtol=1e-5, atol=1e-6)
     assert len(runs) == 2
+
+
+def test_added_rows_patch_every_site_of_a_sweep_by_one_program(model):
+    sites = ["h.0.attn", "h.0", "blocks.1.attn.hook_q"]
+    clean, corrupt = TOKENS[:1], TOKENS[1:]
+    read = Hooks(model, sites)
+    with read:
+        model.forward(clean)
+        good = {site: read[site] for site in sites}
+        model.forward(corrupt)
+        bad = {site: read[site] for site in sites}
+    nothing = {site: np.zeros_like(rows) for site, rows in bad.items()}
+    sweep, compilations = Hooks(model, add=nothing), _Compilations()
+    plain = model.forward(corrupt)
+    with sweep:
+        np.testing.assert_allclose(model.forward(corrupt), plain, rtol=1e-5, atol=1e-6)
+    for site in sites:
+        patched = bad[site].copy()
+        patched[2] = good[site][2]
+        with Hooks(model, replace={site: patched}):
+            expected = model.forward(corrupt)
+        sweep.put(site, patched - bad[site])
+        with sweep, tracing(compilations):
+            found = model.forward(corrupt)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+        sweep.put(site, nothing[site])
+    assert compilations.origins == []
 
 
 def test_a_steered_generation_leaves_no_keys_and_values_for_others(model):

@@ -57,9 +57,10 @@ class Hooks:
         `attention` reads the weights of causal attention, [H, N, N] for N rows, under the names of
         the modules that compute it, for texts that begin in the step. A function may replace them,
         by the name `blocks.N.attn.hook_pattern`; texts that began before become NaN. `add` adds
-        vectors [C] to all rows: steering; `put` changes them. `after` is called after each run that
-        read something, such as each step of a generation. UsageError for a name that no module has,
-        ModelError for a model that is not made of modules.
+        vectors [C] to all rows: steering; or rows [R, C] to the first ones; `put` changes them.
+        `after` is called after each run that read something, such as each step of a generation.
+        UsageError for a name that no module has, ModelError for a model that is not made of
+        modules.
         """
         self._sites = Sites(model)
         known = self._sites.watched
@@ -211,7 +212,11 @@ class Hooks:
         if not isinstance(value, Tensor):
             raise UsageError(f"{quoted(site.module)} gives no tensor that could be replaced")
         by = self._replace[site]
-        made: object = _first_rows(value, by) if isinstance(by, Tensor) else by(value)
+        made: object = by
+        if not isinstance(by, Tensor):
+            made = by(value)
+        elif _are_rows(by, value):
+            made = _first_rows(value, by, lambda _, rows: rows)
         if not isinstance(made, Tensor) or made.type != value.type:
             found = f"`{made.type}`" if isinstance(made, Tensor) else type(made).__name__
             where = f"the {site.kind} of {quoted(site.module)}"
@@ -223,12 +228,15 @@ class Hooks:
         where = f"the {site.kind} of {quoted(site.module)}"
         if not isinstance(value, Tensor):
             raise UsageError(f"{where} is not a tensor to which a vector could be added")
-        if vector.shape != value.shape[-1:]:
-            raise UsageError(
-                f"{where} is a `{value.type}`, a `{vector.type}` cannot be added",
-                hint="`add` takes one vector for all rows; `replace` with a function changes some",
-            )
-        return value + F.cast(vector, value.dtype)
+        added = F.cast(vector, value.dtype)
+        if vector.shape == value.shape[-1:]:
+            return value + added
+        if _are_rows(added, value):
+            return _first_rows(value, added, lambda x, rows: x + rows)
+        raise UsageError(
+            f"{where} is a `{value.type}`, a `{vector.type}` cannot be added",
+            hint="`add` takes one vector for all rows, or the first rows of such a value",
+        )
 
     def _sites_read(self, pattern: str) -> list[Site]:
         """Return the sites of a pattern: input and output where it names modules."""
@@ -278,14 +286,18 @@ class _WatchedRecording(Recording):
             self._after()
 
 
-def _first_rows(x: Tensor, rows: Tensor) -> object:
-    """Return `x` with its first rows replaced; `rows` itself if the sizes do not fit."""
-    count = rows.shape[0] if rows.shape else 0
-    if rows.dtype != x.dtype or rows.shape[1:] != x.shape[1:] or count == 0:
-        return rows
+def _are_rows(rows: Tensor, x: Tensor) -> bool:
+    """Return whether `rows` can be the first rows of `x`."""
+    fit = len(rows.shape) == len(x.shape) and rows.shape[1:] == x.shape[1:]
+    return fit and rows.dtype == x.dtype and rows.shape[0] != 0
+
+
+def _first_rows(x: Tensor, rows: Tensor, change: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Return `x` with its first rows changed by those of `rows`."""
+    count = rows.shape[0]
     index = F.arange(x.shape[0])
     # By index, not by slices: the number of rows is free, and a slice would fix it. Rows past the
     # last are taken and thrown away.
     taken = F.take(rows, F.minimum(index, count - 1))
-    replaced = F.reshape(index < count, (x.shape[0], *[1] * (len(x.shape) - 1)))
-    return F.where(replaced, taken, x)
+    changed = F.reshape(index < count, (x.shape[0], *[1] * (len(x.shape) - 1)))
+    return F.where(changed, change(x, taken), x)
