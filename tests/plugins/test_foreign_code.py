@@ -137,3 +137,18 @@ def test_output_that_a_plugin_closes_is_opened_again(tmp_path, how):
     done = run_beside(tmp_path, source, code)
     assert (done.returncode, done.stderr) == (0, "after\n")
     assert done.stdout == f"before\nbroken {reason} available\n"
+
+
+def test_what_a_plugin_prints_is_no_data(tmp_path):
+    source = "import sys\nkept = sys.stdout\nprint('hello')"
+    code = (
+        "from gptrs.plugins.manager import manager\n"
+        "print([r.state for r in manager().records() if r.name == 'x'])\n"
+        "import sys\nfor each in list(sys.modules.values()):\n"
+        "    kept = vars(each).get('kept')\n"
+        "    if kept: print('later', file=kept)"
+    )
+    done = run_beside(tmp_path, source, code)
+    assert (done.returncode, done.stdout.splitlines()[1:]) == (0, ["later"])
+    assert "hello" in done.stderr
+    assert "(from closer 1.0) prints when it is imported" in done.stderr

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FunctionType
-from typing import TypeVar, cast
+from typing import TextIO, TypeVar, cast
 
 from gptrs.errors import PluginError
 from gptrs.plugins.selection import is_own
@@ -29,7 +29,8 @@ def foreign_import(
 ) -> Imported:
     """Call `load`, which imports a module of a plugin or calls its factory; return its result.
 
-    After `PATIENCE_S`, a warning names the plugin and how to exclude it. PluginError if it closed
+    After `PATIENCE_S`, a warning names the plugin and how to exclude it. What it prints goes to
+    standard error, with a warning: standard output is for data. PluginError if it closed
     standard output or standard error, which are then reopened. Interrupts get a note with its name.
     If it crashes the process, the traceback on standard error names it. Imports of gptrs itself are
     not watched.
@@ -42,7 +43,12 @@ def foreign_import(
         f" or `GPTRS_DISABLE_PLUGINS={selector}`"
     )
     try:
-        with _named_after(PATIENCE_S, importing), _kept_streams(), _crashes_told():
+        with (
+            _named_after(PATIENCE_S, importing),
+            _kept_streams(),
+            _crashes_told(),
+            _printed_to_stderr(f"the {described(record)}"),
+        ):
             return _in_frame_called(importing, load)
     except KeyboardInterrupt as interrupt:  # the plugin may have hung, or raised it itself
         interrupt.add_note(f"while {described(record)} was imported")
@@ -84,6 +90,51 @@ def _named_after(seconds: float, importing: str) -> Generator[None]:
         yield
     finally:
         timer.cancel()
+
+
+class _Apart:
+    """Standard output while a plugin is imported: what this thread prints goes to standard error.
+
+    The plugin may keep it, and write to it later, when it is as it was.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._thread: int | None = threading.get_ident()
+        self.printed = False
+
+    def write(self, text: str) -> int:
+        """Write to standard error where the plugin prints, else to standard output."""
+        # Other threads may print results meanwhile.
+        if threading.get_ident() != self._thread:
+            return self._stream.write(text)
+        self.printed = True
+        return sys.stderr.write(text)
+
+    def end(self) -> None:
+        """Be standard output from now on."""
+        self._thread = None
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def _printed_to_stderr(plugin: str) -> Generator[None]:
+    before = sys.stdout
+    if before is None:  # a process without standard output
+        yield
+        return
+    apart = _Apart(before)
+    sys.stdout = cast("TextIO", apart)
+    try:
+        yield
+    finally:
+        apart.end()
+        if sys.stdout is cast("TextIO", apart):
+            sys.stdout = before
+        if apart.printed:
+            _LOG.warning("%s prints when it is imported; that is on standard error", plugin)
 
 
 @contextmanager
