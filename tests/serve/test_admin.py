@@ -108,6 +108,48 @@ def test_requests_in_flight_end_or_are_told(folders, managed):
         assert engine.open_requests("other") == 0
 
 
+def test_a_model_that_goes_after_the_engine_has_the_request_answers_it(folders, managed):
+    with managed() as (client, served, _):
+        client.post("/models/load", json={"model": f"other={folders['chat']}"})
+        first, submit, gone = text_of(client, model="other"), served.submit, []
+
+        def leave(*asked, **fields):
+            stream = submit(*asked, **fields)
+            gone.append(served.remove("other"))
+            return stream
+
+        served.submit = leave
+        assert text_of(client, model="other") == first
+        assert len(gone) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1/completions", {"prompt": "the"}),
+        ("/v1/completions", {"prompt": "the cat", "echo": True, "logprobs": 1, "max_tokens": 0}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+    ],
+)
+def test_tokens_of_a_model_never_reach_the_one_that_has_its_name_next(
+    path, asked, folders, managed
+):
+    with managed() as (client, served, _):
+        client.post("/models/load", json={"model": f"other={folders['chat']}"})
+        tokens = served.tokens
+
+        async def replaced(model, prompt):
+            found = await tokens(model, prompt)
+            await served.residence.unload("other")
+            await served.residence.load("other")
+            return found
+
+        served.tokens = replaced
+        answer = client.post(path, json={"max_tokens": 3, **asked, "model": "other"})
+        assert answer.status_code == 503, answer.text
+        assert answer.json()["error"]["message"].startswith("the model `other` was unloaded")
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "told"),
     [

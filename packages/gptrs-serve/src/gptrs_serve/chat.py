@@ -158,6 +158,7 @@ async def asked_chat(
     # client goes away.
     stream = served.submit(
         name,
+        model,
         tokens,
         options,
         max_tokens=most,
@@ -173,7 +174,7 @@ async def asked_chat(
         stream=stream,
         form=answers,
         opened=opened,
-        texts=shown_texts(body, model, served.texts_of(name)),
+        texts=shown_texts(body, model, served.texts_of(model)),
         metrics=metrics,
         shows_thoughts=body.include_reasoning is not False,
         watched=watched,

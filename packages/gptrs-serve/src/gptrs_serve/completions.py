@@ -92,7 +92,7 @@ async def completions(
     except BaseException:
         cancel()
         raise
-    texts = shown_texts(body, model, served.texts_of(name))
+    texts = shown_texts(body, model, served.texts_of(model))
     if body.stream:
         made = _Events(body, name, prompts, texts)
         quick = QuickEvents(lambda pieces: made.of(0, pieces))
@@ -134,12 +134,13 @@ async def asked_prompt(
         if echoes is not None:
             echoes.add(text, len(tokens), body.logprobs)
         if body.logprobs is not None:
-            scored = await _scored(body, body.logprobs, name, given, tokens, served, client)
+            scored = await _scored(body, body.logprobs, name, model, given, tokens, served, client)
     if body.max_tokens == 0:
         return AskedPrompt(tokens, None, text, scored)
     watched = await served.watched(model, body.interventions, len(tokens))
     stream = served.submit(
         name,
+        model,
         tokens,
         options,
         max_tokens=body.max_tokens,
@@ -157,14 +158,15 @@ async def _scored(
     body: CompletionBody,
     count: int,
     name: str,
+    model: LoadedModel,
     given: str | list[int],
     tokens: list[int],
     served: Served,
     client: Client,
 ) -> Scored:
     """Return the scores of the tokens of a prompt."""
-    scores = await served.prompt_scores(name, tokens, count, body.priority, client)
-    texts = served.texts_of(name)
+    scores = await served.prompt_scores(name, model, tokens, count, body.priority, client)
+    texts = served.texts_of(model)
     text = given if isinstance(given, str) else None
     places = await beside_streams(lambda: texts.places(text, tokens), len(tokens))
     return Scored(scores, tokens, places)

@@ -95,6 +95,7 @@ async def _answer(
     sampling = Sampling(temperature=body.temperature, seed=body.seed)
     stream = served.submit(
         name,
+        model,
         tokens,
         GenerationOptions(sampling=sampling, ignore_eos=body.max_tokens == 0),
         max_tokens=max(1, body.max_tokens),

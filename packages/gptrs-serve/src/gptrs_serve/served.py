@@ -7,14 +7,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from gptrs.api import ContextLengthError, UsageError
+from gptrs.api import ContextLengthError, EngineClosedError, UsageError
 from gptrs.api.backends import Backend
 from gptrs.plugins.descriptions import DemoModelPlugin
 from gptrs.plugins.manager import manager
-from gptrs.quoting import listed
+from gptrs.quoting import listed, quoted
 from gptrs_runtime.chat.conversation import Conversation
 from gptrs_runtime.generation.generate import GenerationOptions, TokenScores
 from gptrs_runtime.generation.scheduled_text import Client
@@ -68,7 +69,7 @@ class Served:
         self.created = int(time.time())
         self.engine = engine
         self.most_output = most_output
-        self._texts = {name: TokenTexts(model) for name, model in self.models.items()}
+        self._texts = WeakKeyDictionary[LoadedModel, TokenTexts]()
         self.residence: Residence | None = None
         """Loads and unloads models; None without `--admin`."""
         self.response_mark = ""
@@ -95,7 +96,6 @@ class Served:
                     " start it with one"
                 )
             self.engine.add(name, model)
-        self._texts[name] = TokenTexts(model)
         # Last: from here on requests find the model, so all that they need is in place.
         self.models[name] = model
 
@@ -106,7 +106,6 @@ class Served:
         """
         # First: no new request may find the model, whose texts the engine is about to end.
         model = self.models.pop(name)
-        del self._texts[name]
         if self.interventions is not None:
             self.interventions.forget(model)
         engine = self.engine
@@ -167,9 +166,17 @@ class Served:
         """Return the models that a request may mean: the one named, else all."""
         return [each for known, each in self.models.items() if name in (None, known)]
 
-    def texts_of(self, name: str) -> TokenTexts:
-        """Return the texts of the tokens of a model."""
-        return self._texts[name]
+    def texts_of(self, model: LoadedModel) -> TokenTexts:
+        """Return the texts of the tokens of a model, which may have been unloaded meanwhile."""
+        found = self._texts.get(model)
+        return self._texts.setdefault(model, TokenTexts(model)) if found is None else found
+
+    def _require_current(self, name: str, model: LoadedModel) -> None:
+        """Raise EngineClosedError if a name means another model than when a request was read."""
+        # Its prompt may have waited for a form, for threads or for scores. The model that has the
+        # name by now may have other tokens.
+        if self.models.get(name) is not model:
+            raise EngineClosedError(f"the model {quoted(name)} was unloaded")
 
     async def tokens(
         self, model: LoadedModel, prompt: str | list[int] | Conversation
@@ -228,6 +235,7 @@ class Served:
     def submit(
         self,
         name: str,
+        model: LoadedModel,
         tokens: Sequence[int],
         options: GenerationOptions,
         *,
@@ -241,10 +249,10 @@ class Served:
     ) -> AnswerStream:
         """Ask the engine for answers of at most `max_tokens`; None: up to the context.
 
-        This is one of the `prompts` of a request. RequestError for more than one request may ask
-        for; errors as of `Engine.submit`.
+        This is one of the `prompts` of a request, to the model that had the name when it was read.
+        RequestError for more than one request may ask for; errors as of `Engine.submit`.
         """
-        model = self.models[name]
+        self._require_current(name, model)
         together = answers * prompts
         account = self.account(model, len(tokens), max_tokens, together, options.logprobs)
         assert self.engine is not None  # some model writes texts
@@ -284,7 +292,13 @@ class Served:
         return self.interventions
 
     async def prompt_scores(
-        self, name: str, tokens: Sequence[int], count: int, priority: int, client: Client
+        self,
+        name: str,
+        model: LoadedModel,
+        tokens: Sequence[int],
+        count: int,
+        priority: int,
+        client: Client,
     ) -> list[TokenScores | None]:
         """Return the scores of each token of a prompt given those before it; None for the first.
 
@@ -294,8 +308,8 @@ class Served:
         assert self.engine is not None
         if len(tokens) == 1:
             return [None]
+        self._require_current(name, model)
         if not self.engine.can_score(name):
-            model = self.models[name]
             return await self.reading.run(lambda: _forward_scores(model, tokens, count))
         stream = self.engine.score(tokens, count, model=name, priority=priority, client=client)
         # Ends the scoring in the engine, too, when the client goes away.

@@ -93,7 +93,7 @@ async def predicted(
 
     prompt = await for_client(request, ask())
     assert prompt.stream is not None  # some token is asked for
-    chat = Chat(name, model, prompt.stream, AnswerForm(), False, served.texts_of(name), metrics)
+    chat = Chat(name, model, prompt.stream, AnswerForm(), False, served.texts_of(model), metrics)
     kind = WarmingWriter if is_warming else writer or GapWriter
     return await kind(chat).answer(request, stream=body.stream)
 

@@ -132,7 +132,7 @@ async def _continued(
     options = await asked_options(asked, model, served)
     prompt = await asked_prompt(asked, options, name, model, body.prompt, served, client)
     assert prompt.stream is not None  # some token is asked for
-    return Chat(name, model, prompt.stream, AnswerForm(), False, served.texts_of(name), metrics)
+    return Chat(name, model, prompt.stream, AnswerForm(), False, served.texts_of(model), metrics)
 
 
 def _has_template(model: LoadedModel) -> bool:
