@@ -89,6 +89,16 @@ def test_tokens_more_end_a_text_and_none_does_too_early(model):
         generate(model, prompt, stop_tokens=[5000], **greedy)
 
 
+def test_an_end_is_shown_only_where_it_is_a_special_token_that_is_shown(model):
+    asked = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
+    free = generate(model, PROMPT, **asked).token_ids
+    end = next(token for token in free if model.tokenizer.decode([token]))
+    shown = frozenset({"<tool>"})
+    cut = generate(model, PROMPT, **asked, stop_tokens=[end], special=shown)
+    assert cut.token_ids[-1] == end
+    assert cut.text == model.tokenizer.decode(cut.token_ids[:-1])
+
+
 def test_a_stop_string_ends_the_text_before_it(model):
     sampling = Sampling(seed=11)
     whole = generate(model, PROMPT, max_tokens=40, sampling=sampling, ignore_eos=True)

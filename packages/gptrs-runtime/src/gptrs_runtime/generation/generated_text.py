@@ -24,13 +24,13 @@ class GeneratedText:
     """Chooses tokens from logits and decodes them to pieces of text.
 
     `context` has the tokens that the model sees, `most_positions` at a time. `ends` are the tokens
-    that end the text, and part of it if `shows_end`. `logprobs` is the number of likeliest tokens
-    to score at each position, None to disable scores. `guesses` configures speculative decoding,
-    None disables it. `source` has the tokens that an encoder-decoder reads. `pictures` are the
-    images represented by tokens of the context. `steps_at_once` is how many tokens may be chosen
-    before one is visible, None for any number. `form` decides whether a text cut by a stop string
-    is complete. `marks` are the texts of special tokens that are not shown, but that stop strings
-    contain.
+    that end the text; those of `shown_ends` are part of it. `logprobs` is the number of likeliest
+    tokens to score at each position, None to disable scores. `guesses` configures speculative
+    decoding, None disables it. `source` has the tokens that an encoder-decoder reads. `pictures`
+    are the images represented by tokens of the context. `steps_at_once` is how many tokens may be
+    chosen before one is visible, None for any number. `form` decides whether a text cut by a stop
+    string is complete. `marks` are the texts of special tokens that are not shown, but that stop
+    strings contain.
     """
 
     _targets: Sequence[int] = ()
@@ -44,7 +44,7 @@ class GeneratedText:
         most_positions: int,
         max_tokens: int,
         ends: frozenset[int],
-        shows_end: bool,
+        shown_ends: frozenset[int],
         sampler: Sampler,
         processors: ProcessorChain,
         decoder: IncrementalDecoder,
@@ -78,7 +78,7 @@ class GeneratedText:
         self._steps_at_once = steps_at_once
         self._form = form
         self._marks = marks
-        self._shows_end = shows_end
+        self._shown_ends = shown_ends
         self._sampler = sampler
         self._processors = processors
         self._decoder = decoder
@@ -243,7 +243,7 @@ class GeneratedText:
 
     def _piece(self, token: int) -> str:
         is_end = token in self.ends
-        piece = "" if is_end and not self._shows_end else self._decoder.push(token)
+        piece = "" if is_end and token not in self._shown_ends else self._decoder.push(token)
         piece = self._stop.push(piece)
         if token in self._marks:
             piece += self._stop.push(self._marks[token], shown=False)

@@ -117,7 +117,7 @@ class GenerationSetup:
             most_positions=most_positions,
             max_tokens=count,
             ends=self._ends,
-            shows_end=bool(self.options.special),
+            shown_ends=self._shown_ends,
             sampler=sampler,
             processors=ProcessorChain(processors, shown_tokens(begin)),
             decoder=self._decoder(),
@@ -295,6 +295,14 @@ class GenerationSetup:
         texts = tokenizer.special_pieces() - (shown or frozenset())
         used = [text for text in texts if any(text in stop for stop in self._stops)]
         return {number: text for text in used if (number := tokenizer.number(text)) is not None}
+
+    @cached_property
+    def _shown_ends(self) -> frozenset[int]:
+        """The tokens that end a text and are part of it: shown special ones."""
+        shown = self.options.special
+        if isinstance(shown, bool) or not self._model.has_tokenizer:
+            return self._ends if shown else frozenset()
+        return self._ends.intersection(map(self._model.tokenizer.number, shown))
 
     def _decoder(self) -> IncrementalDecoder:
         if not self._model.has_tokenizer:
