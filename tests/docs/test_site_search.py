@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,29 @@ pytestmark = [
     pytest.mark.skipif(MATERIAL is None, reason="the theme of the site brings the search"),
     pytest.mark.skipif(node() is None, reason="the search is a program for node"),
 ]
+WORKER = Path(__file__).parents[2] / "docs" / "assets" / "iframe-worker.js"
+FRAME = """
+const frame = new EventTarget(), inside = new EventTarget(), script = new EventTarget();
+frame.contentWindow = inside;
+frame.contentDocument = { createElement: () => script, body: { append: ran } };
+globalThis.window = globalThis;
+globalThis.location = { protocol: "file:" };
+globalThis.document = {
+  createElement: () => frame,
+  documentElement: { append: () => frame.dispatchEvent(new Event("load")) },
+};
+function ran() {
+  const back = ({ data }) => inside.postMessage(`${data} from ${script.src}`);
+  inside.addEventListener("message", back);
+  setTimeout(() => script.dispatchEvent(new Event("load")));
+}
+eval(require("fs").readFileSync(process.argv[1], "utf-8"));
+const worker = new Worker("search.js");
+worker.addEventListener("message", ({ data }) => console.log(data));
+worker.postMessage("first");
+worker.postMessage("second");
+"""
+"""A page of a folder, and a frame whose script sends back what it gets."""
 CONFIG = {
     "lang": ["en"],
     "separator": r"[\s]+",
@@ -50,3 +74,10 @@ def test_queries_are_asked_once():
     queries = [query for each in FIRST.values() for query in each]
     assert len(queries) > 100
     assert len(set(queries)) == len(queries)
+
+
+def test_pages_in_a_folder_search_in_a_frame():
+    done = subprocess.run(
+        [node(), "-e", FRAME, str(WORKER)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == ["first from search.js", "second from search.js"]
