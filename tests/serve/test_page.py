@@ -389,7 +389,7 @@ def test_an_answer_that_was_cut_goes_on(page):
     _ask(page, "hello", tokens=4)
     _done(page)
     last = page.locator("#messages > *").last
-    playwright.expect(last).to_contain_text("Cut at the most tokens")
+    playwright.expect(last).to_contain_text("Cut off: this answer has as many tokens")
     shown = "JSON.parse(Object.values(localStorage)[0]).messages"
     before = page.evaluate(shown)[-1]["content"]
     last.get_by_role("button", name="Continue").click()

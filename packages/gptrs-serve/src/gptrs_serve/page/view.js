@@ -112,8 +112,8 @@ export function actionsOf(chat, index, acts) {
 }
 
 const ENDS = {
-  length: "Cut at the most tokens of an answer.",
-  full: "Cut: the context of the model is full. Begin a new conversation.",
+  length: "Cut off: this answer has as many tokens as it may.",
+  full: "Cut off: the context of the model is full. Begin a new conversation.",
   stopped: "Stopped.",
 };
 
