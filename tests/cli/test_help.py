@@ -188,6 +188,7 @@ def test_the_bare_command_says_how_to_begin(gptrs):
     assert len(result.out.splitlines()) < 20
     for word in ('gptrs generate "def read"', "gptrs --help", *HELP_ORDER):
         assert word in result.out
+    assert max(map(len, result.out.splitlines())) <= 80
 
 
 @pytest.mark.sample(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -32,9 +33,12 @@ gptrs {version}: run models and programs on the backends that are installed.
 
   gptrs generate "def read"               continue a text with the bundled model
   gptrs generate --model FOLDER "Once"    the same with a model of yours
-  gptrs chat smollm2:135m                 talk with a small model of the Hugging Face hub
+  gptrs chat smollm2:135m                 fetch a small model and talk with it
   gptrs models list                       the models on this disk
 """
+_WIDTH = 80
+"""Columns of the first help, as of `--help`."""
+_INDENT = 21
 
 
 def _show_version(value: bool) -> None:
@@ -59,7 +63,8 @@ def root(
     if context.invoked_subcommand is None:
         print(_BEGINNING.format(version=__version__))
         for title, names in commands_by_group().items():
-            print(f"{title + ':':<21}{' '.join(names)}")
+            line = f"{title + ':':<{_INDENT}}{' '.join(names)}"
+            print(textwrap.fill(line, _WIDTH, subsequent_indent=" " * _INDENT))
         print("\n`gptrs --help` explains them, `gptrs COMMAND --help` one of them.")
 
 
