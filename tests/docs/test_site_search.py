@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import random
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from docs_site.search_check import node, wrong_answers
+from docs_site.search_check import mend_worker, node, wrong_answers
 from docs_site.search_queries import FIRST
 
 MATERIAL = importlib.util.find_spec("material")
@@ -68,6 +69,16 @@ def test_pages_that_are_not_the_first_are_told(tmp_path: Path):
         ("podman", "a", ["b/c"]),
         ("absent", "b/c", []),
     ]
+
+
+def test_words_of_digits_do_not_end_the_search(tmp_path: Path):
+    draw = random.Random(2000)
+    lengths = [draw.randint(1, 7) for _ in range(2000)]
+    words = sorted({"w" + "".join(draw.choices("0123ab", k=length)) for length in lengths})
+    site = built(tmp_path, ("a.html", "Words", words))
+    first = {"a": tuple({word[:count] for word in words for count in (2, 3)})}
+    assert mend_worker(site)
+    assert wrong_answers(site, node(), first) == []
 
 
 def test_queries_are_asked_once():

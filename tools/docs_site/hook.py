@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from docs_site import api_reference, command_reference
 from docs_site.markdown_dialect import for_python_markdown
-from docs_site.search_check import node, wrong_answers
+from docs_site.search_check import mend_worker, node, wrong_answers
 from docs_site.search_queries import FIRST
 from docs_site.site_links import PAGES, relinked
 from gptrs_cli.commands.docs import SEARCH_WORDS
@@ -59,6 +59,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 @event_priority(-100)  # after the plugin that writes the index
 def on_post_build(config: Any) -> None:
     """Stop the build if a query that people type does not find the right page first."""
+    if not mend_worker(Path(config.site_dir)):
+        _LOG.warning("the search of this theme is another one: is `mend_worker` still needed?")
     program = node()
     if program is None:
         return _LOG.info("node is not installed: the answers of the search are not checked")
