@@ -174,3 +174,17 @@ def test_encoder_layers_leave_nothing_to_torch(
             found, wanted = fast(x, **masks), model(x, **masks)
             torch.testing.assert_close(found, wanted, equal_nan=True)
     assert not [each for each in caplog.records if each.name == "gptrs"]
+
+
+class _Attends(nn.Module):
+    def forward(self, q: Any, k: Any, m: Any) -> Any:
+        return attend(q, k, k.flip(-1), m), attend(q, k, k.flip(-1), is_causal=True)
+
+
+def test_attention_with_more_axes_than_batch_and_heads_is_loaded_from_programs() -> None:
+    seen = torch.rand(2, 1, 2, 5, 6) < 0.7
+    for mask in (seen, seen[0, 0].float(), seen[0].expand(3, 2, 5, 6), seen[0, 0, 0]):
+        given = torch.randn(2, 3, 2, 5, 4), torch.randn(2, 3, 2, 6, 4), mask
+        program = torch.export.export(_Attends(), given)
+        found = gptrs_torch.load(program, "ref").module(*given)
+        torch.testing.assert_close(found, _Attends()(*given))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from gptrs.api.importers import is_number
 from gptrs.api.models import Tensor, primitives
@@ -22,6 +23,10 @@ def attended(
 ) -> Tensor:
     """Return the attention of [.., T, D] with any number of leading axes."""
     lead = query.shape[:-2]
+    if query.rank > 4:
+        query, key, value = (_in_one_batch(x, lead[:-1]) for x in (query, key, value))
+        if mask is not None and mask.rank > 3:
+            mask = _in_one_batch(mask, lead[:-1])
     if query.rank < 4:
         extra = [1] * (4 - query.rank)
         query, key, value = (F.reshape(x, [*extra, *x.shape]) for x in (query, key, value))
@@ -29,6 +34,12 @@ def attended(
         mask = converted(mask, query.dtype)
     made = F.attention(query, key, value, mask, scale, causal, offset=0 if causal else None)
     return F.reshape(made, [*lead, *made.shape[-2:]])
+
+
+def _in_one_batch(x: Tensor, lead: Sequence[int]) -> Tensor:
+    """Return x, broadcast to the leading axes, with one in their place."""
+    rest = x.shape[-3:]
+    return F.reshape(F.broadcast_to(x, [*lead, *rest]), [math.prod(lead), *rest])
 
 
 @converts("_scaled_dot_product_flash_attention_for_cpu")
@@ -67,8 +78,8 @@ def scaled_dot_product_attention(
     if dropout_p:
         node.refuse("drops elements at random")
     alike = enable_gqa or query.shape[:-2] == key.shape[:-2] or _has_one_head(query, key, value)
-    if query.rank > 4 or not alike:
-        node.refuse("has batches that are broadcast, or of more than two axes")
+    if not alike:
+        node.refuse("has batches that are broadcast")
     return attended(query, key, value, attn_mask, is_causal, scale)
 
 
