@@ -602,3 +602,15 @@ def test_a_branch_with_an_operator_that_is_not_converted_stays_with_torch(
             classes = torch.tensor(given)
             torch.testing.assert_close(fast(classes), model(classes))
     assert "polygamma" in caplog.text
+
+
+def test_a_part_between_parts_of_torch_knows_sizes_made_of_other_sizes() -> None:
+    def condition(x: Any) -> Any:  # torch's factors, their first over their last, without the axis
+        return torch.linalg.cond(x)
+
+    fast = torch.compile(
+        condition, backend="gptrs", options={"backend": "ref"}, dynamic=True, fullgraph=True
+    )
+    for size in (3, 4, 6):
+        x = torch.randn(size, size) + size * torch.eye(size)
+        torch.testing.assert_close(fast(x), condition(x), rtol=1e-4, atol=1e-4)

@@ -407,8 +407,12 @@ class Conversion:
 
     def bind(self, node: fx.Node, value: object) -> None:
         """Set the value of a placeholder, and of the symbols in its shape."""
-        self._values[node] = value
         held = node.meta.get("val")
+        if isinstance(held, torch.SymInt):
+            # In terms of free sizes, if it is made of them: axes of `s` and `s - 1` elements.
+            found = self._size(held)
+            value = value if found is None else found
+        self._values[node] = value
         if not isinstance(value, Tensor) or not isinstance(held, torch.Tensor):
             return
         if held.is_complex():

@@ -155,7 +155,7 @@ class GraphFunction:
         self._numbers = [
             i
             for i, node in enumerate(self._inputs)
-            if node.users and not _is_tensor(node) and _size_of(node) not in self._sizes
+            if node.users and not _is_tensor(node) and not _follows(_size_of(node), self._sizes)
         ]
         self._outputs: list[object] = list(_output_of(module))
         self._views = view_outputs(self._outputs) if aliases else {}
@@ -365,7 +365,9 @@ class GraphFunction:
             if node in self._views:
                 continue
             if isinstance(value, (Tensor, Complex)):
-                found.append(value.stacked() if isinstance(value, Complex) else value)
+                made = value.stacked() if isinstance(value, Complex) else value
+                _require_rank(node, made)
+                found.append(made)
             elif isinstance(node, fx.Node) and _is_tensor(node):
                 raise NotConvertedError(node, "does not give a tensor")
         return tuple(found)
@@ -397,6 +399,15 @@ class GraphFunction:
         return int(cast("Any", expression).subs(known))
 
 
+def _require_rank(node: object, made: Tensor) -> None:
+    """Refuse a result with an axis more or less than torch traced: a size was not known to be 1."""
+    if not (isinstance(node, fx.Node) and _is_tensor(node)):
+        return
+    held = cast("torch.Tensor", node.meta["val"])
+    if made.rank != held.ndim + held.is_complex():
+        raise NotConvertedError(node, f"has {held.ndim} axes in torch, and {made.rank} here")
+
+
 def _given(value: object) -> np.ndarray:
     """Return an input as programs take it."""
     return array_of(parts_of(cast("torch.Tensor", value)))
@@ -418,6 +429,12 @@ def _is_tensor(node: fx.Node) -> bool:
 def _size_of(node: fx.Node) -> sympy.Expr:
     """Return the expression of an input that is a number; a new symbol if it is no free size."""
     return expression_of(node.meta.get("val")) or sympy.Symbol(node.name)
+
+
+def _follows(size: sympy.Expr, sizes: Mapping[sympy.Expr, object]) -> bool:
+    """Return whether a size is one of these, or is made of them by sums and products."""
+    symbols = cast("set[sympy.Expr]", size.free_symbols)
+    return size in sizes or (symbols <= sizes.keys() and bool(cast("Any", size).is_polynomial()))
 
 
 def _size_sources(inputs: Sequence[fx.Node]) -> dict[sympy.Expr, tuple[int, int]]:
