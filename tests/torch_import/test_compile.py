@@ -614,3 +614,8 @@ def test_a_part_between_parts_of_torch_knows_sizes_made_of_other_sizes() -> None
     for size in (3, 4, 6):
         x = torch.randn(size, size) + size * torch.eye(size)
         torch.testing.assert_close(fast(x), condition(x), rtol=1e-4, atol=1e-4)
+
+
+def test_an_empty_result_can_be_resized() -> None:
+    found = compiled(lambda x: x[:0] * 2)(torch.randn(3, 4))
+    assert found.resize_(2, 4).fill_(1.0).sum() == 8

@@ -62,6 +62,12 @@ def tensor_of(array: np.ndarray, *, of_parts: bool = False) -> torch.Tensor:
 
     `of_parts`: its last axis are the parts of complex numbers.
     """
+    made = _on_memory_of(array, of_parts=of_parts)
+    # An empty one gets torch's own memory, which `resize_` may enlarge.
+    return made if array.size else made.clone()
+
+
+def _on_memory_of(array: np.ndarray, *, of_parts: bool) -> torch.Tensor:
     if of_parts:
         whole = np.complex64 if array.dtype == np.float32 else np.complex128
         return _from_numpy(array.view(whole)[..., 0])
