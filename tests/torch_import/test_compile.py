@@ -587,7 +587,7 @@ def test_branches_are_converted_and_what_torch_checks_is_checked(
             classes = torch.tensor(given)
             torch.testing.assert_close(fast(classes), model(classes))
         for wrong, told in (([0, 5], "smaller than num_classes"), ([0, -1], "be non-negative")):
-            with pytest.raises(UsageError, match=told):
+            with pytest.raises(RuntimeError, match=told):
                 fast(torch.tensor(wrong))
     assert "torch runs this part" not in caplog.text
 
@@ -602,6 +602,39 @@ def test_a_branch_with_an_operator_that_is_not_converted_stays_with_torch(
             classes = torch.tensor(given)
             torch.testing.assert_close(fast(classes), model(classes))
     assert "polygamma" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("function", "right", "wrong"),
+    [
+        (lambda x, i: x[i], [0, 2], [0, 5]),
+        (lambda x, i: nn.functional.embedding(i, x), [2, 1], [0, -1]),
+        (lambda x, i: x.scatter(0, i[None], 1.0), [0, 2], [0, 5]),
+        (lambda x, i: 4 // i, [1, 2], [0, 2]),
+    ],
+)
+def test_calls_that_eager_mode_refuses_raise_its_own_error(
+    function: Callable[..., Any], right: list[int], wrong: list[int]
+) -> None:
+    x = torch.randn(3, 4)
+    fast = compiled(function)
+    with pytest.raises((IndexError, RuntimeError)) as eager:
+        function(x, torch.tensor(wrong))
+    for _ in range(2):
+        torch.testing.assert_close(fast(x, torch.tensor(right)), function(x, torch.tensor(right)))
+        with pytest.raises(type(eager.value)) as found:
+            fast(x, torch.tensor(wrong))
+        assert type(found.value) is type(eager.value)
+
+
+def test_a_later_size_that_is_not_converted_is_run_by_torch(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fast = compiled(torch.fft.rfft)
+    for count in (16, 12, 5003, 24, 5003):  # 5003 is a prime above 4096
+        x = torch.randn(count)
+        torch.testing.assert_close(fast(x), torch.fft.rfft(x), rtol=1e-3, atol=1e-3)
+    assert "5003 elements is not converted" in caplog.text
 
 
 def test_a_part_between_parts_of_torch_knows_sizes_made_of_other_sizes() -> None:

@@ -16,6 +16,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from gptrs.api import GptrsError
 from gptrs.api.backends import Backend
 from gptrs_torch.conversion import CONTROL_FLOW, NUMERIC, NotConvertedError, unsupported_nodes
 from gptrs_torch.graph import GraphFunction
@@ -31,7 +32,8 @@ class PartitionedGraph:
     """A graph module that falls back to torch operator by operator.
 
     The whole graph is one program if every operator is converted. Refusals of converters show when
-    the first call converts the graph; then it is partitioned again.
+    the first call converts the graph; then it is partitioned again. A call that fails on a backend
+    is repeated by torch, so that callers get torch's own error for an index out of range.
     """
 
     def __init__(
@@ -50,22 +52,31 @@ class PartitionedGraph:
         self._runs: Any = None
         self._whole: GraphFunction | None = None
         """The whole module, if it is one program."""
+        self._has_failed = False
         self._lock = threading.RLock()
 
     def __call__(self, *values: object) -> Sequence[object]:
         """Return the outputs for the values of all placeholders."""
         runs = self._runs
-        if runs is None:
-            with self._lock:
-                return self._first(values)
-        return runs(*values)
+        try:
+            if runs is None:
+                with self._lock:
+                    return self._first(values)
+            return runs(*values)
+        except GptrsError as error:
+            return self._by_torch(values, error)
 
     def boxed(self) -> Callable[[list[object]], Sequence[object]]:
         """Return the graph as a function of one list, the calling convention of AOTAutograd."""
 
         def call(values: list[object]) -> Sequence[object]:
             whole = self._whole
-            return self(*values) if whole is None else whole(*values)
+            if whole is None:
+                return self(*values)
+            try:
+                return whole(*values)
+            except GptrsError as error:
+                return self._by_torch(values, error)
 
         cast("Any", call)._boxed_call = True
         return call
@@ -78,13 +89,22 @@ class PartitionedGraph:
                 found = runs(*values)
             except NotConvertedError as error:
                 if error.node.name in self._refused:
-                    raise
+                    break
                 self._refused[error.node.name] = error.message
                 continue
             self._runs = runs
             self._whole = runs if isinstance(runs, GraphFunction) else None
             return found
+        self._runs = self._module
         return self._module(*values)
+
+    def _by_torch(self, values: Sequence[object], error: GptrsError) -> Sequence[object]:
+        """Return what torch gives for a call that failed; its error is the one of eager mode."""
+        found = self._module(*values)
+        if not self._has_failed:
+            self._has_failed = True
+            _logger.warning("%s; torch runs this call, and others that fail", error.message)
+        return found
 
     def _function(self, module: fx.GraphModule, static: Collection[int]) -> GraphFunction:
         return GraphFunction(module, self._backend, static, watch=self._watch)
