@@ -45,6 +45,13 @@ def test_a_weaker_question_adds_no_guard():
     assert [str(guard) for guard in guards.guards] == ["?0-17", "-?0+99"]
 
 
+def test_a_limit_that_no_size_of_64_bits_passes_is_no_guard():
+    with deciding(SizeGuards({0: 3}, derive=True)) as guards:
+        assert not N > 2**63
+        assert not N > 2**62
+    assert guards.words() == [f"?0 <= {2**62}"]
+
+
 def test_equality_is_that_of_polynomials_and_records_nothing():
     with deciding(SizeGuards({0: 3, 1: 3})) as guards:
         assert N != B

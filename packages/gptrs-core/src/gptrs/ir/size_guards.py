@@ -36,6 +36,9 @@ from gptrs.ir.symbolic_dim import (
 
 Kept = TypeVar("Kept")
 
+_LARGEST = 2**63 - 1
+"""Sizes are of 64 bits everywhere."""
+
 FIRST_DERIVED = 500_000
 """The number of the first derived symbol; symbols of programs have smaller numbers."""
 
@@ -174,7 +177,11 @@ class SizeGuards:
         return yes
 
     def _add(self, wanted: int) -> None:
-        """Add a guard unless another one implies it; drop those that it implies."""
+        """Add a guard unless another one, or the type of sizes, implies it; drop those that it
+        implies."""
+        low, _ = bounds_of(wanted, lambda _: (None, _LARGEST))
+        if low is not None and low >= 0:
+            return
         if any(_implies(guard, wanted) for guard in self._guards):
             return
         # Few guards are kept, as each of them is evaluated in every call of a compiled program.
