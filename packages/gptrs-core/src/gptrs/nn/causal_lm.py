@@ -147,15 +147,18 @@ class CausalLMModule(Module):
             logits, found, buffers.pools = self._stated(as_tensors(step), buffers.pools, wanted)
         return logits.numpy(), [states.numpy() for states in found]
 
-    def captured_step(self, texts: int, length: int, dtype: DType = dtypes.f32) -> Lowered:
+    def captured_step(
+        self, texts: int, length: int, dtype: DType = dtypes.f32, cached: int = 0
+    ) -> Lowered:
         """Return the program of `step` on pools of `dtype`, with the weights.
 
         Its parameters are the tensors of the step in order, and the pools. Sizes are free as far as
-        the model's computation allows; the example has `texts` texts of `length` new tokens.
+        the model's computation allows; the example has `texts` texts of `length` new tokens after
+        `cached` ones.
         """
-        table = own_pages(texts, length)
+        table = own_pages(texts, cached + length)
         groups = len(cache_groups(self.cache_specs()))
-        step = ragged_step(np.zeros((texts, length), np.int64), [0] * texts, [table] * groups)
+        step = ragged_step(np.zeros((texts, length), np.int64), [cached] * texts, [table] * groups)
         buffers = self.new_buffers([table.size] * groups, dtype)
         with self._on_backend():
             return self._step.captured(as_tensors(step), buffers.pools)
