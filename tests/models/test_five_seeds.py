@@ -44,8 +44,8 @@ OLDEST = {
 """Settings of the kinds that `test_llama` compares."""
 KINDS = {**GPT2, **OLDEST, **CASES, **NEWER, **RECURRENT}
 COMPILED = {*GPT2, "ministral", "qwen3_switches", *COMPILED_CASES, *COMPILED_NEWER, *RECURRENT}
-OF_LARGE_ERRORS = {"qwen3_5_moe_text", "qwen3_5_moe"}
-"""Cases whose errors of rounding grow: of seed 11 torch itself is 2.2e-4 away from what f64 has.
+OF_LARGE_ERRORS = {"qwen3_5_moe_text", "qwen3_5_moe", "qwen3_next"}
+"""Cases whose errors of rounding grow: torch itself is up to 2.2e-4 away from what f64 has.
 
 Logits that differ by more than others may be twice as far from that as torch is.
 """
