@@ -114,13 +114,14 @@ def _joined(units: list[Unit], uses: Mapping[Value, int]) -> list[Unit]:
         if not is_joinable(unit):
             continue
         tried: set[int] = {at}
-        while near := {*_near(unit, makers, readers)} - tried:
-            other = max(near)
-            tried.add(other)
+        near = sorted({*_near(unit, makers, readers)} - tried)
+        while near:
+            tried.add(other := near.pop())
             together = _together(found, other, at, uses)
             if together is not None:
                 found[other], found[at] = None, together
                 unit = together
+                near = sorted({*_near(unit, makers, readers)} - tried)
         makers |= dict.fromkeys(unit.results, at)
         readers |= dict.fromkeys((value for value in unit.inputs if _is_large(value)), at)
     return [unit for unit in found if unit is not None]

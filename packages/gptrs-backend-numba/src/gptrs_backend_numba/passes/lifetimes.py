@@ -27,7 +27,20 @@ def sparing(region: Region) -> Region:
 
     The backward part of a model that learns needs many values of the forward part.
     """
+    if not _reads_far(region):  # of most models that do not learn, lowered anew for each size
+        return region
     return _recomputed(_with_early_readers(region))
+
+
+def _reads_far(region: Region) -> bool:
+    """Return whether an instruction reads a large value from many instructions before."""
+    made: dict[Value, int] = {}
+    for position, each in enumerate(region.instructions):
+        if any(position - made.get(value, position) > _FAR for value in each.operands):
+            return True
+        if each.operands:  # constants are there anyway
+            made.update((value, position) for value in each.results if _is_large(value))
+    return False
 
 
 def _with_early_readers(region: Region) -> Region:
@@ -56,11 +69,28 @@ class _Order:
     def region(self) -> Region:
         """Return the region in the new order."""
         old = self._region
+        levels: list[int] = []
         for position in range(len(old.instructions)):
-            self._place(position)
+            levels.append(self._level(position, levels))
+            if levels[-1] <= _DEEP:
+                self._place(position)
         # Stable: what moves stays behind what it reads, and behind what moves there with it.
         order = sorted(range(len(old.instructions)), key=self._places.__getitem__)
         return Region(old.params, tuple(old.instructions[at] for at in order), old.results)
+
+    def _level(self, position: int, levels: Sequence[int]) -> int:
+        """Return by how many instructions that would move along a far value is read: 0 for its
+        reader, more than any for most. Of those none moves, and to find that out takes longer."""
+        found = _DEEP + 1
+        for value in self._region.instructions[position].operands:
+            maker = self._makers.get(value)
+            if maker is None:
+                continue
+            if position - self._places[maker] > _FAR:
+                return 0
+            if self._readers[value] == [position]:
+                found = min(found, levels[maker] + 1)
+        return found
 
     def _place(self, position: int) -> None:
         """Move an instruction to where its operands are ready if that frees more than it makes."""
