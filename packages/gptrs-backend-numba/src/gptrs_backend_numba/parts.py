@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Literal
 
@@ -44,6 +46,17 @@ _MOST_OPERANDS = 3
 Axes = Sequence[tuple[int, Sequence[int]]]
 """Sizes, outermost first, each with the stride of each operand and of the result."""
 Use = Literal["never", "meanwhile", "only"]
+_ALLOWED: ContextVar[bool] = ContextVar("gptrs_numba_parts_allowed", default=True)
+
+
+@contextmanager
+def whole_kernels() -> Generator[None]:
+    """Scope in which each chain is lowered to its own kernel: a library cannot go over to it."""
+    token = _ALLOWED.set(False)
+    try:
+        yield
+    finally:
+        _ALLOWED.reset(token)
 
 
 def use_of_parts() -> Use:
@@ -92,7 +105,7 @@ def stand_in(
 
     `accesses` are those of the operands, then that of the result; the last op computes it.
     """
-    use = use_of_parts()
+    use = use_of_parts() if _ALLOWED.get() else "never"
     if len(accesses) - 1 > elementwise_tasks.MOST_INPUTS or use == "never":
         return None
     if use == "meanwhile" and not compiles_beside():

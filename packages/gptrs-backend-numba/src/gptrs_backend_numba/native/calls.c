@@ -29,7 +29,7 @@ int @NAME@_shapes(const @NAME@_tensor *inputs, @NAME@_tensor *outputs) {
   return 0;
 }
 
-int @NAME@_run(@NAME@ *model, const @NAME@_tensor *inputs, @NAME@_tensor *outputs) {
+int @NAME@_run(@NAME@_model *model, const @NAME@_tensor *inputs, @NAME@_tensor *outputs) {
   REQUIRE(model, "model");
   REQUIRE(inputs || !INPUTS, "inputs");
   REQUIRE(outputs, "outputs");

@@ -18,4 +18,4 @@ int @NAME@_shapes(const @NAME@_tensor *inputs, @NAME@_tensor *outputs);
 /* Compute the outputs: shapes are filled in, memory for `data` is the caller's. Inputs are not
  * changed. */
 __attribute__((visibility("default")))
-int @NAME@_run(@NAME@ *model, const @NAME@_tensor *inputs, @NAME@_tensor *outputs);
+int @NAME@_run(@NAME@_model *model, const @NAME@_tensor *inputs, @NAME@_tensor *outputs);

@@ -54,7 +54,7 @@ struct program {
 /* The words and sizes of a program in a process. */
 struct instance { int64_t *words, *slots; int is_sized; };
 
-struct @NAME@ {
+struct @NAME@_model {
   struct instance instances[PROGRAMS];
   int64_t *state;               /* of the threads, see STATE_WORDS */
   pthread_t *workers;
@@ -121,7 +121,7 @@ int @NAME@_fits(void) { return !require_processor(); }
 
 /* The weights: a file that is mapped, so that processes share it. */
 
-static int map_weights(@NAME@ *model, const char *path) {
+static int map_weights(@NAME@_model *model, const char *path) {
   char head[64] = {0};
   struct stat found;
   int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -158,7 +158,7 @@ static void *work(void *given) {
   return NULL;
 }
 
-static void stop_workers(@NAME@ *model) {
+static void stop_workers(@NAME@_model *model) {
   int64_t result;
   void *exception;
   if (!model->threads) return;
@@ -166,7 +166,7 @@ static void stop_workers(@NAME@ *model) {
   for (int i = 0; i < model->threads; i++) pthread_join(model->workers[i], NULL);
 }
 
-static int start_workers(@NAME@ *model, int threads) {
+static int start_workers(@NAME@_model *model, int threads) {
   if (threads < 1 || threads > THREADS) threads = THREADS;
   model->workers = calloc(threads, sizeof *model->workers);
   if (!model->workers) return failed(@PREFIX@_MEMORY, "no memory for %d threads", threads);
@@ -282,7 +282,7 @@ static int check_data(const struct program *p, const @NAME@_tensor *inputs,
   return 0;
 }
 
-static int prepare(@NAME@ *model, const struct program *p, struct instance *to,
+static int prepare(@NAME@_model *model, const struct program *p, struct instance *to,
                    const int64_t *slot) {
   if (!to->is_sized || memcmp(slot, to->slots, p->slots * sizeof *slot)) {
     memcpy(to->slots, slot, p->slots * sizeof *slot);
@@ -305,7 +305,7 @@ static int prepare(@NAME@ *model, const struct program *p, struct instance *to,
   return 0;
 }
 
-static int run(@NAME@ *model, const @NAME@_tensor *inputs, @NAME@_tensor *outputs) {
+static int run(@NAME@_model *model, const @NAME@_tensor *inputs, @NAME@_tensor *outputs) {
   int64_t slot[MOST_SLOTS];
   int number = choose(inputs, slot);
   if (number < 0) return @PREFIX@_ARGUMENT;
@@ -332,7 +332,7 @@ static int run(@NAME@ *model, const @NAME@_tensor *inputs, @NAME@_tensor *output
   return failed(@PREFIX@_MEMORY, "a kernel found no memory for its work");
 }
 
-void @NAME@_close(@NAME@ *model) {
+void @NAME@_close(@NAME@_model *model) {
   if (!model) return;
   stop_workers(model);
   if (model->weights) munmap((void *)model->weights, model->weights_size);
@@ -347,7 +347,7 @@ void @NAME@_close(@NAME@ *model) {
   free(model);
 }
 
-static int new_instance(@NAME@ *model, const struct program *p, struct instance *to) {
+static int new_instance(@NAME@_model *model, const struct program *p, struct instance *to) {
   to->words = malloc(p->words * sizeof(int64_t));
   to->slots = calloc(p->slots, sizeof(int64_t));
   if (!to->words || !to->slots) return failed(@PREFIX@_MEMORY, "no memory for a program");
@@ -360,13 +360,13 @@ static int new_instance(@NAME@ *model, const struct program *p, struct instance 
   return 0;
 }
 
-int @NAME@_open(const char *weights, int threads, @NAME@ **opened) {
+int @NAME@_open(const char *weights, int threads, @NAME@_model **opened) {
   REQUIRE(opened, "model");
   *opened = NULL;
   REQUIRE(weights, "weights");
   int code = require_processor();
   if (code) return code;
-  @NAME@ *model = calloc(1, sizeof *model);
+  @NAME@_model *model = calloc(1, sizeof *model);
   if (!model) return failed(@PREFIX@_MEMORY, "no memory for a model");
   pthread_mutex_init(&model->lock, NULL);
   void *state = NULL;

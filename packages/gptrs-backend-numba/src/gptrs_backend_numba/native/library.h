@@ -33,15 +33,15 @@ typedef struct {
   int64_t shape[@PREFIX@_MOST_AXES];
 } @NAME@_tensor;
 
-typedef struct @NAME@ @NAME@;
+typedef struct @NAME@_model @NAME@_model;
 
 /* Map the weights and start `threads` threads, at most @THREADS@; 0 for all of these. */
 __attribute__((visibility("default")))
-int @NAME@_open(const char *weights, int threads, @NAME@ **model);
+int @NAME@_open(const char *weights, int threads, @NAME@_model **model);
 
 /* Free a model; NULL is allowed. No call may be running. */
 __attribute__((visibility("default")))
-void @NAME@_close(@NAME@ *model);
+void @NAME@_close(@NAME@_model *model);
 
 /* Return the message of the last error in this thread. */
 __attribute__((visibility("default")))

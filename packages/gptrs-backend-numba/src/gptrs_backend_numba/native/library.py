@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from importlib.resources import files
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -43,6 +43,7 @@ from gptrs_backend_numba.native.c_data import (
 )
 from gptrs_backend_numba.native.linking import HEAD, WEIGHTS
 from gptrs_backend_numba.native.schedule_data import schedule_data
+from gptrs_backend_numba.parts import whole_kernels
 from gptrs_backend_numba.run.executable import RUN_LOCK
 from gptrs_backend_numba.views import MemorySpace
 
@@ -95,9 +96,11 @@ def write_part(
     )
 
 
-def _lowering() -> AbstractContextManager[None]:
-    """Return a scope in which kernels for other processors are not made for this one."""
-    return nullcontext() if chosen_target() is None else named_kernels()
+@contextmanager
+def _lowering() -> Generator[None]:
+    """Scope of whole kernels, in which those for other processors are not made for this one."""
+    with whole_kernels(), nullcontext() if chosen_target() is None else named_kernels():
+        yield
 
 
 def _lowered(outgoing: OutgoingProgram, given: int, backend: Backend) -> LoweredProgram:

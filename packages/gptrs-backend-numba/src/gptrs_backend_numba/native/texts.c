@@ -6,7 +6,7 @@ int @NAME@_vocabulary(void) { return VOCABULARY; }
 int @NAME@_context(void) { return CONTEXT; }
 
 struct @NAME@_cache {
-  @NAME@ *model;
+  @NAME@_model *model;
   int64_t texts, most, width;   /* most tokens and pages of a text */
   int64_t *lengths;
   char *pools[POOLS];
@@ -40,7 +40,7 @@ static int64_t pool_bytes(int pool, int64_t pages) {
   return bytes;
 }
 
-int @NAME@_cache_open(@NAME@ *model, int64_t texts, int64_t positions, @NAME@_cache **opened) {
+int @NAME@_cache_open(@NAME@_model *model, int64_t texts, int64_t positions, @NAME@_cache **opened) {
   REQUIRE(opened, "cache");
   *opened = NULL;
   REQUIRE(model, "model");

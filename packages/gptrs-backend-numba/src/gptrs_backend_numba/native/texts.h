@@ -12,7 +12,7 @@ typedef struct @NAME@_cache @NAME@_cache;
 
 /* Make room for `texts` texts of up to `positions` tokens each; they are empty at first. */
 __attribute__((visibility("default")))
-int @NAME@_cache_open(@NAME@ *model, int64_t texts, int64_t positions, @NAME@_cache **cache);
+int @NAME@_cache_open(@NAME@_model *model, int64_t texts, int64_t positions, @NAME@_cache **cache);
 
 /* Free a cache; NULL is allowed. Close caches before their model. */
 __attribute__((visibility("default")))

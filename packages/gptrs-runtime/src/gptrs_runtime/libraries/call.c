@@ -23,7 +23,7 @@ static void *memory_for(const @NAME@_tensor *tensor) {
 }
 
 int main(void) {
-  @NAME@ *model;
+  @NAME@_model *model;
   @NAME@_tensor inputs[@PREFIX@_INPUTS + 1], outputs[@PREFIX@_OUTPUTS + 1];
   if (@NAME@_open("@NAME@.weights", 0, &model)) return fail();
   @NAME@_example(FREE_SIZE, inputs);

@@ -26,7 +26,7 @@ int main(int count, char **words) {
   if (!prompt || !logits) return 1;
   for (int64_t i = 0; i < given; i++) prompt[i] = atoll(words[i + 2]);
 
-  @NAME@ *model;
+  @NAME@_model *model;
   @NAME@_cache *cache;
   if (@NAME@_open("@NAME@.weights", 0, &model)) return fail();
   if (@NAME@_cache_open(model, 1, given + left, &cache)) return fail();

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 import os
 import re
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -55,6 +56,17 @@ _WORDS_OF_C: Final = frozenset({
     *("enum", "extern", "float", "for", "goto", "if", "inline", "int", "long", "register"),
     *("restrict", "return", "short", "signed", "sizeof", "static", "struct", "switch", "typedef"),
     *("union", "unsigned", "void", "volatile", "while", "main"),
+})  # fmt: skip
+_TAKEN: Final = frozenset({
+    # Headers and libraries of C: a linker that looks into the folder first would take ours.
+    *("aio", "assert", "complex", "ctype", "dirent", "dlfcn", "errno", "fcntl", "features", "fenv"),
+    *("iconv", "inttypes", "limits", "locale", "malloc", "math", "memory", "poll", "pthread"),
+    *("pwd", "regex", "sched", "semaphore", "setjmp", "signal", "spawn", "stdarg", "stdbool"),
+    *("stddef", "stdint", "stdio", "stdlib", "string", "strings", "syslog", "termios", "threads"),
+    *("time", "unistd", "utime", "wchar", "wctype", "c", "dl", "gcc_s", "m", "rt", "z"),
+    *("mq", "sem"),  # mq_open and others are functions of POSIX
+    *("f", "r", "w", "x"),  # F_OK and others are macros of it
+    *("numpy", "weights"),  # what the module imports; a file beside the folder of the sources
 })  # fmt: skip
 
 
@@ -314,13 +326,20 @@ def _identifier(name: str | None, stem: str) -> str:
     if name is None:
         words = re.sub(r"[^a-z0-9]+", "_", stem.lower()).strip("_")[:40]
         name = words if words[:1].isalpha() else f"model_{words}".rstrip("_")
-        return f"{name}_model" if name in _WORDS_OF_C or keyword.iskeyword(name) else name
-    if not _IDENTIFIER.fullmatch(name) or name in _WORDS_OF_C or keyword.iskeyword(name):
+        return f"{name}_model" if _is_taken(name) else name
+    if _is_taken(name) or not _IDENTIFIER.fullmatch(name):
+        why = ": it is a name of C, Python or the system" if _is_taken(name) else ""
         raise UsageError(
-            f"{quoted(name)} cannot begin the names of a library",
+            f"{quoted(name)} cannot begin the names of a library{why}",
             hint="use lower-case letters, digits and `_`, at most 41, as in `--name my_model`",
         )
     return name
+
+
+def _is_taken(name: str) -> bool:
+    # A wheel is a module of this name.
+    of_python = keyword.iskeyword(name) or name in sys.stdlib_module_names
+    return of_python or name in _WORDS_OF_C or name in _TAKEN
 
 
 def _manifest(facts: WrittenPart, source: str, backend: Backend) -> Manifest:
