@@ -36,7 +36,7 @@ Figures = dict[str, float]
 
 
 def main() -> int:
-    """Run the stages that fit into the time; return 1 if one of them failed."""
+    """Run the stages that fit into the time; return 1 if one of them failed, 2 without a device."""
     options = parse_options()
     if options.stage:
         print(json.dumps(STAGES[options.stage](options)))
@@ -48,6 +48,10 @@ def main() -> int:
             left = deadline - time.monotonic()
             limit = min(left, options.seconds / MOST)
             found[name] = {"skipped": "no time left"} if left < 5 else run(name, work, limit)
+            if name == "device" and "error" in found[name]:
+                told = str(found[name]["error"]).splitlines()[-1]
+                print(f"there is no device `{options.device}` to measure: {told}", file=sys.stderr)
+                return 2
             print(f"{name}: {json.dumps(found[name])}", flush=True)
             write(options, found)
     return int(any("error" in each for each in found.values()))
@@ -119,7 +123,10 @@ def about_device(options: argparse.Namespace) -> dict[str, Any]:
     import torch  # noqa: PLC0415
 
     jax.config.update("jax_platforms", platform(options))
-    device = jax.devices()[0]
+    try:
+        device = jax.devices()[0]
+    except (RuntimeError, AssertionError):  # with and without a library for it
+        sys.exit(f"JAX has none of the platform {platform(options)}: pip install 'jax[cuda13]'")
     versions = {"jax": jax.__version__, "torch": torch.__version__}
     return {"name": device.device_kind, "platform": device.platform, **versions}
 
