@@ -89,11 +89,12 @@ def _repeats_one(step: Instruction) -> bool:
 def _fits(
     producer: Unit, unit: Unit, uses: int, reader: Instruction, single: Container[Value]
 ) -> bool:
+    if uses != reader.operands.count(producer.last.result):
+        return False
     together = Unit((*producer.instructions, *unit.instructions))
     arrays = sum(value not in single for value in together.inputs)
     return (
-        uses == reader.operands.count(producer.last.result)
-        and len(together.instructions) <= _MOST_INSTRUCTIONS
+        len(together.instructions) <= _MOST_INSTRUCTIONS
         and len(together.inputs) <= MOST_INPUTS
         and arrays <= _MOST_ARRAYS
     )
@@ -158,9 +159,9 @@ def _together(
     reads a result of the first one before.
     """
     one, two = units[first], units[second]
-    if one is None or two is None or second - first > _FAR or not is_joinable(one):
+    if one is None or two is None or second - first > _FAR:
         return None
-    if one.last.result.type.shape != two.last.result.type.shape:
+    if one.last.result.type.shape != two.last.result.type.shape or not is_joinable(one):
         return None
     made = {*one.results}
     between = (unit for unit in units[first + 1 : second] if unit is not None)

@@ -17,6 +17,7 @@ _DEEP: Final = 3
 """Most instructions in a row that move with one: a cotangent is transposed for a product."""
 _NEAR: Final = 30
 """Instructions by which a value may live longer."""
+_SEVERAL: Final = 4
 _MOST_STEPS: Final = 4
 """Most instructions that compute a value again. SwiGLU has three. GELU has more: computing it takes
 longer than reading it."""
@@ -27,16 +28,21 @@ def sparing(region: Region) -> Region:
 
     The backward part of a model that learns needs many values of the forward part.
     """
-    if not _reads_far(region):  # of most models that do not learn, lowered anew for each size
+    if not _reads_far(region):  # most models that do not learn, which are lowered for each size
         return region
     return _recomputed(_with_early_readers(region))
 
 
 def _reads_far(region: Region) -> bool:
-    """Return whether an instruction reads a large value from many instructions before."""
+    """Return whether several large values are read many instructions after they were made.
+
+    A network with one connection past all of its middle part is not worth the search.
+    """
     made: dict[Value, int] = {}
+    far: set[Value] = set()
     for position, each in enumerate(region.instructions):
-        if any(position - made.get(value, position) > _FAR for value in each.operands):
+        far.update(value for value in each.operands if position - made.get(value, position) > _FAR)
+        if len(far) > _SEVERAL:
             return True
         if each.operands:  # constants are there anyway
             made.update((value, position) for value in each.results if _is_large(value))
