@@ -152,3 +152,23 @@ def test_what_a_plugin_prints_is_no_data(tmp_path):
     assert (done.returncode, done.stdout.splitlines()[1:]) == (0, ["later"])
     assert "hello" in done.stderr
     assert "(from closer 1.0) prints when it is imported" in done.stderr
+
+
+def test_a_thread_that_keeps_the_process_is_named(install, caplog):
+    source = (
+        "import threading\nstop = threading.Event()\n"
+        "for name, daemon in (('stays', False), ('ends', True)):\n"
+        "    threading.Thread(target=stop.wait, name=name, daemon=daemon).start()\n"
+    )
+    modules = {"x_plugin": BACKEND.format(factory="x_work:make"), "x_work": source + "make = int\n"}
+    install("x-dist", {"gptrs.backends": {"x": "x_plugin:P"}}, modules)
+    manager = configure()
+    try:
+        with caplog.at_level(logging.WARNING, logger="gptrs"):
+            manager.factory(BackendPlugin, "x")
+    finally:
+        sys.modules["x_work"].stop.set()
+    assert [record.getMessage() for record in caplog.records] == [
+        "the backend `x` (from x-dist 1.0) started the thread `stays`, which the end of the process"
+        " waits for: make it a daemon"
+    ]

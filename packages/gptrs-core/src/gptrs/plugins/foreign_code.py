@@ -30,7 +30,8 @@ def foreign_import(
     """Call `load`, which imports a module of a plugin or calls its factory; return its result.
 
     After `PATIENCE_S`, a warning names the plugin and how to exclude it. What it prints goes to
-    standard error, with a warning: standard output is for data. PluginError if it closed
+    standard error, with a warning: standard output is for data. A warning names a thread that it
+    leaves and that keeps the process from ending. PluginError if it closed
     standard output or standard error, which are then reopened. Interrupts get a note with its name.
     If it crashes the process, the traceback on standard error names it. Imports of gptrs itself are
     not watched.
@@ -48,6 +49,7 @@ def foreign_import(
             _kept_streams(),
             _crashes_told(),
             _printed_to_stderr(f"the {described(record)}"),
+            _threads_told(f"the {described(record)}"),
         ):
             return _in_frame_called(importing, load)
     except KeyboardInterrupt as interrupt:  # the plugin may have hung, or raised it itself
@@ -135,6 +137,19 @@ def _printed_to_stderr(plugin: str) -> Generator[None]:
             sys.stdout = before
         if apart.printed:
             _LOG.warning("%s prints when it is imported; that is on standard error", plugin)
+
+
+@contextmanager
+def _threads_told(plugin: str) -> Generator[None]:
+    before = {*threading.enumerate()}
+    try:
+        yield
+    finally:
+        started = (each for each in threading.enumerate() if each not in before)
+        for thread in started:
+            if not thread.daemon:
+                left = f"the thread `{thread.name}`, which the end of the process waits for"
+                _LOG.warning("%s started %s: make it a daemon", plugin, left)
 
 
 @contextmanager
