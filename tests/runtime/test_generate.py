@@ -106,6 +106,12 @@ def test_a_stop_string_ends_the_text_before_it(model):
     cut = generate(model, PROMPT, max_tokens=40, sampling=sampling, stop=[stop], ignore_eos=True)
     assert cut.finish_reason == "stop"
     assert cut.text == whole.text[: whole.text.index(stop)]
+    asked = {"max_tokens": 40, "sampling": sampling, "ignore_eos": True, "keep_stop": True}
+    assert generate(model, PROMPT, stop=[stop], **asked).text == cut.text + stop
+    end = whole.token_ids[5]
+    kept = generate(model, PROMPT, stop_tokens=[end], **asked)
+    assert kept.text == model.tokenizer.decode(kept.token_ids)
+    assert kept.token_ids == whole.token_ids[: whole.token_ids.index(end) + 1]
     assert cut.token_ids == whole.token_ids[: len(cut.token_ids)]
     assert len(cut.token_ids) < len(whole.token_ids)
 

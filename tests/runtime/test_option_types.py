@@ -18,7 +18,7 @@ WRONG: dict[str, object] = {
     "min_tokens": 2.5,
     "stop_tokens": [2.5],
     **dict.fromkeys(("beams", "steps_at_once", "top_k", "seed"), "3"),
-    **dict.fromkeys(("ignore_eos", "use_cache", "special", "context_shift"), "no"),
+    **dict.fromkeys(("ignore_eos", "keep_stop", "use_cache", "special", "context_shift"), "no"),
     **dict.fromkeys(("temperature", "top_p", "min_p", "typical_p", "epsilon_cutoff"), "hot"),
     **dict.fromkeys(("eta_cutoff", "repetition_penalty", "presence_penalty"), True),
     **dict.fromkeys(("frequency_penalty", "length_penalty"), "1"),

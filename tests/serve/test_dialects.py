@@ -1,4 +1,4 @@
-"""Every body of every protocol: nulls, bounds, what is refused and why, and its description."""
+"""Bodies of all protocols: nulls, bounds, refusals and descriptions; and where answers end."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import request_fields
 from gptrs_serve.fields import decoded, field_rows, known_type
 from gptrs_serve.openapi import ROUTES, openapi_page
 from gptrs_serve.problems import RequestError
+from serve.clients import http, post
 
 USER = [{"role": "user", "content": "hi"}]
 REQUIRED: dict[str, dict[str, Any]] = {
@@ -112,3 +113,16 @@ def test_the_description_takes_what_the_server_takes(name):
     jsonschema.validate({**REQUIRED[name], **dict.fromkeys(optional)}, schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**REQUIRED[name], "unknown": 1}, schema)
+
+
+def test_the_stop_text_is_part_of_an_answer_that_asks_for_it(talking):
+    address, _ = talking
+    body = {"model": "say", "messages": USER, "temperature": 0, "stop": ["the"]}
+    for kept, text in ((None, "Hello "), (False, "Hello "), (True, "Hello the")):
+        asked = {**body, "include_stop_str_in_output": kept}
+        (choice,) = post(address, "/v1/chat/completions", asked).json()["choices"]
+        assert (choice["message"]["content"], choice["finish_reason"]) == (text, "stop")
+        told = http.post(f"{address}/v1/chat/completions", json={**asked, "stream": True}).text
+        events = [json.loads(line.removeprefix("data: ")) for line in told.split("\n\n")[:-2]]
+        parts = [each["choices"][0]["delta"].get("content", "") for each in events]
+        assert "".join(parts) == text

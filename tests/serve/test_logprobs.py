@@ -217,6 +217,40 @@ def test_tokens_behind_a_stop_string_are_at_the_end(served):
     assert is_same(joined(streamed(address, "/v1/completions", body)), choice)
 
 
+@pytest.mark.parametrize("name", MADE)
+def test_scores_of_a_prompt_are_those_of_its_echo_by_ids(served, name):
+    address, models = served
+    body = {"model": name, "prompt": ["x of", "für"], "max_tokens": 0, "n": 2}
+    asked = {**body, "prompt_logprobs": 2, "return_token_ids": True}
+    whole = post(address, "/v1/completions", asked)
+    echoed = post(address, "/v1/completions", {**body, "echo": True, "logprobs": 2})
+    assert whole["usage"] == echoed["usage"]
+    for choice, echo in zip(whole["choices"], echoed["choices"], strict=True):
+        assert (choice["text"], choice["logprobs"]) == ("", None)
+        first, *scores = choice["prompt_logprobs"]
+        assert first is None
+        tokens, told = choice["prompt_token_ids"][1:], echo["logprobs"]["token_logprobs"][1:]
+        for row, token, logprob in zip(scores, tokens, told, strict=True):
+            assert row[str(token)]["logprob"] == pytest.approx(logprob, abs=1e-5)
+            ranks = [each["rank"] for each in row.values()]
+            assert sorted(rank for rank in ranks if rank) == [1, 2]
+            assert len(row) == 3 - (row[str(token)]["rank"] is not None)
+            assert {each["decoded_token"] for each in row.values()} == {
+                models[name].tokenizer.token_text(int(each)) or f"token_id:{each}" for each in row
+            }
+    answered = post(address, "/v1/completions", {**asked, "max_tokens": 2, "prompt": "x of"})
+    assert answered["choices"][1]["prompt_logprobs"] == whole["choices"][0]["prompt_logprobs"]
+
+
+def test_scores_of_a_prompt_are_told_whole_and_once(served):
+    address, _ = served
+    body = {"model": "bytes", "prompt": "x", "prompt_logprobs": 0}
+    for more in ({"stream": True}, {"echo": True, "logprobs": 0}, {"prompt_logprobs": 21}):
+        refused = http.post(f"{address}/v1/completions", json={**body, **more})
+        error = refused.json()["error"]
+        assert (refused.status_code, error["param"]) == (400, "prompt_logprobs"), error
+
+
 def test_two_tokens_of_one_text_are_both_told(served):
     """The entry of a byte and that of its character."""
     address, models = served

@@ -34,6 +34,39 @@ def readers(tmp_path_factory):
         yield address, models
 
 
+def test_a_completion_reads_the_last_tokens_of_a_prompt(address, model):
+    def ask(prompt, **fields):
+        asked = {"temperature": 0, "max_tokens": 4, "return_token_ids": True, "prompt": prompt}
+        return post(address, "/v1/completions", {**asked, **fields})
+
+    tokens = model.tokenizer.encode(LONG)
+    limit = model.causal_lm().context_length
+    assert ask(LONG).status_code == 400
+    for count, read in ((3, 3), (len(tokens), None), (-1, limit - 4), (-1, limit - 9)):
+        most = 9 if read == limit - 9 else 4
+        kept = tokens[-read:] if read else tokens
+        for prompt in (LONG, tokens):
+            found = ask(prompt, truncate_prompt_tokens=count, max_tokens=most)
+            if read is None:  # nothing is cut, and it does not fit
+                assert found.status_code == 400
+                continue
+            (choice,) = found.json()["choices"]
+            assert choice["prompt_token_ids"] == kept
+            assert (
+                choice["token_ids"] == ask(kept, max_tokens=most).json()["choices"][0]["token_ids"]
+            )
+    echoed = ask(SHORT, truncate_prompt_tokens=1, echo=True).json()["choices"][0]["text"]
+    assert echoed.startswith(model.tokenizer.decode(model.tokenizer.encode(SHORT)[-1:]))
+    for wrong in (
+        {"truncate_prompt_tokens": 0},
+        {"truncate_prompt_tokens": 2, "suffix": "x"},
+    ):
+        refused = ask("a", **wrong)
+        param = refused.json()["error"]["param"]
+        assert (refused.status_code, param) == (400, "truncate_prompt_tokens")
+    assert ask("a " * 300_000, truncate_prompt_tokens=2).status_code == 413
+
+
 @pytest.mark.parametrize("path", CALLS)
 def test_long_texts_are_refused_unless_they_may_be_cut(readers, path):
     address, models = readers

@@ -15,6 +15,7 @@ from gptrs_runtime.verb_requests import ClassifyRequest, EmbedRequest, RankReque
 from gptrs_serve.fields import NOTHING, RequestFields, converted
 from gptrs_serve.intervention_fields import Intervention
 from gptrs_serve.problems import RequestError
+from gptrs_serve.vllm_fields import KeepsStop, LastTokens, PromptScores
 
 Base = TypeVar("Base", bound=RequestFields)
 Count = Annotated[int, Meta(ge=1)]
@@ -166,9 +167,7 @@ class Generating(
     """
 
     refused: ClassVar[Mapping[str, str]] = {
-        "prompt_logprobs": "`echo` with `logprobs` of a completion scores a prompt",
         "logits_processors": "functions cannot be sent; use `logit_bias`",
-        "truncate_prompt_tokens": "a prompt that does not fit is refused rather than cut",
         "cache_salt": "all prompts share one cache",
         "kv_transfer_params": "caches are not moved between servers",
         "length_penalty": "beam search is not available over HTTP",
@@ -306,12 +305,7 @@ class Generating(
         | None
     ) = None
     spaces_between_special_tokens: _Spaced | None = None
-    include_stop_str_in_output: (
-        Annotated[
-            Literal[False], Meta(description="The stop string is never included.", extra=NOTHING)
-        ]
-        | None
-    ) = None
+    include_stop_str_in_output: KeepsStop | None = None
     use_beam_search: (
         Annotated[
             Literal[False],
@@ -364,6 +358,8 @@ class CompletionBody(Generating, kw_only=True):
         | None
     ) = None
     echo: Annotated[bool, Meta(description="Repeat the prompt before the answer.")] = False
+    prompt_logprobs: PromptScores | None = None
+    truncate_prompt_tokens: LastTokens | None = None
     best_of: Annotated[int, Meta(description="Must equal `n`.", extra=NOTHING)] | None = None
 
 
@@ -441,6 +437,8 @@ class ChatBody(Generating, kw_only=True):
 
     refused: ClassVar[Mapping[str, str]] = {
         **Generating.refused,
+        "prompt_logprobs": "`/v1/completions` scores a prompt",
+        "truncate_prompt_tokens": "what a template writes cannot be cut; leave out messages",
         "audio": "answers are always text",
         "web_search_options": "the server contacts no other servers",
         "moderation": "the server contacts no other servers",

@@ -45,7 +45,7 @@ from gptrs_serve.requests import (
     told_ids,
     usage,
 )
-from gptrs_serve.served import WRITING, Served
+from gptrs_serve.served import WRITING, Served, longest_prompt
 from gptrs_serve.token_texts import Scored, TokenTexts
 from gptrs_serve.watched_runs import Watched
 
@@ -58,6 +58,8 @@ class AskedPrompt(Struct, frozen=True):
     text: str
     scored: Scored | None
     watched: Watched | None = None
+    read: Scored | None = None
+    """The scores for `prompt_logprobs`."""
 
 
 async def completions(
@@ -127,16 +129,23 @@ async def asked_prompt(
 
     RequestError for more than `echoes` may have.
     """
+    given = await _last_tokens(body, model, given, served)
     tokens = list(await _tokens(body, model, given, served))
-    text, scored = "", None
+    text, scored, read = "", None, None
     if body.echo:
         text = given if isinstance(given, str) else _decoded(model, tokens)
         if echoes is not None:
             echoes.add(text, len(tokens), body.logprobs)
         if body.logprobs is not None:
             scored = await _scored(body, body.logprobs, name, model, given, tokens, served, client)
+    count = body.prompt_logprobs
+    if count is not None:
+        if echoes is not None:
+            echoes.add("", len(tokens), count)
+        scores = await served.prompt_scores(name, model, tokens, count, body.priority, client)
+        read = Scored(scores, tokens, ())
     if body.max_tokens == 0:
-        return AskedPrompt(tokens, None, text, scored)
+        return AskedPrompt(tokens, None, text, scored, read=read)
     watched = await served.watched(model, body.interventions, len(tokens))
     stream = served.submit(
         name,
@@ -151,7 +160,24 @@ async def asked_prompt(
         watched=watched,
         prompts=prompts,
     )
-    return AskedPrompt(tokens, stream, text, scored, watched)
+    return AskedPrompt(tokens, stream, text, scored, watched, read)
+
+
+async def _last_tokens(
+    body: CompletionBody, model: LoadedModel, given: str | list[int], served: Served
+) -> str | list[int]:
+    """Return a prompt, or the tokens at its end if the request asks for fewer than it has."""
+    most = body.truncate_prompt_tokens
+    if most is None:
+        return given
+    if body.suffix:
+        raise RequestError(
+            "`truncate_prompt_tokens` does not go with `suffix`", param="truncate_prompt_tokens"
+        )
+    if most == -1:
+        most = max(1, longest_prompt(model) - body.max_tokens)
+    tokens = given if isinstance(given, list) else await served.all_tokens(model, given)
+    return list(tokens[-most:]) if len(tokens) > most else given
 
 
 async def _scored(
@@ -224,11 +250,17 @@ async def _whole(
             yield from _choices(body, prompt, texts, number * body.n)
 
     envelope = Envelope("cmpl", "text_completion", name)
-    comes_back = body.echo or body.return_token_ids
-    size = body.n * sum(len(each.tokens) for each in prompts if comes_back)
-    size += sum(len(text.tokens) for stream in streams for text in stream.texts)
-    size = (1 + (body.logprobs or 0)) * size + body.n * len(prompts)
+    new = sum(len(text.tokens) for stream in streams for text in stream.texts)
+    size = _entries(body, prompts, new)
     return await whole_answer(envelope, choices(), told, lambda: _usage(prompts), size)
+
+
+def _entries(body: CompletionBody, prompts: Sequence[AskedPrompt], new: int) -> int:
+    """Return about how many entries an answer with so many new tokens has."""
+    read = body.n * sum(len(each.tokens) for each in prompts)
+    comes_back = body.echo or body.return_token_ids
+    size = (1 + (body.logprobs or 0)) * (new + (read if comes_back else 0)) + body.n * len(prompts)
+    return size if body.prompt_logprobs is None else size + (1 + body.prompt_logprobs) * read
 
 
 async def _told(prompts: Sequence[AskedPrompt], served: Served) -> list[dict[str, object]]:
@@ -245,6 +277,8 @@ def _choices(
 ) -> Iterator[dict[str, object]]:
     """Yield the choices of one prompt."""
     ids = told_ids(body, "prompt_token_ids", prompt.tokens)
+    if prompt.read is not None:
+        ids["prompt_logprobs"] = texts.by_ids(prompt.read)
     if prompt.stream is None:
         ids |= told_ids(body, "token_ids", ())
         for index in range(first, first + body.n):

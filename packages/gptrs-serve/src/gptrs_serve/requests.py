@@ -122,6 +122,7 @@ def options_of(
     return GenerationOptions(
         sampling=sampling,
         stop=tuple(stop),
+        keep_stop=body.include_stop_str_in_output is True,
         stop_tokens=tuple(body.stop_token_ids or ()),
         min_tokens=body.min_tokens,
         ignore_eos=body.ignore_eos,
@@ -204,16 +205,32 @@ def require_fitting(body: CompletionBody) -> None:
     """Raise RequestError for fields of a completion that exclude each other."""
     if body.best_of is not None and body.best_of != body.n:
         raise RequestError("`best_of` other than `n` is not supported", param="best_of")
-    if body.max_tokens == 0 and not body.echo:
-        raise RequestError("`max_tokens` may be 0 only with `echo`", param="max_tokens")
+    if body.truncate_prompt_tokens == 0:
+        raise RequestError(
+            "`truncate_prompt_tokens` is at least 1, or -1", param="truncate_prompt_tokens"
+        )
+    scores_prompt = body.prompt_logprobs is not None
+    if body.max_tokens == 0 and not (body.echo or scores_prompt):
+        raise RequestError(
+            "`max_tokens` may be 0 only with `echo` or `prompt_logprobs`", param="max_tokens"
+        )
+    if scores_prompt and body.stream:
+        raise RequestError("`prompt_logprobs` excludes `stream`", param="prompt_logprobs")
+    scores_echo = body.echo and body.logprobs is not None
+    if scores_prompt and scores_echo:
+        raise RequestError(
+            "`echo` with `logprobs` scores the prompt: leave out `prompt_logprobs`",
+            param="prompt_logprobs",
+        )
     if body.interventions is not None and body.max_tokens == 0:
         raise RequestError(
             "`interventions` need an answer: `/v1/interventions` reads a prompt alone",
             param="interventions",
         )
-    if body.interventions is not None and body.echo and body.logprobs is not None:
+    if body.interventions is not None and (scores_echo or scores_prompt):
         raise RequestError(
-            "`interventions` do not go with the scores of a prompt: leave out `echo` or `logprobs`",
+            "`interventions` do not go with the scores of a prompt: leave out"
+            f" {'`prompt_logprobs`' if scores_prompt else '`echo` or `logprobs`'}",
             param="interventions",
         )
 

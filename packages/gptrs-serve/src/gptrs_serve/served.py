@@ -34,6 +34,7 @@ from gptrs_serve.problems import RequestError, about_field, is_large
 from gptrs_serve.residence import Residence
 from gptrs_serve.text_calls import TextCalls
 from gptrs_serve.token_texts import TokenTexts
+from gptrs_serve.vllm_fields import MOST_CUT
 from gptrs_serve.watched_runs import Interventions, Watched
 
 RANKING: Final = ("text_classifier", "reranker")
@@ -202,6 +203,16 @@ class Served:
         if not is_long and not isinstance(prompt, Conversation):
             return model.prompt_tokens(prompt, most)
         return await self.reading.run(lambda: model.prompt_tokens(prompt, most))
+
+    async def all_tokens(self, model: LoadedModel, text: str) -> Sequence[int]:
+        """Return the tokens of a text that will be cut; RequestError for one that is too long."""
+        if len(text) > MOST_CUT:
+            raise RequestError(
+                f"a text that is cut has at most {MOST_CUT} characters, got {len(text)}",
+                param="prompt",
+                status=413,
+            )
+        return await self.reading.run(lambda: model.prompt_tokens(text))
 
     async def see(self, model: LoadedModel, tokens: Sequence[int]) -> None:
         """Compute the vectors of pictures among tokens, one call each; errors as of `calls.alone`.

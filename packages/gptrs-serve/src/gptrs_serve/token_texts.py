@@ -89,6 +89,27 @@ class TokenTexts:
             "text_offset": found.places,
         }
 
+    def by_ids(self, found: Scored) -> Rows:
+        """Return the scores of a prompt in vLLM's format: by the ids of tokens, with their ranks.
+
+        A rank is known of the likeliest tokens only.
+        """
+
+        def row(scored: TokenScores | None) -> dict[str, object] | None:
+            if scored is None:
+                return None
+            ranks = {token: rank for rank, (token, _) in enumerate(scored.top, 1)}
+            return {
+                str(token): {
+                    "logprob": logprob,
+                    "rank": ranks.get(token),
+                    "decoded_token": self._of(token)[0],
+                }
+                for token, logprob in {scored.token: scored.logprob, **dict(scored.top)}.items()
+            }
+
+        return Rows(row, found.scores)
+
     def places(self, text: str | None, tokens: Sequence[int]) -> list[int]:
         """Return the offsets of a prompt's tokens in `text`, or in their own text if it is None."""
         if self._tokenizer is None:

@@ -30,7 +30,7 @@ class GeneratedText:
     are the images represented by tokens of the context. `steps_at_once` is how many tokens may be
     chosen before one is visible, None for any number. `form` decides whether a text cut by a stop
     string is complete. `marks` are the texts of special tokens that are not shown, but that stop
-    strings contain.
+    strings contain. With `keeps_stop` the text has the stop string that ends it.
     """
 
     _targets: Sequence[int] = ()
@@ -57,6 +57,7 @@ class GeneratedText:
         steps_at_once: int | None = None,
         form: FormJudge | None = None,
         marks: Mapping[int, str] = MappingProxyType({}),
+        keeps_stop: bool = False,
     ) -> None:
         self.source = tuple(source)
         self.pictures = tuple(pictures)
@@ -83,6 +84,7 @@ class GeneratedText:
         self._processors = processors
         self._decoder = decoder
         self._stop = StopFilter(stops)
+        self._keeps_stop = keeps_stop
         self._logprobs = logprobs
         self._scores: list[TokenScores] = []
         self._text: list[str] = []
@@ -248,10 +250,10 @@ class GeneratedText:
         if token in self._marks:
             piece += self._stop.push(self._marks[token], shown=False)
         if self._stop.stopped:
-            self._stopped_after(piece)
-        elif is_end:
+            return self._stopped_after(piece)
+        if is_end:
             return piece + self._rest("eos")
-        elif len(self.tokens) >= self._max_tokens:
+        if len(self.tokens) >= self._max_tokens:
             return piece + self._rest("length")
         return piece
 
@@ -259,16 +261,18 @@ class GeneratedText:
         """Return the text that was held back; it may complete a stop string."""
         rest = self._stop.push(self._decoder.finish())
         self.reason = reason
-        if self._stop.stopped:
-            self._stopped_after(rest)
-        return rest + self._stop.finish()
+        return self._stopped_after(rest) if self._stop.stopped else rest + self._stop.finish()
 
-    def _stopped_after(self, piece: str) -> None:
-        """End the text at a stop string after `piece`; with a form, it must be complete there."""
+    def _stopped_after(self, piece: str) -> str:
+        """End the text at a stop string after `piece`; return its last piece.
+
+        With a form, the text must be complete before the stop string.
+        """
         self.reason = "stop"
         if self._form is not None and not self._form.is_whole("".join([*self._text, piece])):
             self.reason = "error"
             self.error = "a stop string came before the text had its form"
+        return piece + self._stop.shown_stop if self._keeps_stop else piece
 
     def _give_up(self, error: NoTokenError) -> str:
         """End the text with an error; return the text held back."""

@@ -36,6 +36,7 @@ class OptionFields(SamplingFields, total=False):
     max_tokens: int | None
     sampling: Sampling | None
     stop: Sequence[str]
+    keep_stop: bool
     ignore_eos: bool
     stop_tokens: Sequence[int]
     min_tokens: int | None

@@ -78,8 +78,9 @@ class GenerationOptions(Options, frozen=True):
     `max_tokens` None follows generation_config.json, else is 128, limited to the context; an
     explicit number must fit. `sampling` None follows generation_config.json; `stop` adds to its
     stop strings, and `stop_tokens` to the tokens that end a text of the model, which `ignore_eos`
-    leaves out. `min_tokens` None follows it, too. `use_cache=False` recomputes the whole sequence
-    for each token. `prefill_chunk` is how many tokens of prompts one step takes.
+    leaves out; `keep_stop` shows the one of either that ends a text. `min_tokens` None follows it,
+    too. `use_cache=False` recomputes the whole sequence for each token. `prefill_chunk` is how many
+    tokens of prompts one step takes.
 
     `logprobs` requests the log-probability of each token and of that many likeliest ones. `special`
     shows special tokens in the text; a frozenset shows only those. `context` is how many tokens the
@@ -154,6 +155,14 @@ class GenerationOptions(Options, frozen=True):
             setting="stop_strings",
         ),
     ] = ()
+    keep_stop: Annotated[
+        bool,
+        Meta(description="Show the stop text, or stop token, that ends the text."),
+        Option(
+            flag=Missing("the text of `--stop` is known"),
+            request="include_stop_str_in_output",
+        ),
+    ] = False
     ignore_eos: Annotated[
         bool,
         Meta(description="Continue past tokens that end the text."),

@@ -130,6 +130,7 @@ class GenerationSetup:
             steps_at_once=self.options.steps_at_once,
             form=form if isinstance(form, FormJudge) else None,
             marks=self._marks,
+            keeps_stop=self.options.keep_stop,
         )
 
     def _facts(self, prompt: Sequence[int], max_tokens: int | None, stream: int) -> dict[str, str]:
@@ -298,11 +299,13 @@ class GenerationSetup:
 
     @cached_property
     def _shown_ends(self) -> frozenset[int]:
-        """The tokens that end a text and are part of it: shown special ones."""
+        """The tokens that end a text and are part of it: shown special ones, and kept stops."""
         shown = self.options.special
+        # A special one among these has no text unless it is shown.
+        kept = frozenset(self.options.stop_tokens if self.options.keep_stop else ())
         if isinstance(shown, bool) or not self._model.has_tokenizer:
-            return self._ends if shown else frozenset()
-        return self._ends.intersection(map(self._model.tokenizer.number, shown))
+            return self._ends if shown else kept
+        return kept | self._ends.intersection(map(self._model.tokenizer.number, shown))
 
     def _decoder(self) -> IncrementalDecoder:
         if not self._model.has_tokenizer:

@@ -125,6 +125,8 @@ class StopFilter:
         """Characters held back, and whether each is shown."""
         self.found: str | None = None
         """The stop string that appeared."""
+        self.shown_stop = ""
+        """What the text would show of it."""
 
     @property
     def stopped(self) -> bool:
@@ -143,8 +145,8 @@ class StopFilter:
         # split into pieces.
         found = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
-            _, at, self.found = min(found)
-            self._held = []
+            end, at, self.found = min(found)
+            self._held, self.shown_stop = [], _shown(whole[at:end])
             return _shown(whole[:at])
         certain = len(text) - self._longest_possible_start(text)
         self._held = whole[certain:]
