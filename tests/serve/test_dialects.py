@@ -28,6 +28,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "TranscriptionBody": {"file": "a"},
     "TranslationBody": {"file": "a"},
     "TextsBody": {"inputs": "a"},
+    "TextsRankBody": {"query": "a"},
     "InfillBody": {"input_prefix": "a", "input_suffix": "b"},
     "PredictBody": {"prompt": "a"},
     "TemplateBody": {"messages": USER},

@@ -11,12 +11,13 @@ import pytest
 import gptrs
 from gptrs_runtime.embedding.embed import cosine_similarities
 from gptrs_runtime.load import load_model
+from gptrs_runtime.text_classes.classify import longest_text
 from gptrs_serve import listing
 from gptrs_serve.pools import Pool
 from runtime.tiny_bert import save_tiny_bert
 from runtime.tiny_clip import save_tiny_clip
 from runtime.tiny_heads import save_tiny_head
-from serve.clients import post
+from serve.clients import http, post
 from serve.conftest import serving
 
 
@@ -200,3 +201,40 @@ def test_scores_of_pairs_are_those_of_rankings_and_cosines(address, models):
     assert refused.status_code == 400
     v2 = post(address, "/v2/rerank", {"query": "cat", "documents": texts, "top_n": 1}).json()
     assert v2["results"][0]["index"] == max(ranked, key=lambda index: ranked[index])
+
+
+def test_texts_are_ranked_as_text_embeddings_inference_has_it(address, models):
+    texts = ["the cat", "a dog sat", "cat"]
+    ranked = gptrs.rank(models["rank"], "cat", texts)
+    for more, field in (({}, None), ({"return_text": True}, "text"), ({"raw_scores": False}, None)):
+        found = post(address, "/rerank", {"query": "cat", "texts": texts, **more}).json()
+        assert [each["index"] for each in found] == [each.index for each in ranked]
+        scores = [each.score for each in ranked]
+        assert [each["score"] for each in found] == pytest.approx(scores)
+        assert [each.get("text") for each in found] == [field and each.text for each in ranked]
+    (best,) = post(address, "/rerank", {"query": "cat", "texts": texts, "top_n": 1}).json()
+    asked = {"query": "cat", "documents": texts, "return_text": True}
+    plain = post(address, "/rerank", asked).json()["results"]
+    assert plain[0]["index"] == best["index"]
+    assert plain[0]["document"] == {"text": texts[best["index"]]}
+    for wrong, param in (
+        ({}, "documents"),
+        ({"texts": []}, "texts"),
+        ({"texts": ["a"], "documents": ["a"]}, "documents"),
+        ({"texts": ["a"], "raw_scores": True}, "raw_scores"),
+        ({"texts": ["a", "cat " * 50]}, "truncate"),
+        ({"texts": ["a"], "model": "bert"}, "model"),
+    ):
+        refused = post(address, "/rerank", {"query": "cat", **wrong})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
+def test_models_are_described_as_text_embeddings_inference_has_it(address, models):
+    found = http.get(f"{address}/info").json()
+    assert (found["model_id"], found["model_type"]) == ("bert", {"embedding": {}})
+    assert (found["max_input_length"], found["model_dtype"]) == (40, "float32")
+    ranker = http.get(f"{address}/info?model=rank").json()
+    labels = {"id2label": {"0": "x"}, "label2id": {"x": "0"}}
+    assert ranker["model_type"] == {"reranker": labels}
+    assert ranker["max_input_length"] == longest_text(models["rank"])
+    assert http.get(f"{address}/info?model=none").status_code == 404

@@ -1,4 +1,4 @@
-"""Routes of llama.cpp's server: `/completion`, `/apply-template`, `/props`, its `/tokenize`."""
+"""Routes of llama.cpp's server: `/completion`, templates, `/props`, `/slots`, its `/tokenize`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import json
 import pytest
 
 import gptrs
-from serve.clients import http, post
+from gptrs_runtime.generation.generate import GenerationOptions
+from serve.clients import held, http, post
+from serve.conftest import serving
 
 PLAIN = {"prompt": "the cat", "temperature": 0, "n_predict": 6, "ignore_eos": True}
 
@@ -34,7 +36,12 @@ def test_options_that_ask_for_nothing_are_taken_and_others_refused(address, mode
     idle = {"mirostat": 0, "dry_multiplier": 0.0, "dry_base": 1.75, "xtc_probability": 0,
             "grammar": "", "json_schema": None, "n_probs": 0, "logit_bias": [], "n_keep": 0,
             "cache_prompt": True, "stop": [], "repeat_last_n": 64, "typical_p": 1}  # fmt: skip
+    order = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc",
+             "temperature"]  # fmt: skip
     plain = post(address, "/completion", PLAIN).json()["content"]
+    for samplers in (order, "edskypmxt", [*order[:1], *order[3:7], order[8]]):
+        found = post(address, "/completion", {**PLAIN, "samplers": samplers}).json()
+        assert found["content"] == plain
     assert post(address, "/completion", {**PLAIN, **idle}).json()["content"] == plain
     first = gptrs.generate(model, "the cat", max_tokens=1, temperature=0).token_ids[0]
     for bias in ([[first, False]], {str(first): -100}):
@@ -46,6 +53,8 @@ def test_options_that_ask_for_nothing_are_taken_and_others_refused(address, mode
     for wrong, param in (
         ({"dry_multiplier": 0.8}, "dry_multiplier"),
         ({"samplers": ["top_k"]}, "samplers"),
+        ({"samplers": order[::-1]}, "samplers"),
+        ({"samplers": "k"}, "samplers"),
         ({"repeat_penalty": -1}, "repeat_penalty"),
         ({"json_schema": {"type": "x"}}, "json_schema"),
         ({"prompt": []}, "prompt"),
@@ -111,3 +120,28 @@ def test_content_has_special_tokens_if_asked_for(address, model, special):
         {"prompt": "a", "add_special": True},
     ):
         assert post(address, "/tokenize", wrong).status_code == 400
+
+
+def test_slots_are_the_answers_that_run_and_room_for_more(model):
+    with serving({"tiny": model}, most_running=2) as (address, engine):
+        idle = {"model": None, "is_processing": False}
+        assert http.get(f"{address}/slots").json() == [{"id": 0, **idle}, {"id": 1, **idle}]
+        tokens = model.tokenizer.encode("the cat")
+        with held(engine):
+            streams = [engine.submit(tokens, GenerationOptions(), max_tokens=9) for _ in range(3)]
+            assert [each["model"] for each in http.get(f"{address}/slots").json()] == [None, None]
+            # As the engine begins two of them: it is held, so that none ends meanwhile.
+            for stream in streams[:2]:
+                stream.texts[0].start(3)
+            found = http.get(f"{address}/slots").json()
+            assert found == [
+                {"id": number, "model": "tiny", "is_processing": True, "speculative": False,
+                 "n_prompt_tokens": len(tokens), "n_prompt_tokens_cache": 3, "n_decoded": 0}
+                for number in range(2)
+            ]  # fmt: skip
+            assert http.get(f"{address}/slots?fail_on_no_slot=1").status_code == 503
+        for stream in streams:
+            stream.result()
+        assert http.get(f"{address}/slots?fail_on_no_slot=1").json() == [
+            {"id": number, **idle} for number in range(2)
+        ]

@@ -99,7 +99,7 @@ class Ledger:
     """
 
     def __init__(self, most_requests: int, answers: Callable[[], int] = lambda: 0) -> None:
-        self._most_requests = most_requests
+        self.most_requests = most_requests
         self._answers = answers
         self._lock = threading.Lock()
         self.requests = 0
@@ -122,9 +122,9 @@ class Ledger:
                     hint="try again later",
                 )
             # Asked within the lock: two threads that both see one free slot would both take it.
-            if self.requests + self._answers() >= self._most_requests:
+            if self.requests + self._answers() >= self.most_requests:
                 raise EngineBusyError(
-                    f"{self._most_requests} requests run or wait, which is the most allowed",
+                    f"{self.most_requests} requests run or wait, which is the most allowed",
                     hint="try again later",
                 )
             self.requests += 1

@@ -39,7 +39,9 @@ _MOST_TOKENS: Final = 131_072
 """A million tokens would take the interpreter from everybody else for two seconds."""
 _MOST_REGEX, _MOST_GRAMMAR = 8_192, 32_768
 """Most characters of a form: llguidance's time grows with their square, 0.2 s for such a regex."""
-_MOST_TEXTS: Final = Meta(min_length=1, max_length=2048)
+MOST_TEXTS: Final = 2048
+"""Most texts of a request."""
+_MOST_TEXTS: Final = Meta(min_length=1, max_length=MOST_TEXTS)
 Texts = str | Annotated[list[str], _MOST_TEXTS]
 
 

@@ -48,16 +48,22 @@ _MOST_NUMBERS: Final = 20_000
 Result = TypeVar("Result")
 
 
+async def results_of(
+    request: Request, body: TaskFields, served: Served, verb: Verb
+) -> tuple[str, Sequence[Any], int]:
+    """Return the model, the results of a task, and the number of tokens read."""
+    if isinstance(body, EmbeddingBody):
+        return await embedded(request, body, served)
+    kinds = RANKING if verb.name == "rank" else (verb.needs,)
+    name, model = served.named(body.model, served.capability(body.model, kinds))
+    function = all_classes if verb.name == "classify" else None  # in the order of the classes
+    work = served.found(verb, model, body.asked(verb.request()), function)
+    return name, *await _for_client(request, work, _named(body))
+
+
 async def answered(request: Request, body: TaskFields, served: Served, verb: Verb) -> Response:
     """Return the result of a task, in the format of its protocol."""
-    if isinstance(body, EmbeddingBody):
-        name, found, read = await embedded(request, body, served)
-    else:
-        kinds = RANKING if verb.name == "rank" else (verb.needs,)
-        name, model = served.named(body.model, served.capability(body.model, kinds))
-        function = all_classes if verb.name == "classify" else None  # in the order of the classes
-        work = served.found(verb, model, body.asked(verb.request()), function)
-        found, read = await _for_client(request, work, _named(body))
+    name, found, read = await results_of(request, body, served, verb)
     usage = {"prompt_tokens": read, "total_tokens": read}
     if not isinstance(body, EmbeddingBody):
         return JSONResponse(_FORMS[verb.name](body, name, found, usage))

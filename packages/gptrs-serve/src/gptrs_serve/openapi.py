@@ -35,7 +35,7 @@ from gptrs_serve.dialects.ollama_body import (
     ShowBody,
 )
 from gptrs_serve.dialects.responses_body import InputTokensBody, ResponsesBody
-from gptrs_serve.dialects.tei import TextsBody
+from gptrs_serve.dialects.tei import TextsBody, TextsRankBody
 from gptrs_serve.interventions import InterventionBody
 from gptrs_serve.problems import ANTHROPIC, OLLAMA
 
@@ -47,8 +47,8 @@ class Route(Struct, frozen=True):
     summary: str
     body: type | None = None
     answer: str = "application/json"
-    is_list: bool = False
-    """Whether the answer is a list rather than an object."""
+    is_list: bool | None = False
+    """Whether the answer is a list rather than an object; None: either."""
     form: bool = False
     """Whether the body is a form."""
     deletes: str = ""
@@ -95,10 +95,25 @@ ROUTES: Final[Mapping[str, Route]] = {
         TextsBody,
         is_list=True,
     ),
+    "/rerank": Route(
+        "post",
+        "Score documents, as `/v1/rerank`, or texts, in the API of Text Embeddings Inference.",
+        TextsRankBody,
+        is_list=None,
+    ),
+    "/info": Route(
+        "get", "Describe a model, in the API of Text Embeddings Inference.", query=("model",)
+    ),
     "/infill": Route("post", "Write the text between two texts.", InfillBody),
     "/completion": Route("post", "Continue a text, in llama.cpp's API.", PredictBody),
     "/apply-template": Route("post", "Return the text of messages.", TemplateBody),
     "/props": Route("get", "Describe a model, in llama.cpp's API.", query=("model",)),
+    "/slots": Route(
+        "get",
+        "List the places of answers that run at once, in llama.cpp's API.",
+        is_list=True,
+        query=("fail_on_no_slot",),
+    ),
     **{
         path: Route(
             "post",
@@ -258,8 +273,8 @@ def _operation(
 ) -> dict[str, Any]:
     content: dict[str, Any] = {route.answer: {"schema": {}}}
     if route.answer == "application/json":
-        kind = "array" if route.is_list else "object"
-        content = {route.answer: {"schema": {"type": kind}}}
+        kinds = {True: "array", False: "object", None: ["array", "object"]}
+        content = {route.answer: {"schema": {"type": kinds[route.is_list]}}}
     if route.body in _EVENTS:
         content["text/event-stream"] = {"schema": {}}  # of each event, as clients read it
     if route.body in _LINES:

@@ -36,7 +36,7 @@ from gptrs_serve.dialects.anthropic import counted, messages
 from gptrs_serve.dialects.anthropic_body import CountBody, MessagesBody
 from gptrs_serve.dialects.audio import BODIES, heard
 from gptrs_serve.dialects.infill import InfillBody, infill
-from gptrs_serve.dialects.llama_cpp import PredictBody, applied, completion, props
+from gptrs_serve.dialects.llama_cpp import PredictBody, applied, completion, props, slots
 from gptrs_serve.dialects.ollama import (
     HOW,
     embeddings,
@@ -59,7 +59,13 @@ from gptrs_serve.dialects.ollama_body import (
 )
 from gptrs_serve.dialects.responses import Responses
 from gptrs_serve.dialects.responses_body import InputTokensBody, ResponsesBody
-from gptrs_serve.dialects.tei import TextsBody, texts_embedded
+from gptrs_serve.dialects.tei import (
+    TextsBody,
+    TextsRankBody,
+    info,
+    texts_embedded,
+    texts_ranked,
+)
 from gptrs_serve.events import CLOSED_BY_CLIENT, ENDING
 from gptrs_serve.fields import decoded
 from gptrs_serve.interventions import InterventionBody, intervened
@@ -148,6 +154,7 @@ def _answers(served: Served, metrics: Metrics, responses: Responses) -> Mapping[
         GenerateBody: lambda r, b: generated(r, b, served, metrics),
         EmbedBody: lambda r, b: embeddings(r, b, served),
         TextsBody: lambda r, b: texts_embedded(r, b, served),
+        TextsRankBody: lambda r, b: texts_ranked(r, b, served),
         OneEmbeddingBody: lambda r, b: one_embedding(r, b, served),
         ShowBody: lambda _, b: shown(b, served),
         InfillBody: lambda r, b: infill(r, b, served, metrics),
@@ -183,6 +190,12 @@ def _read(served: Served, metrics: Metrics, responses: Responses) -> dict[str, H
     async def model_props(request: Request) -> Response:
         return await props(request, served)
 
+    async def running_slots(request: Request) -> Response:
+        return await slots(request, served)
+
+    async def model_info(request: Request) -> Response:
+        return await info(request, served)
+
     async def tagged(_: Request) -> Response:
         return tags(served)
 
@@ -195,6 +208,8 @@ def _read(served: Served, metrics: Metrics, responses: Responses) -> dict[str, H
         "/v1/responses/{name}": responses.retrieve,
         "/v1/responses/{name}/input_items": responses.input_items,
         "/props": model_props,
+        "/info": model_info,
+        "/slots": running_slots,
         "/api/tags": tagged,
         "/api/ps": in_memory,
         "/api/version": version,

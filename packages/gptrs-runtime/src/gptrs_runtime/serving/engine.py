@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from gptrs.errors import EngineBusyError, EngineClosedError, UsageError
 from gptrs.quoting import did_you_mean, listed, quoted
+from gptrs_runtime.generation.generated_text import GeneratedText
 from gptrs_runtime.generation.guessing.draft import require_same_tokens
 from gptrs_runtime.generation.keyword_options import generation_options, tells_options
 from gptrs_runtime.generation.keywords import OptionFields
@@ -356,6 +357,22 @@ class Engine:
             pages_held=sum(held for held, _ in pages),
             pages_most=sum(most for _, most in pages),
         )
+
+    @property
+    def most_running(self) -> int:
+        """How many answers run at once at most."""
+        return self._most_running
+
+    def running_texts(self) -> list[tuple[str, GeneratedText]]:
+        """Return the texts that have begun and not ended, each with the name of its model."""
+        streams = sorted(list(self._requests), key=lambda stream: stream.submitted)
+        return [
+            (stream.model, text)
+            for stream in streams
+            if not stream.done
+            for text in stream.texts
+            if text.has_begun and not text.ended
+        ]
 
     @property
     def fault(self) -> Exception | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final
 
 from msgspec import Meta
@@ -17,12 +17,26 @@ from gptrs_serve.completions import AskedPrompt, asked_options, asked_prompt
 from gptrs_serve.events import event_of, for_client
 from gptrs_serve.fields import NOTHING, RequestFields, converted
 from gptrs_serve.metrics import Metrics
-from gptrs_serve.problems import problem_of
+from gptrs_serve.problems import RequestError, problem_of
 from gptrs_serve.requests import client_of, prompts_of
 from gptrs_serve.served import Served
 from gptrs_serve.writing import AnswerWriter
 
 _SAME: Final = ("model", "stream", "stop", "temperature", "top_k", "top_p", "min_p", "seed")
+_ORDER: Final = ("penalties", "top_k", "typ_p", "top_p", "min_p", "temperature")
+_OFF: Final = frozenset({"dry", "top_n_sigma", "xtc"})
+"""Samplers that are always off, wherever they stand."""
+_LETTERS: Final = {
+    "e": "penalties",
+    "d": "dry",
+    "s": "top_n_sigma",
+    "k": "top_k",
+    "y": "typ_p",
+    "p": "top_p",
+    "m": "min_p",
+    "x": "xtc",
+    "t": "temperature",
+}
 _Ignored = Annotated[Any, Meta(description="A performance hint.", extra=NOTHING)]
 
 
@@ -45,6 +59,17 @@ class Predicting(RequestFields, kw_only=True):
     top_p: TopP | None = None
     min_p: MinP | None = None
     seed: Annotated[int, Meta(description="Make sampling repeatable; -1: any.")] | None = None
+    samplers: (
+        Annotated[
+            list[str] | str,
+            Meta(
+                description="llama.cpp's own order, like none: samplers run in that of"
+                " transformers, whose temperature comes first.",
+                extra=NOTHING,
+            ),
+        ]
+        | None
+    ) = None
     cache_prompt: _Ignored = None
     id_slot: _Ignored = None
     t_max_predict_ms: _Ignored = None
@@ -56,7 +81,6 @@ class InfillBody(Predicting, kw_only=True):
 
     refused: ClassVar[Mapping[str, str]] = {
         "input_extra": "put other files before the prefix",
-        "samplers": "samplers run in the order of transformers",
         "grammar": "use `/v1/completions` with `suffix`",
     }
     input_prefix: Annotated[str, Meta(description="The text before the gap.")]
@@ -79,6 +103,7 @@ async def predicted(
     writer: Callable[[Chat], GapWriter] | None = None,
 ) -> Response:
     """Answer with the text of a completion with the fields of `body` and `given`."""
+    _require_order(body.samplers)
     name, model = served.named(body.model, "causal_lm")
     is_warming = body.n_predict == 0  # editors read the text into the cache before they ask
     most = 1 if is_warming else None if body.n_predict == -1 else body.n_predict
@@ -96,6 +121,20 @@ async def predicted(
     chat = Chat(name, model, prompt.stream, AnswerForm(), False, served.texts_of(model), metrics)
     kind = WarmingWriter if is_warming else writer or GapWriter
     return await kind(chat).answer(request, stream=body.stream)
+
+
+def _require_order(samplers: Sequence[str] | None) -> None:
+    """Raise RequestError for samplers, by names or letters, in another order than the default."""
+    if samplers is None:
+        return
+    named = [_LETTERS.get(each, each) for each in samplers]
+    if [each for each in named if each not in _OFF] != [*_ORDER]:
+        raise RequestError(
+            "`samplers` other than llama.cpp's default order are not supported: samplers run in"
+            " the order of transformers; the value of a sampler turns it off",
+            param="samplers",
+            code="unsupported_parameter",
+        )
 
 
 class GapWriter(AnswerWriter):

@@ -1,4 +1,4 @@
-"""Further routes of llama.cpp's server: `/completion`, `/apply-template`, `/props`."""
+"""Further routes of llama.cpp's server: `/completion`, `/apply-template`, `/props`, `/slots`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ class PredictBody(Predicting, kw_only=True):
     """`/completion`."""
 
     refused: ClassVar[Mapping[str, str]] = {
-        "samplers": "samplers run in the order of transformers",
         "image_data": "messages of `/v1/chat/completions` may have images",
         "lora": "an adapter is named as the `model`",
         "response_fields": "answers have all fields",
@@ -241,3 +240,29 @@ async def props(request: Request, served: Served) -> Response:
             "build_info": f"gptrs {__version__}",
         }
     )
+
+
+async def slots(request: Request, served: Served) -> Response:
+    """Return the places of answers that run at once, with what each has read and written.
+
+    RequestError, if the query asks for it, where all are taken.
+    """
+    engine = served.engine
+    running = [] if engine is None else engine.running_texts()
+    most = 0 if engine is None else max(engine.most_running, len(running))
+    if request.query_params.get("fail_on_no_slot") and len(running) == most:
+        raise RequestError(f"{most} answers run, which is the most", status=503, code="no_slot")
+    idle: dict[str, object] = {"model": None, "is_processing": False}
+    found = [
+        {
+            "model": name,
+            "is_processing": True,
+            "speculative": text.guesses is not None,
+            "n_prompt_tokens": len(text.prompt),
+            "n_prompt_tokens_cache": text.found,
+            "n_decoded": len(text.tokens),
+        }
+        for name, text in running
+    ]
+    rows = [*found, *([idle] * (most - len(found)))]
+    return JSONResponse([{"id": number, **row} for number, row in enumerate(rows)])
