@@ -229,6 +229,43 @@ def test_a_schema_is_kept(talking):
     assert made["text"]["format"] == {**form, "description": None}
 
 
+def test_the_oldest_turns_are_left_out_where_input_exceeds_the_context(talking):
+    limit = talking[1]["lists"].causal_lm().context_length
+    system = {"role": "developer", "content": "s" * 50}
+    turns = [
+        [{"role": "user", "content": str(n) * 100}, {"role": "assistant", "content": "a" * 100}]
+        for n in range(9)
+    ]
+    last = [{"role": "user", "content": "last"}]
+
+    def body(first, **more):
+        said = [each for turn in turns[first:] for each in turn]
+        return {"model": "lists", "input": [system, *said, *last], **more}
+
+    def count(first, **more):
+        answer = post(talking, body(first, **more), "/v1/responses/input_tokens")
+        # Input that is clearly too long is refused before it is counted.
+        return answer.json().get("input_tokens", limit + 1)
+
+    assert post(talking, body(0)).status_code == 400
+    for most in (1, 300, 5000):
+        room = limit - min(most, limit // 2)
+        first = next(n for n in range(10) if count(n) <= room)
+        assert first > 0
+        asked = body(0, truncation="auto", max_output_tokens=most)
+        made = post(talking, {**asked, "max_output_tokens": most})
+        assert made.status_code == 200, made.text
+        assert made.json()["usage"]["input_tokens"] == count(first)
+        assert made.json()["truncation"] == "auto"
+    assert count(0, truncation="auto") == count(next(n for n in range(10) if count(n) < limit))
+    # What fits is read whole; a last turn that does not fit is refused, whatever is left out.
+    fits = post(talking, body(8, truncation="auto", max_output_tokens=2)).json()
+    assert fits["usage"]["input_tokens"] == count(8)
+    last = [{"role": "user", "content": "l" * 2000}]
+    for more in ({}, {"max_output_tokens": 4}):
+        assert post(talking, body(0, truncation="auto", **more)).status_code == 400
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "message"),
     [
@@ -240,7 +277,7 @@ def test_a_schema_is_kept(talking):
         ({"input": [{"type": "reasoning", "summary": []}]}, "input", "has no message"),
         ({"conversation": "c"}, "conversation", "use `previous_response_id`"),
         ({"background": True}, "background", "never computed in the background"),
-        ({"truncation": "auto"}, "truncation", "is refused"),
+        ({"truncation": "none"}, "truncation", "Invalid enum value"),
         ({"include": ["message.output_text.logprobs"]}, "include[0]", "Invalid enum value"),
         ({"tool_choice": {"type": "function", "name": "g"}}, "tool_choice", "not among the tools"),
         ({"input": [{"role": "user", "content": [{"type": "input_image",

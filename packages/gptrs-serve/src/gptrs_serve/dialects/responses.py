@@ -17,7 +17,6 @@ from typing_extensions import override
 
 from gptrs_runtime.chat.answer_reader import AnswerEvent, CallArguments, TextDelta, ThoughtsDelta
 from gptrs_runtime.generation.scheduled_text import Client
-from gptrs_serve.bodies import ChatBody
 from gptrs_serve.chat import Chat, asked_chat, count_tokens
 from gptrs_serve.dialects.responses_body import InputTokensBody, ResponsesBody, ResponsesFields
 from gptrs_serve.dialects.turns import Turns
@@ -25,7 +24,7 @@ from gptrs_serve.events import event_of, for_client
 from gptrs_serve.metrics import Metrics
 from gptrs_serve.problems import RequestError, body_bytes, fields_called, problem_of
 from gptrs_serve.requests import client_of
-from gptrs_serve.served import Served
+from gptrs_serve.served import Served, longest_prompt
 from gptrs_serve.tools.parser import new_call_id
 from gptrs_serve.writing import AnswerWriter
 
@@ -80,12 +79,13 @@ class Responses:
         client = client_of(request)
         (before, items), messages = self._before(body, client), list[Mapping[str, Any]]()
 
-        def said() -> ChatBody:
-            messages.extend([*before, *body.said()])
-            return body.asked(messages)
+        async def asked() -> Chat:
+            messages.extend([*before, *await self._served.reading.prepared(body.said)])
+            read = await self._fitting(body, messages, body.max_output_tokens)
+            return await asked_chat(lambda: body.asked(read), self._served, self._metrics, client)
 
         with fields_called(_NAMES):
-            chat = await for_client(request, asked_chat(said, self._served, self._metrics, client))
+            chat = await for_client(request, asked())
         writer = ResponseWriter(chat, body, self._served.response_mark)
         if body.store is not False:
             items = [*items, *_items(body.input)]
@@ -97,10 +97,48 @@ class Responses:
     async def count(self, request: Request, body: InputTokensBody) -> Response:
         """Return the number of tokens of an input."""
         before, _ = self._before(body, client_of(request))
-        asked = count_tokens(lambda: body.chat([*before, *body.said()]), self._served)
+
+        async def counted() -> int:
+            said = await self._served.reading.prepared(body.said)
+            read = await self._fitting(body, [*before, *said], None)
+            return await count_tokens(lambda: body.chat(read), self._served)
+
         with fields_called(_NAMES):
-            count = await for_client(request, asked)
+            count = await for_client(request, counted())
         return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
+
+    async def _fitting(
+        self, body: ResponsesFields, messages: Messages, most: int | None
+    ) -> Messages:
+        """Return messages, with `truncation` without the oldest turns if all do not fit.
+
+        There is room for `most` new tokens beside them, but no more than half of the context.
+        """
+        if body.truncation != "auto":
+            return messages
+        limit = longest_prompt(self._served.named(body.model, "causal_lm")[1])
+        room = limit - min(most or 1, limit // 2)
+
+        async def fits(begin: Messages) -> bool:
+            try:
+                return await count_tokens(lambda: body.chat(begin), self._served) <= room
+            except RequestError as error:
+                if error.code != "context_length_exceeded":
+                    raise
+                return False
+
+        choices = _shorter(messages)
+        if len(choices) == 1 or await fits(messages):
+            return messages
+        # Bisection: each try renders and tokenizes a conversation.
+        low, high = 1, len(choices) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if await fits(choices[middle]):
+                high = middle
+            else:
+                low = middle + 1
+        return choices[low]
 
     async def retrieve(self, request: Request) -> Response:
         """Return a stored response; RequestError for one asked for as a stream."""
@@ -179,6 +217,17 @@ class Responses:
         self._bytes += size
         while self._bytes > MOST_KEPT_BYTES:
             self._bytes -= self._kept.popitem(last=False)[1].size
+
+
+def _shorter(messages: Messages) -> list[Messages]:
+    """Return messages without none, one, two... of their oldest turns; the last one always stays.
+
+    A turn begins with a message of the user. First system messages stay.
+    """
+    roles = [each["role"] for each in messages]
+    head = next((n for n, role in enumerate(roles) if role != "system"), len(roles))
+    starts = [n for n, role in enumerate(roles) if role == "user" and n > head]
+    return [messages, *([*messages[:head], *messages[start:]] for start in starts)]
 
 
 def _items(given: str | Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -393,7 +442,7 @@ class ResponseWriter(AnswerWriter):
             "tool_choice": msgspec.to_builtins(body.tool_choice or "auto"),
             "tools": body.tools or [],
             "top_p": body.top_p,
-            "truncation": "disabled",
+            "truncation": body.truncation or "disabled",
             "usage": self._usage() if has_ended else None,
             "user": body.user,
         }

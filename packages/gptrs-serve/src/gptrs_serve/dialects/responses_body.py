@@ -230,7 +230,7 @@ class ResponsesFields(RequestFields, kw_only=True):
     refused: ClassVar[Mapping[str, str]] = {
         "conversation": "use `previous_response_id`",
         "prompt": "no prompts are stored; send `instructions` and `input`",
-        "context_management": "input that exceeds the context is refused",
+        "context_management": "`truncation` leaves out what exceeds the context",
         "moderation": "the server contacts no other servers",
         "top_logprobs": "`/v1/chat/completions` returns log-probabilities",
     }
@@ -278,8 +278,11 @@ class ResponsesFields(RequestFields, kw_only=True):
     ) = None
     truncation: (
         Annotated[
-            Literal["disabled"],
-            Meta(description="Input that exceeds the context is refused.", extra=NOTHING),
+            Literal["auto", "disabled"],
+            Meta(
+                description="`auto`: leave out the oldest turns of input that exceeds the context;"
+                " by default such input is refused."
+            ),
         ]
         | None
     ) = None
