@@ -92,6 +92,24 @@ def test_a_whole_number_may_have_a_point():
             read("ChatBody", {"messages": USER, "max_tokens": wrong})
 
 
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (
+            rb'{"prompt": "a\ud83d"}',
+            r"a text ends inside an escape: \\ud83d is half of a character",
+        ),
+        (rb'{"prompt": "\ud83d\ude00", "stop": "\\\uDABC"}', r"escape: \\uDABC is half"),
+        (rb'{"prompt": "\\ud83d', "Input data was truncated"),
+        (rb'{"prompt": "\ud83d\ude00', "Input data was truncated"),
+        (rb'{"prompt": "\ud83d and more text"}', "surrogate pair"),
+    ],
+)
+def test_a_text_with_half_a_character_is_called_so(body, told):
+    with pytest.raises(RequestError, match=f"the body is not JSON: .*{told}"):
+        decoded(body, bodies.CompletionBody)
+
+
 def test_required_fields_and_their_entries_are_no_nulls():
     for name, known in REQUIRED.items():
         for field in known:

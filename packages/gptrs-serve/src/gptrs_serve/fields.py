@@ -26,6 +26,10 @@ MOST_OBJECTS: Final = 32_768
 MOST_NAME: Final = 80
 """Characters of a field's name that errors show: a body of megabytes may be one name."""
 _OBJECT: Final = re.compile(rb'\{\s*"')
+_HALF: Final = re.compile(
+    rb"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+)
+"""The escape of a high surrogate that has no low one behind it."""
 _MARK: Final = b"\xef\xbb\xbf"
 """The byte order mark, which some clients on Windows put before JSON."""
 _INTEGERS: Final = msgspec.inspect.IntType, msgspec.inspect.LiteralType
@@ -94,7 +98,11 @@ def decoded(data: bytes, kind: type[Read]) -> Read:
     except msgspec.ValidationError as error:
         raise _problem(str(error), kind) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestError(f"the body is not JSON: {error}", code="invalid_json") from error
+        told = str(error)
+        # What msgspec says where it finds no room for the second half, in a whole body, too.
+        if told == "Input data was truncated" and (half := _HALF.search(data)):
+            told = f"a text ends inside an escape: {half[1].decode()} is half of a character"
+        raise RequestError(f"the body is not JSON: {told}", code="invalid_json") from error
     except RecursionError as error:
         raise RequestError("the body is nested too deeply", code="invalid_json") from error
 
