@@ -286,7 +286,8 @@ class _Named(Struct, frozen=True):
 
 def _named(body: TaskFields) -> _Named:
     if isinstance(body, RerankBody):
-        return _Named("documents", lambda number: f"`query` with `documents[{number}]`")
+        field = "documents" if getattr(body, "texts", None) is None else "texts"
+        return _Named(field, lambda number: f"`query` with `{field}[{number}]`")
     texts: str | list[Any] = getattr(body, "input", "")
     if isinstance(texts, str) or all(isinstance(each, int) for each in texts):  # tokens of one
         return _Named("input", lambda _: "`input`")

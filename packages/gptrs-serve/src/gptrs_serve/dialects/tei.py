@@ -112,9 +112,8 @@ async def texts_ranked(request: Request, body: TextsRankBody, served: Served) ->
     if body.texts is None:
         asked = replace(body, return_documents=with_texts)
         return await answered(request, asked, served, VERBS["rank"])
-    with fields_called({"documents": "texts"}):
-        asked = replace(body, documents=list[str | TextInput](body.texts))
-        _, found, _ = await results_of(request, asked, served, VERBS["rank"])
+    asked = replace(body, documents=list[str | TextInput](body.texts))
+    _, found, _ = await results_of(request, asked, served, VERBS["rank"])
     return JSONResponse(
         [
             {"index": each.index, "score": each.score} | ({"text": each.text} if with_texts else {})
