@@ -9,14 +9,14 @@ _QUERIES: Final = {
     "schema output, streaming, stop strings, structured output, chat, system prompt, stop "
     "sequence, max tokens, seed, reproducible, context length, rope scaling, repetition "
     "penalty, greedy, few shot, logprobs, log probabilities, reasoning, "
-    "thinking",
+    "thinking, min p, top k, top_p",
     "serving": "gptrs serve, tool calls, server, function calling, continuous batching, web ui, "
-    "chat page, chat ui, rest api, embeddings endpoint",
+    "chat page, chat ui, rest api, embeddings endpoint, batching",
     "deployment": "docker, api key, systemd, kubernetes, deploy, prometheus, rate limit, "
-    "tls, nginx, health check, concurrency, dockerfile",
+    "tls, nginx, health check, concurrency, dockerfile, https",
     "migrating": "ollama, llama.cpp, transformers, gpt4all, mlx-lm",
     "clients": "openai, anthropic, openai client, anthropic client, curl, javascript, "
-    "langchain, litellm, open webui",
+    "langchain, litellm, open webui, claude code, cursor",
     "guessing": "speculative decoding, draft model, eagle",
     "speech": "whisper, transcribe, transcription, speech to text, audio, mp3, "
     "subtitles, timestamps",
@@ -36,7 +36,7 @@ _QUERIES: Final = {
     "images": "image classification, vision, image captions, clip, vlm, multimodal, "
     "image embeddings",
     "kv_cache": "kv cache, prefix cache, prompt cache, kv cache size",
-    "weight_streaming": "memory, out of memory, models larger than memory, swap, 70b",
+    "weight_streaming": "memory, out of memory, models larger than memory, swap, 70b, low memory",
     "profiles": "profile, flamegraph",
     "faq": "slow, troubleshooting, exit code, memory usage, wrong output, error",
     "validation": "hidden states, validate, compare with transformers, perplexity, "
@@ -46,18 +46,19 @@ _QUERIES: Final = {
     "jit": "jit, compile",
     "derivatives": "gradient, autodiff",
     "environment": "environment variables, GPTRS_CACHE_DIR, threads, cache location, "
-    "settings, cache directory",
+    "settings, cache directory, log level",
     "recipes/add_a_backend": "write a backend, add a backend, custom backend",
     "plugins/extension_points": "plugin, extension points",
     "which_model": "which model, small model, best model, recommended models",
     "install": "install, pip, uv tool, windows, macos, offline, arm, raspberry pi, "
-    "uvx, pipx, requirements, upgrade, uninstall, shell completion, wsl",
+    "uvx, pipx, requirements, upgrade, uninstall, shell completion, wsl, "
+    "tab completion",
     "distributed": "ray, model parallel",
     "notebooks": "notebook, jupyter, jupyter notebook, progress bar, ipython, colab",
     "formats": "hugging face hub, safetensors, hf token, delete model, disk space, "
     "download model, pull model, gated model",
     "jax": "stablehlo",
-    "libraries": "shared library, without python, c header",
+    "libraries": "shared library, without python, c header, c api",
     "kinds": "supported models",
     "recipes/add_a_model_kind": "add a model",
     "capabilities": "what can gptrs do, limits",

@@ -26,7 +26,7 @@ from gptrs_runtime.results import Result
 _FENCE: Final = re.compile(r"^ *```")
 _HEADING: Final = re.compile(r"^(#+) (.*)")
 _WORD: Final = re.compile(r"[a-z0-9.]*[a-z0-9]")
-_ENDING: Final = re.compile(r"(?:ings?|ed|e?s|e|ers?|ions?)$")
+_ENDING: Final = re.compile(r"(?:ings?|ed|e?(?<!http)s|e|ers?|ions?)$")  # https is not many http
 _SHORT: Final = 4
 """Words of at most so many letters have no ending that is left out."""
 _MOST_FOUND: Final = 12
