@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from docs_site import api_reference, command_reference
 from docs_site.markdown_dialect import for_python_markdown
+from docs_site.notebook_outputs import with_outputs
 from docs_site.search_check import mend_worker, node, wrong_answers
 from docs_site.search_queries import FIRST
 from docs_site.site_links import PAGES, relinked
@@ -51,6 +52,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     """Return the page with links that hold on the site, in the dialect that MkDocs reads."""
     if page.file.src_uri.startswith(_LISTS):
         page.meta["search"] = {"boost": 0.01}
+    if page.file.src_uri == "notebooks.md":
+        markdown = with_outputs(markdown, ROOT / "docs" / "assets" / "notebooks.ipynb")
     words = " ".join(SEARCH_WORDS.findall(markdown)).replace(",", " ")
     page.meta["tags"] = sorted({*words.split()})
     return for_python_markdown(relinked(markdown, page.file.src_uri, ROOT))
