@@ -9,7 +9,7 @@ _QUERIES: Final = {
     "schema output, streaming, stop strings, structured output, chat, system prompt, stop "
     "sequence, max tokens, seed, reproducible, context length, rope scaling, repetition "
     "penalty, greedy, few shot, logprobs, log probabilities, reasoning, "
-    "thinking, min p, top k, top_p",
+    "thinking, min p, top_p",
     "serving": "gptrs serve, tool calls, server, function calling, continuous batching, web ui, "
     "chat page, chat ui, rest api, embeddings endpoint, batching",
     "deployment": "docker, api key, systemd, kubernetes, deploy, prometheus, rate limit, "
@@ -58,7 +58,7 @@ _QUERIES: Final = {
     "formats": "hugging face hub, safetensors, hf token, delete model, disk space, "
     "download model, pull model, gated model",
     "jax": "stablehlo",
-    "libraries": "shared library, without python, c header, c api",
+    "libraries": "shared library, without python, c header",
     "kinds": "supported models",
     "recipes/add_a_model_kind": "add a model",
     "capabilities": "what can gptrs do, limits",
