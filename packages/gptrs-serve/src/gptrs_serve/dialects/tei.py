@@ -26,6 +26,7 @@ from gptrs_serve.listing import (
     results_of,
     written_vectors,
 )
+from gptrs_serve.pools import THREADS
 from gptrs_serve.problems import RequestError, fields_called
 from gptrs_serve.served import EMBEDDING, RANKING, Served
 from gptrs_serve.text_calls import MOST_TEXTS as MOST_TOGETHER
@@ -145,7 +146,7 @@ async def info(request: Request, served: Served) -> Response:
             "max_batch_requests": MOST_TOGETHER,
             "max_client_batch_size": MOST_TEXTS,
             "auto_truncate": False,
-            "tokenization_workers": 1,
+            "tokenization_workers": THREADS,
             "version": __version__,
             "sha": None,
             "docker_label": None,
