@@ -264,10 +264,10 @@ def test_random_numbers_follow_from_a_seed() -> None:
     np.testing.assert_allclose(shares, [0.5, 0.25, 0.125, 0.125], atol=0.02)
 
 
-def test_random_numbers_in_a_loop_of_the_program_are_refused() -> None:
+def test_random_numbers_in_a_long_loop_are_refused() -> None:
     body = "(int64 i, bool k, float[n] s) => (bool k2, float[n] s2)"
     nodes = "k2 = Identity (k) r = RandomNormalLike (s) s2 = Add (s, r)"
-    count = "m = Constant <value_int = 100> () t = Constant <value = bool {1}> ()"
+    count = "m = Constant <value_int = 5000> () t = Constant <value = bool {1}> ()"
     text = f"g (float[n] x) => (float[n] y) {{ {count} y = Loop (m, t, x) <body = b {body}"
     model = gptrs_onnx.from_proto(
         parser.parse_model(f"{HEAD}{text} {{ {nodes} }}> }}"), "ref", seed=1

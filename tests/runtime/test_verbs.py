@@ -82,9 +82,8 @@ def test_a_field_is_one_of_the_body_of_its_route_or_says_why_not(name):
 
 def test_each_route_of_a_verb_is_described():
     for name, body in bodies.TASKS.items():
-        assert [ROUTES[path].body for path in VERBS[name].routes] == [body] * len(
-            VERBS[name].routes
-        )
+        # One may have fields of another protocol beside those of the others.
+        assert all(issubclass(ROUTES[path].body, body) for path in VERBS[name].routes)
     assert {path for verb in VERBS.values() for path in verb.routes} <= ROUTES.keys()
 
 

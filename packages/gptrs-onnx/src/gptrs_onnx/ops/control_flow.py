@@ -85,7 +85,7 @@ def loop(
         assert most is not None, "a loop without a condition has a limit"
         return _repeated(node, body, most, states)
     except GptrsError as error:
-        if most is not None and not is_number(most):
+        if most is not None and (not is_number(most) or most > UNROLLED_LISTS):
             raise
         try:
             return _unrolled(node, body, most, going, states)
