@@ -14,7 +14,7 @@ from gptrs_runtime.sources.recommended import recommended
 PAGE: Final = Path(__file__).parents[1] / "docs" / "which_model.md"
 HEAD: Final = """# Which model to take
 
-<!-- search: recommended, best -->
+<!-- search: recommended, best, small models -->
 
 Small open models of the Hugging Face hub to begin with, for a laptop without a GPU. `gptrs models
 recommended` prints this list. Every command takes the short name: `gptrs run smollm2` fetches the
