@@ -169,7 +169,7 @@ def test_activations_are_those_of_torch(name):
     x = np.array([[-900.0, -30.0, -4.0, -1.0, -0.3, -0.0, 0.2, 1.0, 3.0, 5.9, 7.0, 25.0, 900.0]])
     path = f"{type(theirs).__module__}.{name}"
     np.testing.assert_allclose(
-        torch_activation(path)(x), theirs(torch.tensor(x)), rtol=1e-9, atol=1e-14
+        ACTIVATIONS[torch_activation(path)](x), theirs(torch.tensor(x)), rtol=1e-9, atol=1e-14
     )
 
 

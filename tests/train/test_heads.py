@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import json
 import random
+from functools import partial
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from gptrs import jit
+from gptrs import jit, tensor
 from gptrs.errors import ModelError, UsageError
 from gptrs.plugins.manager import backend_of
 from gptrs_cli.command_group import command_of
 from gptrs_runtime.embedding.embed import cosine_similarities, embed
-from gptrs_runtime.embedding.modules import EmbeddingRecipe, Pooling
+from gptrs_runtime.embedding.modules import Dense, EmbeddingRecipe, Pooling
 from gptrs_runtime.load import load_model
 from gptrs_runtime.sources.find_model import find_model
 from gptrs_runtime.text_classes.classify import all_classes, classify, rank
 from gptrs_runtime.text_classes.fill import tag
+from gptrs_runtime.torch_activations import ACTIVATIONS
 from gptrs_train import commands
 from gptrs_train.chat_rows import DataError
 from gptrs_train.head_rows import Encoder, HeadRow, HeadRows, goal_of, with_known_labels
-from gptrs_train.heads import HeadLearner, _also_right
+from gptrs_train.heads import HeadLearner, _also_right, _stepped
 from gptrs_train.products import require_new, write_product
 from gptrs_train.saved_run import SavedRun
 from gptrs_train.trainer import Trainer
@@ -347,3 +349,15 @@ def test_wrong_rows_are_told_before_any_work(rows, more, error, problem, tmp_pat
     with pytest.raises(error, match=problem):
         finetune(tmp_path / "bert", rows, tmp_path / "out", *more)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("residual", [False, True, np.ones((3, 4), np.float32)], ids=str)
+def test_dense_modules_compute_in_learning_what_they_do_afterwards(residual):
+    dice = np.random.default_rng(3)
+    x = dice.standard_normal((5, 4), np.float32) * 4
+    width = 4 if residual is True else 3
+    weight, bias = dice.standard_normal((width, 4), np.float32), np.float32([0.5] * width)
+    for name in ACTIVATIONS:
+        step = Dense(weight, bias, name, residual)
+        found = jit(partial(_stepped, step))(tensor(x)).numpy()
+        np.testing.assert_allclose(found, step(x), rtol=1e-5, atol=1e-6, err_msg=name)

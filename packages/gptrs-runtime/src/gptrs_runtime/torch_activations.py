@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 Activation = Callable[[np.ndarray], np.ndarray]
-"""Maps each number of an array to one of an array f64."""
+"""Maps each number of an array."""
 
 _SELU_ALPHA: Final = 1.6732632423543772
 _SELU_SCALE: Final = 1.0507009873554805
@@ -65,12 +65,10 @@ ACTIVATIONS: Final[dict[str, Activation]] = {
     "Hardsigmoid": lambda x: np.clip(x / 6.0 + 0.5, 0.0, 1.0),
     "Hardswish": lambda x: x * np.clip(x / 6.0 + 0.5, 0.0, 1.0),
 }
-"""By the name of the class in `torch.nn`."""
+"""By the name of the class in `torch.nn`. Numbers are f64 only if those that it is given are."""
 
 
-def torch_activation(path: str) -> Activation | None:
-    """Return the activation of a path such as `torch.nn.modules.activation.Tanh`; None if unknown.
-
-    Its numbers are f64 only if those that it is given are.
-    """
-    return ACTIVATIONS.get(path.rpartition(".")[2]) if path.startswith(_PREFIX) else None
+def torch_activation(path: str) -> str | None:
+    """Return the name in `ACTIVATIONS` of `torch.nn.modules.activation.Tanh`; None if unknown."""
+    name = path.rpartition(".")[2]
+    return name if path.startswith(_PREFIX) and name in ACTIVATIONS else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple, cast
 
@@ -397,6 +397,29 @@ def _unit(x: Tensor) -> Tensor:
     return x * F.rsqrt(F.maximum(F.sum(F.square(x), -1, keepdims=True), 1e-24))
 
 
+_SELU: Final = 1.6732632423543772, 1.0507009873554805
+_ACTIVATIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = {
+    "Tanh": F.tanh,
+    "Identity": lambda x: x,
+    "Sigmoid": F.sigmoid,
+    "ReLU": F.relu,
+    "ReLU6": F.relu6,
+    "LeakyReLU": F.leaky_relu,
+    "GELU": F.gelu,
+    "SiLU": F.silu,
+    "Mish": lambda x: x * F.tanh(F.softplus(x)),
+    "ELU": F.elu,
+    "SELU": lambda x: F.elu(x, _SELU[0]) * _SELU[1],
+    "Softplus": F.softplus,
+    "Softsign": lambda x: x / (F.abs(x) + 1.0),
+    "LogSigmoid": lambda x: F.neg(F.softplus(F.neg(x))),
+    "Hardtanh": lambda x: F.clamp(x, -1.0, 1.0),
+    "Hardsigmoid": F.hard_sigmoid,
+    "Hardswish": F.hard_swish,
+}
+"""Those of `gptrs_runtime.torch_activations`, in programs that learn."""
+
+
 def _stepped(step: object, x: Tensor) -> Tensor:
     """Return a step of the recipe; the weights of its layers stay as they are."""
     if isinstance(step, modules.Normalize):
@@ -405,8 +428,9 @@ def _stepped(step: object, x: Tensor) -> Tensor:
         return x[:, : step.size]
     if isinstance(step, modules.Dense):
         bias = None if step.bias is None else tensor(step.bias)
-        made = F.linear(x, tensor(step.weight), bias)
-        name = step.activation.rpartition(".")[2]
-        return made if name == "Identity" else F.tanh(made) if name == "Tanh" else F.relu(made)
+        made = _ACTIVATIONS[step.activation](F.linear(x, tensor(step.weight), bias))
+        if isinstance(step.residual, np.ndarray):
+            return made + F.linear(x, tensor(step.residual))
+        return made + x if step.residual else made
     assert isinstance(step, modules.LayerNorm), "there are no other steps"
     return F.layer_norm(x, tensor(step.weight), tensor(step.bias), 1e-5)

@@ -6,7 +6,7 @@ import functools
 import importlib.util
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from msgspec import Struct, field
 
@@ -16,6 +16,7 @@ from gptrs.quoting import clipped, shown_value
 from gptrs_runtime.chat.conversation import Conversation
 from gptrs_runtime.chat.messages import Message, as_templates_read, require_free_names
 from gptrs_runtime.chat.render_worker import WorkerError, json_of, worker
+from gptrs_runtime.sources.model_source import ModelSource
 from gptrs_runtime.sources.recommended import first_choice
 from gptrs_runtime.tokenization.special_tokens import named_tokens
 
@@ -35,18 +36,6 @@ _SECONDS_PER_CONVERSATION: Final = 0.02
 _MEMORY_BYTES: Final = 1 << 29
 _WALL_FACTOR: Final = 20
 """Wall-clock seconds allowed per second of processor time, since the machine may be busy."""
-
-
-class ModelFiles(Protocol):
-    """The folder of a model."""
-
-    def read_bytes(self, name: str, subfolder: str = "", limit: int = ...) -> bytes | None:
-        """Return the bytes of a file, None if there is none; ModelError beyond `limit` bytes."""
-        ...
-
-    def read_json(self, name: str) -> dict[str, object] | None:
-        """Return the object in a JSON file, None if there is none; ModelError if malformed."""
-        ...
 
 
 class ChatTemplateError(ModelError):
@@ -179,7 +168,7 @@ def _checked(given: Mapping[str, object]) -> Mapping[str, object]:
     return given
 
 
-def chat_template_of(files: ModelFiles, name: str, *, with_tools: bool = False) -> ChatTemplate:
+def chat_template_of(files: ModelSource, name: str, *, with_tools: bool = False) -> ChatTemplate:
     """Return the template in chat_template.jinja, else in tokenizer_config.json, of model `name`.
 
     Models of images may have it in chat_template.json instead.
@@ -210,7 +199,7 @@ def chat_template_of(files: ModelFiles, name: str, *, with_tools: bool = False) 
     return ChatTemplate(source, named_tokens(files))
 
 
-def _source_in(files: ModelFiles, name: str, subfolder: str = "") -> str | None:
+def _source_in(files: ModelSource, name: str, subfolder: str = "") -> str | None:
     """Return the text of a file, None if there is none; ModelError if it is not UTF-8."""
     data = files.read_bytes(name, subfolder, _MAX_SOURCE_BYTES)
     try:

@@ -23,7 +23,7 @@ from gptrs_runtime.sources.model_folder import (
 )
 from gptrs_runtime.sources.model_source import CONFIG, ModelSource
 from gptrs_runtime.text_batches import read_prompts
-from gptrs_runtime.torch_activations import ACTIVATIONS, Activation, torch_activation
+from gptrs_runtime.torch_activations import ACTIVATIONS, torch_activation
 
 # Pooling of token vectors to text vectors, as in sentence-transformers.
 
@@ -155,12 +155,13 @@ class Truncate(Struct, frozen=True):
 class Dense(Struct, frozen=True, eq=False):
     """`activation(x W^T + b)` with a weight [E, D], and a bias [E] if there is one.
 
-    `x R^T` is added to it for a `residual` weight R [E, D], and `x` itself for True.
+    `activation` is a name in `ACTIVATIONS`. `x R^T` is added for a `residual` weight R [E, D], and
+    `x` itself for True.
     """
 
     weight: np.ndarray
     bias: np.ndarray | None
-    activation: Activation
+    activation: str
     residual: np.ndarray | bool = False
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
@@ -169,7 +170,7 @@ class Dense(Struct, frozen=True, eq=False):
         found = _product(wide, self.weight)
         if self.bias is not None:
             found = found + self.bias
-        found = self.activation(found)
+        found = ACTIVATIONS[self.activation](found)
         if self.residual is not False:
             found = found + (wide if self.residual is True else _product(wide, self.residual))
         return found.astype(np.float32)

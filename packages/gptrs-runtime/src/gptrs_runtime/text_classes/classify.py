@@ -79,7 +79,7 @@ def rank_scores(config: Mapping[str, object], saved: Mapping[str, object] | None
             f"the function of scores must be of `torch.nn`: {listed(ACTIVATIONS)}, found"
             f" {shown_value(name)}"
         )
-    return found
+    return ACTIVATIONS[found]
 
 
 Text = str | tuple[str, str]
