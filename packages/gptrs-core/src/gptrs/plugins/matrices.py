@@ -39,14 +39,8 @@ def eliminated(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     rows = _numbered(x.shape, x.rank - 2)
 
     def step(held: Tensor, k: Tensor) -> tuple[Tensor, ...]:
-        column = F.take(held, k, -1)
-        left = F.where(F.less(_numbered(column.shape, column.rank - 1), k), -1.0, F.abs(column))
-        spot = F.argmax(left, -1, True)
-        own, other = F.equal(rows, k), F.equal(rows, F.expand_dims(spot, -1))
-        spots = F.broadcast_to(F.expand_dims(spot, -1), [*x.shape[:-2], 1, x.shape[-1]])
-        chosen = F.gather(held, spots, x.rank - 2)
-        kept = F.where(other, F.expand_dims(F.take(held, k, -2), -2), held)
-        pivot = F.take(chosen, k, -1)
+        spot, chosen, kept = _chosen(held, k, rows)
+        own, pivot = F.equal(rows, k), F.take(chosen, k, -1)
         scaled = chosen / F.expand_dims(F.where(F.equal(pivot, 0.0), 1.0, pivot), -1)
         rest = kept - F.expand_dims(F.take(kept, k, -1), -1) * scaled
         swapped = F.squeeze(F.not_equal(spot, k), -1)
@@ -86,14 +80,8 @@ def factored(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     columns = _numbered(x.shape, x.rank - 1)
 
     def step(held: Tensor, k: Tensor) -> tuple[Tensor, ...]:
-        column = F.take(held, k, -1)
-        left = F.where(F.less(_numbered(column.shape, column.rank - 1), k), -1.0, F.abs(column))
-        spot = F.argmax(left, -1, True)
-        own, other = F.equal(rows, k), F.equal(rows, F.expand_dims(spot, -1))
-        spots = F.broadcast_to(F.expand_dims(spot, -1), [*x.shape[:-2], 1, x.shape[-1]])
-        chosen = F.gather(held, spots, x.rank - 2)
-        swapped = F.where(other, F.expand_dims(F.take(held, k, -2), -2), held)
-        swapped = F.where(own, chosen, swapped)
+        spot, chosen, kept = _chosen(held, k, rows)
+        swapped = F.where(F.equal(rows, k), chosen, kept)
         pivot = F.expand_dims(F.take(chosen, k, -1), -1)
         share = F.expand_dims(F.take(swapped, k, -1), -1) / F.where(F.equal(pivot, 0.0), 1.0, pivot)
         below = F.greater(rows, k)
@@ -140,6 +128,19 @@ def cholesky_factor(x: Tensor, *, upper: bool) -> tuple[Tensor, Tensor]:
     lower = F.transpose(columns, [*range(1, x.rank), 0])
     fault = first_fault(F.logical_not(F.greater(pivots, 0.0)))
     return (F.swap_axes(lower, -2, -1) if upper else lower), fault
+
+
+def _chosen(x: Tensor, k: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the row from k on with the largest element of column k: its number, and itself.
+
+    The third result is x with row k in its place.
+    """
+    column = F.take(x, k, -1)
+    left = F.where(F.less(_numbered(column.shape, column.rank - 1), k), -1.0, F.abs(column))
+    spot = F.argmax(left, -1, True)
+    there = F.expand_dims(spot, -1)
+    chosen = F.gather(x, F.broadcast_to(there, [*x.shape[:-2], 1, x.shape[-1]]), x.rank - 2)
+    return spot, chosen, F.where(F.equal(rows, there), F.expand_dims(F.take(x, k, -2), -2), x)
 
 
 def _numbered(shape: tuple[int, ...] | list[int], axis: int) -> Tensor:
