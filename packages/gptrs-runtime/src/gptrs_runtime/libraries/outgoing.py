@@ -19,7 +19,7 @@ from gptrs.capture.execute import host_value
 from gptrs.capture.graph import Leaf
 from gptrs.capture.jitting.jit import Lowered
 from gptrs.capture.parameter import Parameter
-from gptrs.errors import GptrsError, UnsupportedError
+from gptrs.errors import ModelError, UnsupportedError, UsageError
 from gptrs.ir.program import Program
 from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs.ir.specialize import symbol_sources, symbols
@@ -120,7 +120,8 @@ def library_of_computation(captured: ModelCapture, backend: Backend, name: str) 
             return _optimized(first, backend, len(inputs))
         try:
             lowered, _ = captured.capture(example)
-        except GptrsError:  # such as more tokens than there are positions: refused then, by name
+        # Such as more tokens than there are positions: refused then, by name.
+        except (ModelError, UnsupportedError, UsageError):
             return None
         return _optimized(lowered, backend, len(inputs))
 
