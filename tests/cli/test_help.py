@@ -24,7 +24,8 @@ COMMANDS = (
 )
 OF_PLUGINS = (
     pytest.param(
-        ("batch",), marks=pytest.mark.skipif(not find_spec("gptrs_ray"), reason="its package")
+        ("batch",),
+        marks=pytest.mark.skipif(not find_spec("gptrs_ray"), reason="needs gptrs-ray"),
     ),
     *(("finetune",), ("new",), ("serve",), ("train",)),
 )

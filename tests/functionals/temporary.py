@@ -37,12 +37,12 @@ def defined(portable: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
 @contextmanager
 def restored() -> Iterator[None]:
     """Scope at whose end there are the functionals, composites and examples of its beginning."""
-    held = {name: dict(known) for name, known in registry._implementations.items()}
-    tables = registry._implementations, registry._composites, EXAMPLES
-    before = held, dict(registry._composites), dict(EXAMPLES)
+    known = {name: dict(each) for name, each in registry._implementations.items()}
+    tables: list[dict[str, Any]] = [registry._implementations, registry._composites, EXAMPLES]
+    before: list[dict[str, Any]] = [known, *(dict(each) for each in tables[1:])]
     try:
         yield
     finally:
         for table, kept in zip(tables, before, strict=True):
             table.clear()
-            table.update(kept)  # type: ignore[arg-type]
+            table.update(kept)

@@ -11,8 +11,8 @@ import numpy as np
 Activation = Callable[[np.ndarray], np.ndarray]
 """Maps each number of an array."""
 
-_SELU_ALPHA: Final = 1.6732632423543772
-_SELU_SCALE: Final = 1.0507009873554805
+SELU_ALPHA: Final = 1.6732632423543772
+SELU_SCALE: Final = 1.0507009873554805
 _SLOPE: Final = 0.01
 _SOFT_LIMIT: Final = 20.0
 """Where torch's Softplus becomes the identity."""
@@ -38,8 +38,8 @@ def _elu(x: np.ndarray) -> np.ndarray:
 
 
 def _selu(x: np.ndarray) -> np.ndarray:
-    negative = _SELU_ALPHA * np.expm1(np.minimum(x, 0.0))
-    return _SELU_SCALE * np.where(x > 0.0, x, negative)
+    negative = SELU_ALPHA * np.expm1(np.minimum(x, 0.0))
+    return SELU_SCALE * np.where(x > 0.0, x, negative)
 
 
 def _softplus(x: np.ndarray) -> np.ndarray:

@@ -22,6 +22,7 @@ from gptrs_runtime.embedding import modules
 from gptrs_runtime.embedding.modules import EmbeddingRecipe
 from gptrs_runtime.loaded_model import stated_tokens
 from gptrs_runtime.sources.model_source import ModelSource
+from gptrs_runtime.torch_activations import SELU_ALPHA, SELU_SCALE
 from gptrs_train.head_scores import class_scores, pair_scores, rank_scores, tag_scores
 from gptrs_train.learner import WORDS, Learner, LearningParams, LowRank, NoWeights
 from gptrs_train.losses import cross_entropy
@@ -397,7 +398,6 @@ def _unit(x: Tensor) -> Tensor:
     return x * F.rsqrt(F.maximum(F.sum(F.square(x), -1, keepdims=True), 1e-24))
 
 
-_SELU: Final = 1.6732632423543772, 1.0507009873554805
 _ACTIVATIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = {
     "Tanh": F.tanh,
     "Identity": lambda x: x,
@@ -409,7 +409,7 @@ _ACTIVATIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = {
     "SiLU": F.silu,
     "Mish": lambda x: x * F.tanh(F.softplus(x)),
     "ELU": F.elu,
-    "SELU": lambda x: F.elu(x, _SELU[0]) * _SELU[1],
+    "SELU": lambda x: F.elu(x, SELU_ALPHA) * SELU_SCALE,
     "Softplus": F.softplus,
     "Softsign": lambda x: x / (F.abs(x) + 1.0),
     "LogSigmoid": lambda x: F.neg(F.softplus(F.neg(x))),

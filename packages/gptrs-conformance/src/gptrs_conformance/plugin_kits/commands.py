@@ -57,7 +57,8 @@ _SURROUNDINGS = (
     {"COLUMNS": "80", "PYTHONHASHSEED": "1", "TZ": "UTC"},
     {"COLUMNS": "132", "PYTHONHASHSEED": "2", "TZ": "UTC-9"},
 )
-"""What must not change the output: the width of the terminal, the order of sets, the time zone."""
+"""Variables that leave the output as it is: the width of the terminal, the order of sets, the time
+zone."""
 _FOLDER = "größe 50% v1.2"
 """The name of the folder for arguments: commands must take any."""
 _IMPORTED = re.compile(r"import time:\s*\d+ \|\s*\d+ \| +([A-Za-z_][\w.]*)")

@@ -126,7 +126,7 @@ class StopFilter:
         self.found: str | None = None
         """The stop string that appeared."""
         self.shown_stop = ""
-        """What the text would show of it."""
+        """The part of `found` that texts show: it may begin or end with special tokens."""
 
     @property
     def stopped(self) -> bool:
